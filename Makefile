@@ -1,0 +1,44 @@
+# Every target does its own set-up; the first run builds .venv, later runs start at once.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PYTHON ?= python3
+EXPERIMENT ?= sweep
+ARGS ?=
+
+.PHONY: help setup demo test lint typecheck bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with the package and all its extras
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "streamjoin needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "setting up $(VENV) (once; takes a minute or two) ..."
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,bench,dev]'
+	@touch $@
+
+demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark, in about a minute
+	@$(PY) -m streamjoin demo $(ARGS)
+
+test: lint ## ruff, mypy --strict and the whole test suite
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff and mypy --strict
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+bench: $(STAMP) ## run one experiment: make bench EXPERIMENT=sweep ARGS=--quick
+	@$(PY) -m benchmarks $(EXPERIMENT) $(ARGS)
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

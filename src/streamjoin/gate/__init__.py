@@ -1,0 +1,1 @@
+"""Ready, ordered streams out of any number of physical sources."""

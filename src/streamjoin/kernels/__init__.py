@@ -1,0 +1,1 @@
+"""Numba only: arrays in, arrays out. Every other layer calls these and none of them knows Arrow or specs."""

@@ -1,0 +1,57 @@
+"""Every error a user can meet, in one tree.
+
+Each message says what was wrong, where, and what to do; state is left as it was before the call::
+
+    StreamJoinError
+    ├── SpecError (ValueError)          the join as written can't be: negative width, unknown unit, ...
+    │   ├── ExpressionError             a Theta or SQL text that does not parse or is not allowed
+    │   ├── SchemaError                 the spec does not fit the data: unknown column, types that don't compare
+    │   └── NotSupportedError           well-formed, but not there (yet): the message says what is
+    ├── InputError (ValueError)         what was pushed is not what the join takes
+    ├── StateError (RuntimeError)       the call comes at the wrong moment: closed join, two threads at once
+    ├── WorkerError (RuntimeError)      a worker thread failed; its own error is the cause
+    ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
+    └── SetupError (RuntimeError)       something outside is missing: Java, pyspark, a jar
+"""
+
+from __future__ import annotations
+
+
+class StreamJoinError(Exception):
+    """The root: catch this to catch everything streamjoin raises on purpose."""
+
+
+class SpecError(StreamJoinError, ValueError):
+    """The join as written cannot be."""
+
+
+class ExpressionError(SpecError):
+    """A condition's text does not parse, or uses something that is not allowed."""
+
+
+class SchemaError(SpecError):
+    """The spec does not fit the columns it was given."""
+
+
+class NotSupportedError(SpecError):
+    """The spec is well-formed but asks for something that is not there."""
+
+
+class InputError(StreamJoinError, ValueError):
+    """A pushed table, interleaving or source is not what the join takes."""
+
+
+class StateError(StreamJoinError, RuntimeError):
+    """The call comes at the wrong moment."""
+
+
+class WorkerError(StreamJoinError, RuntimeError):
+    """A worker thread failed; the original error is the cause."""
+
+
+class CheckpointError(StreamJoinError, RuntimeError):
+    """Stored state is missing, belongs to something else, or is damaged."""
+
+
+class SetupError(StreamJoinError, RuntimeError):
+    """Something outside the package is missing."""

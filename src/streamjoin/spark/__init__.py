@@ -1,0 +1,1 @@
+"""Joins on Spark Structured Streaming: the only layer that imports pyspark."""

@@ -1,0 +1,1 @@
+"""What tests of joins need: an oracle, stream generators, conformance checks."""
