@@ -1,0 +1,51 @@
+"""The process that Spark forks its Python workers from, with what the join imports already loaded.
+
+Named by `spark.python.daemon.module` and run as `python -m streamjoin.spark.daemon`. Workers inherit the
+loaded modules, so none pays for importing them, and the collected and frozen heap keeps cheap the garbage
+collection that a worker runs after each task. Spark reads the worker port from our standard output:
+nothing else may ever be written there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import pkgutil
+import sys
+
+from pyspark.daemon import manager
+
+PRELOADED = ("numpy", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "pyspark.worker")
+PRELOADED_PACKAGES = ("streamjoin.model", "streamjoin.kernels", "streamjoin.windows")
+
+
+def preload() -> list[str]:
+    """Import what the workers will need and freeze it; returns the names that were loaded.
+
+    A module that fails to import is left out: the task that needs it fails with the reason, in its own
+    traceback, where it reaches the user; here it would only end every worker without a word.
+    """
+    loaded = []
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in (*PRELOADED, *_modules()):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+                loaded.append(name)
+    gc.collect()
+    gc.freeze()
+    return loaded
+
+
+def _modules() -> list[str]:
+    names = []
+    for package in PRELOADED_PACKAGES:
+        with contextlib.suppress(Exception):
+            paths = importlib.import_module(package).__path__
+            names += [package, *(f"{package}.{found.name}" for found in pkgutil.iter_modules(paths))]
+    return names
+
+
+if __name__ == "__main__":
+    preload()
+    manager()
