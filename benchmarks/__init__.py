@@ -1,0 +1,1 @@
+"""The experiments, one a file: `python -m benchmarks --list` names them."""
