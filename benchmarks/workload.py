@@ -1,6 +1,6 @@
 """Seeded band workloads: uniform keys, and the band width that gives a wanted number of matches.
 
-A tuple is 16 bytes, (key int64, payload int64). Row i of a side is the same whatever is asked for with it: one
+A tuple is 16 bytes, (key int64, payload int64). Row i of a side is the same whatever is asked for with it: a
 seed gives one stream for any cut into batches, so every system under test joins the same rows.
 """
 

@@ -1,0 +1,186 @@
+"""What an experiment is, how experiments are found, and how one is measured.
+
+An experiment is a grid of cells; a cell names one system at one point. Repeats go round the whole grid, so
+what disturbs the machine for a while disturbs every cell, and a speed is reported as a ratio to the baseline
+that ran beside it in the same process: absolute figures of another day or machine are never compared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import statistics
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = Mapping[str, Any]
+"""The point's parameters: names and plain values, as they go into the table and the JSON."""
+Row = dict[str, Any]
+"""A cell with what was measured."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a run may use besides its cell."""
+
+    seed: int
+    quick: bool
+    scratch: Path
+    """An empty directory, shared by the runs of the experiment and removed at its end."""
+
+
+class Experiment(ABC):
+    """One experiment: subclass it in a module of its own and leave an instance there as `EXPERIMENT`."""
+
+    title: ClassVar[str]
+    claim: ClassVar[str | None] = None
+    """What the paper says, with its figure or section, where the experiment redoes one."""
+    measure: ClassVar[str]
+    """The key of `run`'s answer that is the result; greater is better."""
+    unit: ClassVar[str]
+    repeats: ClassVar[int] = 3
+    warmups: ClassVar[int] = 1
+
+    @abstractmethod
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The grid; a small one that takes seconds when `quick`."""
+
+    @abstractmethod
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Measure one cell once: at least `measure`, and whatever explains it."""
+
+    @abstractmethod
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The cell of the same grid that `cell` is compared with; None when it is a baseline itself."""
+
+    @abstractmethod
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw the rows; a figure left without axes is not written."""
+
+    @abstractmethod
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The aims and whether they are met; the paper's claim and whether our shape agrees."""
+
+    def close(self) -> None:  # noqa: B027 - most experiments hold nothing
+        """Release what the runs shared (a Spark session, a pool); called once, also after a failure."""
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """An experiment that could not be imported."""
+
+    reason: str
+
+
+def discover(package: str) -> Iterator[tuple[str, Experiment | Unavailable]]:
+    """Every experiment of `package` by module name; one that fails to import does not hide the others."""
+    root = importlib.import_module(package)
+    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda found: found.name):
+        if module.name == "__main__":
+            continue
+        try:
+            found = getattr(importlib.import_module(f"{package}.{module.name}"), "EXPERIMENT", None)
+        except ImportError as error:
+            yield module.name, Unavailable(str(error))
+        else:
+            if isinstance(found, Experiment):
+                yield module.name, found
+
+
+def measure(
+    experiment: Experiment,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    repeats: int | None = None,
+    step: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Run the grid and return a row a cell: medians of the repeats, and the ratio to the baseline's.
+
+    `step` hears a line after every run; there are `planned(...)` of them.
+    """
+    cells = list(experiment.cells(quick))
+    _check_grid(experiment, cells)
+    rounds = _rounds(experiment, quick, repeats)
+    answers: list[list[Mapping[str, Any]]] = [[] for _ in cells]
+    try:
+        with tempfile.TemporaryDirectory(prefix="streamjoin-bench-") as scratch:
+            context = Context(seed, quick, Path(scratch))
+            for round_ in range(-experiment.warmups, rounds):
+                for cell, kept in zip(cells, answers, strict=True):
+                    answer = experiment.run(cell, context)
+                    if round_ >= 0:
+                        kept.append(answer)
+                    step(_line(experiment, cell, answer, warmup=round_ < 0))
+    finally:
+        experiment.close()
+    rows = [_row(cell, kept) for cell, kept in zip(cells, answers, strict=True)]
+    for cell, row in zip(cells, rows, strict=True):
+        base = experiment.baseline(cell)
+        if base is not None:
+            row["ratio"] = row[experiment.measure] / rows[cells.index(base)][experiment.measure]
+    return rows
+
+
+def planned(experiment: Experiment, *, quick: bool = False, repeats: int | None = None) -> int:
+    """How many runs `measure` makes."""
+    return len(experiment.cells(quick)) * (experiment.warmups + _rounds(experiment, quick, repeats))
+
+
+def describe(cell: Cell) -> str:
+    """The cell on one line.
+
+    >>> describe({"system": "sweep", "window": 1024})
+    'system=sweep window=1,024'
+    """
+    return " ".join(
+        f"{key}={value:,}" if isinstance(value, int) else f"{key}={value}" for key, value in cell.items()
+    )
+
+
+def human(value: float) -> str:
+    """A figure with three digits and a magnitude.
+
+    >>> human(9_876_543), human(12.345), human(46_100), human(0.00321)
+    ('9.88 M', '12.3', '46.1 k', '0.00321')
+    """
+    for factor, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= factor:
+            return f"{value / factor:#.3g}".rstrip(".") + letter
+    return f"{value:.3g}"
+
+
+def _rounds(experiment: Experiment, quick: bool, repeats: int | None) -> int:
+    if repeats is not None and repeats < 1:
+        raise ValueError(f"at least one repeat is needed, not {repeats}")
+    return repeats or (1 if quick else experiment.repeats)
+
+
+def _check_grid(experiment: Experiment, cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        if cells.count(cell) > 1:
+            raise ValueError(f"the grid holds this cell twice: {describe(cell)}")
+        base = experiment.baseline(cell)
+        if base is not None and base not in cells:
+            raise ValueError(f"the baseline of {describe(cell)} is not in the grid: {describe(base)}")
+
+
+def _line(experiment: Experiment, cell: Cell, answer: Mapping[str, Any], *, warmup: bool) -> str:
+    text = f"{describe(cell)}: {human(answer[experiment.measure])} {experiment.unit}"
+    return text + " (warm-up)" if warmup else text
+
+
+def _row(cell: Cell, answers: Sequence[Mapping[str, Any]]) -> Row:
+    """Numbers become their median; anything else is what the last repeat said."""
+    row: Row = {**cell, "repeats": len(answers)}
+    for key, last in answers[-1].items():
+        number = isinstance(last, (int, float)) and not isinstance(last, bool)
+        row[key] = statistics.median(answer[key] for answer in answers) if number else last
+    return row

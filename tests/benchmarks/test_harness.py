@@ -1,0 +1,235 @@
+"""The harness on a toy experiment: order of runs, medians, ratios, files, and the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.harness import (
+    Cell,
+    Context,
+    Experiment,
+    Unavailable,
+    describe,
+    discover,
+    human,
+    measure,
+    planned,
+)
+from rich.console import Console
+
+from benchmarks import __main__ as command_line
+from benchmarks import report
+
+TOY = """
+from benchmarks.report import plot_lines
+from benchmarks.harness import Experiment
+
+class Toy(Experiment):
+    title = "a toy"
+    claim = "fast is twice as fast (figure 0)"
+    measure = "rate"
+    unit = "rows/s"
+    repeats = 3
+
+    def cells(self, quick):
+        return [{"system": s, "window": w} for w in ((8,) if quick else (8, 64)) for s in ("slow", "fast")]
+
+    def run(self, cell, context):
+        return {"rate": (2.0 if cell["system"] == "fast" else 1.0) * cell["window"] + context.seed}
+
+    def baseline(self, cell):
+        return {**cell, "system": "slow"} if cell["system"] == "fast" else None
+
+    def plot(self, rows, figure):
+        plot_lines(figure, rows, x="window", y="rate", by=["system"], ylabel="rows/s")
+
+    def verdict(self, rows):
+        met = {True: "met", False: "missed"}
+        return [f"aim 1.5 times slow: {met[row['ratio'] >= 1.5]}" for row in rows if "ratio" in row]
+
+EXPERIMENT = Toy()
+"""
+
+
+@pytest.fixture
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package with one experiment, one module without, and one that does not import."""
+    package = tmp_path / "toy_experiments"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "toy.py").write_text(TOY)
+    (package / "other.py").write_text("EXPERIMENT = 'not one'\n")
+    (package / "broken.py").write_text("import a_package_that_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield package.name
+    for name in [name for name in sys.modules if name.split(".")[0] == package.name]:
+        del sys.modules[name]
+
+
+class Scripted(Experiment):
+    """Gives out prepared figures and remembers the order of the runs."""
+
+    title, measure, unit, warmups, repeats = "scripted", "rate", "rows/s", 1, 3
+
+    def __init__(self, figures: Mapping[str, Sequence[float]]) -> None:
+        self.figures = {name: iter(values) for name, values in figures.items()}
+        self.order: list[str] = []
+        self.scratch: Path | None = None
+        self.closed = 0
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        return [{"system": name} for name in self.figures]
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        self.order.append(cell["system"])
+        self.scratch = context.scratch
+        assert context.scratch.is_dir()
+        return {"rate": next(self.figures[cell["system"]]), "note": len(self.order)}
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        return {"system": "a"} if cell["system"] != "a" else None
+
+    def plot(self, rows: Sequence[dict[str, Any]], figure: Any) -> None:
+        pass
+
+    def verdict(self, rows: Sequence[dict[str, Any]]) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_rows_hold_medians_of_the_repeats_and_the_ratio_to_the_baseline() -> None:
+    toy = Scripted({"a": [999, 10, 30, 20], "b": [999, 50, 40, 9]})
+    lines: list[str] = []
+    rows = measure(toy, step=lines.append)
+    assert [row["rate"] for row in rows] == [20, 40]
+    assert rows[1]["ratio"] == 2 and "ratio" not in rows[0]
+    assert [row["repeats"] for row in rows] == [3, 3]
+    assert len(lines) == planned(toy) == 8
+    assert lines[0] == "system=a: 999 rows/s (warm-up)" and lines[-1] == "system=b: 9 rows/s"
+
+
+def test_repeats_go_round_the_grid_and_scratch_is_removed() -> None:
+    toy = Scripted({"a": [1] * 9, "b": [1] * 9})
+    measure(toy, repeats=2)
+    assert toy.order == ["a", "b"] * 3
+    assert toy.scratch is not None and not toy.scratch.exists()
+    assert toy.closed == 1
+
+
+def test_a_failing_run_closes_the_experiment_and_is_raised() -> None:
+    toy = Scripted({"a": [1]})
+    with pytest.raises(StopIteration):
+        measure(toy)
+    assert toy.closed == 1
+
+
+def test_a_baseline_outside_the_grid_is_refused_before_anything_runs() -> None:
+    toy = Scripted({"b": [1] * 4})
+    with pytest.raises(ValueError, match=r"baseline of system=b is not in the grid: system=a"):
+        measure(toy)
+    assert toy.order == []
+
+
+def test_discovery_names_what_does_not_import_and_skips_what_is_no_experiment(toys: str) -> None:
+    found = dict(discover(toys))
+    assert list(found) == ["broken", "toy"]
+    assert isinstance(found["broken"], Unavailable) and "nobody_has" in found["broken"].reason
+
+
+def test_our_own_experiments_are_importable_and_their_grids_sound() -> None:
+    for name, experiment in discover("benchmarks"):
+        assert isinstance(experiment, Experiment), f"{name}: {experiment}"
+        for quick in (True, False):
+            cells = experiment.cells(quick)
+            for cell in cells:
+                base = experiment.baseline(cell)
+                assert base is None or base in cells, f"{name}: {describe(cell)}"
+
+
+def test_a_run_prints_a_table_with_verdict_and_writes_json_and_picture(
+    toys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert command_line.main(["toy", "--seed", "2", "--repeats", "2", "--out", str(out)], toys) == 0
+    printed = capsys.readouterr().out
+    assert "[12/12]" in printed and "1.80×" in printed
+    assert "The paper: fast is twice as fast (figure 0)" in printed
+    assert printed.count("- aim 1.5 times slow: met") == 2
+    record = json.loads((out / "toy.json").read_text())
+    assert record["command"].startswith("python -m benchmarks toy --seed 2 --repeats 2")
+    assert record["seed"] == 2 and record["quick"] is False
+    assert [row["rate"] for row in record["rows"]] == [10, 18, 66, 130]
+    assert record["machine"]["cores"] >= 1 and record["machine"]["versions"]["streamjoin"]
+    assert (out / "toy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_worth_keeping_are_copied(
+    toys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
+    arguments = ["toy", "--out", str(tmp_path / "out"), "--keep"]
+    assert command_line.main([*arguments, "--quick"], toys) == 2
+    assert "--quick" in capsys.readouterr().out and not (tmp_path / "results").exists()
+    assert command_line.main(arguments, toys) == 0
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["toy.json", "toy.png"]
+
+
+def test_quick_runs_the_small_grid_once(
+    toys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(["toy", "--quick", "--out", str(tmp_path)], toys) == 0
+    rows = json.loads((tmp_path / "toy.json").read_text())["rows"]
+    assert {row["window"] for row in rows} == {8} and {row["repeats"] for row in rows} == {1}
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--list"], 0), ([], 0), (["tyo"], 2)])
+def test_list_and_unknown_names_show_the_experiments(
+    toys: str, arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(arguments, toys) == status
+    printed = capsys.readouterr().out
+    assert "toy " in printed and "a toy" in printed and "can't run here: No module named" in printed
+    assert ("There is no experiment 'tyo'" in printed) == (status == 2)
+
+
+def test_an_experiment_that_does_not_import_says_why(toys: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["broken"], toys) == 2
+    assert "a_package_that_nobody_has" in capsys.readouterr().out
+
+
+def test_no_repeat_is_refused(toys: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["toy", "--repeats", "0"], toys)
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    out = Console(file=StringIO(), force_terminal=True, width=100)
+    with report.progress(out, 2) as step:
+        step("one [a-z] of two")
+        step("two")
+    assert isinstance(out.file, StringIO) and "2/2" in out.file.getvalue()
+
+
+def test_commit_is_known_in_a_checkout_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("git") and report.machine()["commit"] is not None:
+        assert len(report.machine()["commit"].rstrip("+")) == 12
+    monkeypatch.setenv("PATH", "")
+    assert report.machine()["commit"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(9_876_543, "9.88 M"), (12.345, "12.3"), (46_100, "46.1 k"), (2e9, "2.00 G"), (0, "0")],
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert human(value) == text
