@@ -1,0 +1,111 @@
+"""The text of a condition, its words and where they stand: what error messages point at.
+
+Offsets count characters from 0 and spans are half-open; the line and column in a message count from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from streamjoin.model.errors import ExpressionError
+
+_CONTEXT: Final = 60
+# fmt: off
+_OPERATORS: Final = frozenset({
+    "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "NULLSAFE_EQ",
+    "IS", "ISNULL", "NOTNULL", "LIKE", "ILIKE", "IN", "BETWEEN",
+})
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Word:
+    """A token: its kind, as the tokenizer names it, and its span."""
+
+    kind: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A condition's text with its words."""
+
+    text: str
+    words: Sequence[Word] = ()
+
+    def error(self, message: str, start: int, end: int) -> ExpressionError:
+        """An error with the line of ``start`` and carets under the span."""
+        start = min(start, len(self.text))
+        line_start = self.text.rfind("\n", 0, start) + 1
+        line_end = self.text.find("\n", start)
+        line_end = len(self.text) if line_end < 0 else line_end
+        left = max(line_start, start - _CONTEXT)
+        right = min(line_end, start + 2 * _CONTEXT)
+        before = "..." if left > line_start else ""
+        after = "..." if right < line_end else ""
+        shown = "".join(c if c.isprintable() else " " for c in self.text[left:right])
+        carets = "^" * max(1, min(end, right) - start)
+        line, column = self.text.count("\n", 0, start) + 1, start - line_start + 1
+        return ExpressionError(
+            f"{message}\n  line {line}, column {column}:\n"
+            f"    {before}{shown}{after}\n    {' ' * (len(before) + start - left)}{carets}"
+        )
+
+    def of(self, word: Word) -> str:
+        """The word as written."""
+        return self.text[word.start : word.end]
+
+    def first(self, *kinds: str) -> Word | None:
+        """The first word of one of these kinds."""
+        return next((word for word in self.words if word.kind in kinds), None)
+
+    def unclosed(self) -> int:
+        """The offset of the quote or comment that never ends; the text's end if there is none."""
+        position = 0
+        while position < len(self.text):
+            opening = next((mark for mark in _CLOSING if self.text.startswith(mark, position)), None)
+            if opening is None:
+                position += 1
+                continue
+            end = self.text.find(_CLOSING[opening], position + len(opening))
+            if end < 0:
+                return len(self.text) if opening == "--" else position
+            position = end + len(_CLOSING[opening])
+        return position
+
+    def reject_chains(self) -> None:
+        """Reject ``a < b < c`` and ``a = b IS NULL``: SQL dialects read these in different ways.
+
+        Raises:
+            ExpressionError: two comparisons stand side by side without AND, OR or parentheses between them.
+        """
+        open_comparisons, open_betweens = [0], [0]
+        after_dot = False
+        for word in self.words:
+            kind = "" if after_dot else word.kind
+            after_dot = word.kind == "DOT"
+            if kind in ("L_PAREN", "CASE"):
+                open_comparisons.append(0)
+                open_betweens.append(0)
+            elif kind in ("R_PAREN", "END") and len(open_comparisons) > 1:
+                open_comparisons.pop()
+                open_betweens.pop()
+            elif kind == "AND" and open_betweens[-1]:
+                open_betweens[-1] -= 1
+            elif kind in ("AND", "OR", "WHEN", "THEN", "ELSE", "COMMA"):
+                open_comparisons[-1] = 0
+            elif kind in _OPERATORS:
+                open_comparisons[-1] += 1
+                open_betweens[-1] += kind == "BETWEEN"
+                if open_comparisons[-1] > 1:
+                    raise self.error(
+                        f"{self.of(word)!r} follows a comparison; join them with AND, or add parentheses",
+                        word.start,
+                        word.end,
+                    )
+
+
+_CLOSING: Final = {"'": "'", '"': '"', "--": "\n", "/*": "*/"}
