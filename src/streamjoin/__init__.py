@@ -1,0 +1,42 @@
+"""Join live streams from Python: by key, by band or by any condition."""
+
+from streamjoin._lazy import submodule as __getattr__  # noqa: F401
+from streamjoin._version import __version__
+from streamjoin.joins.driver import Join, open  # noqa: A004
+from streamjoin.model.errors import (
+    CheckpointError,
+    ExpressionError,
+    InputError,
+    NotSupportedError,
+    SchemaError,
+    SetupError,
+    SpecError,
+    StateError,
+    StreamJoinError,
+    WorkerError,
+)
+from streamjoin.model.predicates import Band, Equi, Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow, TimeWindow
+
+__all__ = [
+    "Band",
+    "CheckpointError",
+    "CountWindow",
+    "Equi",
+    "ExpressionError",
+    "InputError",
+    "Join",
+    "JoinSpec",
+    "NotSupportedError",
+    "SchemaError",
+    "SetupError",
+    "SpecError",
+    "StateError",
+    "StreamJoinError",
+    "Theta",
+    "TimeWindow",
+    "WorkerError",
+    "__version__",
+    "open",
+]

@@ -1,0 +1,95 @@
+"""A side's window as a few sorted runs: what the sweep reads.
+
+Each chunk adds one run, as PIM-Tree's T_I takes the new tuples; a run swallows the one before it once it is
+no longer much smaller, dropping the expired, as T_I is merged into T_S (PIM-Tree, section 3.3). Run sizes
+fall geometrically, so there are O(log(window / chunk)) of them and each tuple is moved as often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.sorting import count_live, lower_bound, merge_live
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Entries (word, seq) sorted by word, equal words by seq; `newest` is the largest seq."""
+
+    words: Array
+    seqs: Array
+    newest: int
+
+
+class SortedRuns:
+    """Sorted runs, oldest and largest first."""
+
+    def __init__(self, ratio: int = 2) -> None:
+        self.runs: list[Run] = []
+        self.merges = 0
+        self.merged_entries = 0
+        self._ratio = ratio
+        self._min_seq = 0
+
+    def add(self, words: Array, seqs: Array, newest: int) -> None:
+        """Add sorted entries as the newest run. `settle` keeps the number of runs small afterwards."""
+        if words.size:
+            self.runs.append(Run(words, seqs, newest))
+
+    def due(self) -> bool:
+        """Whether the two newest runs should become one."""
+        return len(self.runs) > 1 and self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size
+
+    def pieces(self, parts: int) -> list[tuple[int, int, int, int]]:
+        """The two newest runs cut at common words into `parts` ranges that can be merged apart."""
+        older, newer = self.runs[-2], self.runs[-1]
+        edges = [(0, 0)]
+        for part in range(1, parts):
+            a = older.words.size * part // parts
+            # Equal words must not straddle a cut, or the older run's would not come first.
+            a = lower_bound(older.words, older.words[a]) if a < older.words.size else a
+            b = lower_bound(newer.words, older.words[a]) if a < older.words.size else newer.words.size
+            edges.append((a, b))
+        edges.append((older.words.size, newer.words.size))
+        return [(a, a2, b, b2) for (a, b), (a2, b2) in pairwise(edges)]
+
+    def merge_piece(self, piece: tuple[int, int, int, int]) -> tuple[Array, Array]:
+        """Merge the live entries of one piece; safe beside the other pieces."""
+        a, a2, b, b2 = piece
+        older, newer = self.runs[-2], self.runs[-1]
+        live = count_live(older.seqs[a:a2], self._min_seq) + count_live(newer.seqs[b:b2], self._min_seq)
+        words, seqs = np.empty(live + 1, np.int64), np.empty(live + 1, np.int64)
+        n = merge_live(
+            older.words[a:a2], older.seqs[a:a2], newer.words[b:b2], newer.seqs[b:b2], self._min_seq, words, seqs
+        )
+        return words[:n], seqs[:n]
+
+    def replace_merged(self, words: Array, seqs: Array) -> None:
+        """Put the merged entries in the place of the two newest runs."""
+        newest = max(self.runs[-1].newest, self.runs[-2].newest)
+        del self.runs[-2:]
+        self.merges += 1
+        self.merged_entries += words.size
+        if words.size:
+            self.runs.append(Run(words, seqs, newest))
+
+    def forget(self, min_seq: int) -> None:
+        """Entries below `min_seq` are dead; a run of nothing else is dropped, the rest go with the next merge."""
+        self._min_seq = max(self._min_seq, min_seq)
+        self.runs = [run for run in self.runs if run.newest >= self._min_seq]
+
+    @property
+    def entries(self) -> int:
+        """How many entries are held, the dead ones included."""
+        return sum(run.words.size for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all runs."""
+        return sum(run.words.nbytes + run.seqs.nbytes for run in self.runs)

@@ -1,0 +1,113 @@
+"""What the driver hands to an algorithm, and what it gets back.
+
+The driver has already decided order and windows: an algorithm sees a chunk of tuples in gate order, each with
+the range of the other side's positions it may meet, and only pairs them. A pair is (probe, seq): the later
+tuple's place in the chunk and the earlier one's position in its own stream. Pairs come back sorted by both,
+which is the order of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from streamjoin.windows.encoding import Encoded
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class SidePart:
+    """One side's tuples of a chunk: their words, their places in gate order, the position of the first."""
+
+    encoded: Encoded
+    at: Array
+    first_seq: int
+
+    @property
+    def n(self) -> int:
+        """How many tuples."""
+        return self.encoded.n
+
+    def valid_places(self) -> Array:
+        """Which of this side's tuples can match at all."""
+        if self.encoded.valid is None:
+            return np.arange(self.n, dtype=np.int64)
+        return np.flatnonzero(self.encoded.valid)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tuples in gate order. Tuple i may meet the other side's positions min_seq[i] <= p < upto[i]."""
+
+    is_right: Array
+    own_seq: Array
+    upto: Array
+    min_seq: Array
+    left: SidePart
+    right: SidePart
+
+    @property
+    def n(self) -> int:
+        """How many tuples."""
+        return int(self.is_right.size)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Result pairs in result order."""
+
+    probe: Array
+    seq: Array
+
+
+# Takes candidate pairs, may overwrite them, and gives back those that satisfy what the algorithm left undecided.
+Refine = Callable[[Array, Array], tuple[Array, Array]]
+
+
+class Algorithm(Protocol):
+    """Pairs tuples. `decides` says of which terms a candidate needs no second test."""
+
+    name: ClassVar[str]
+    decides: frozenset[int]
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Pair the chunk with what is stored and with itself, then store it."""
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+
+    def counters(self) -> dict[str, int]:
+        """What it did: pairs compared, merges, and so on."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds beside the stored tuples."""
+
+
+class PairBuffer:
+    """Collects refined pairs of one worker; candidates pass through one block of fixed size."""
+
+    CAPACITY = 1 << 18
+
+    def __init__(self, refine: Refine) -> None:
+        self.probe = np.empty(self.CAPACITY, np.int64)
+        self.seq = np.empty(self.CAPACITY, np.int64)
+        self.n = 0
+        self._refine = refine
+        self._done: list[tuple[Array, Array]] = []
+
+    def flush(self) -> None:
+        """Refine what is in the block and empty it."""
+        if self.n:
+            kept = self._refine(self.probe[: self.n], self.seq[: self.n])
+            self._done.append((kept[0].copy(), kept[1].copy()))
+            self.n = 0
+
+    def take(self) -> tuple[list[Array], list[Array]]:
+        """All pairs, in pieces."""
+        self.flush()
+        return [probe for probe, _ in self._done], [seq for _, seq in self._done]

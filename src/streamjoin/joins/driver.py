@@ -1,0 +1,413 @@
+"""`open` and `Join`: the embedded engine as users hold it.
+
+The driver owns order: it takes pushes, learns the schemas, lets tuples through the gate or the lateness filter,
+and feeds the operator. A call that fails leaves the join as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
+from streamjoin.joins import auto
+from streamjoin.joins.explain import explain
+from streamjoin.joins.inputs import as_table, conform, interleaving, plain_schema
+from streamjoin.joins.late import LateRows
+from streamjoin.joins.metrics import Counts
+from streamjoin.joins.operator import Operator, Ordered
+from streamjoin.joins.workers import Workers
+from streamjoin.kernels.compiling import WATCH
+from streamjoin.model.binding import BoundSpec, bind
+from streamjoin.model.errors import InputError, SpecError, StateError
+from streamjoin.model.spec import JoinSpec
+from streamjoin.windows.clock import Horizon, to_ticks
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SIDES = ("left", "right")
+_DEFAULT_SOURCE = ""
+
+
+def open(
+    spec: JoinSpec,
+    algorithm: str = "auto",
+    workers: int = 1,
+    *,
+    left_schema: pa.Schema | None = None,
+    right_schema: pa.Schema | None = None,
+    sources: Mapping[str, Sequence[str]] | None = None,
+) -> Join:
+    """Start a join.
+
+    Args:
+        spec: what to join.
+        algorithm: "auto", or one by name; all give the same rows.
+        workers: threads that share the work.
+        left_schema: the left side's schema, if it should be checked before the first push.
+        right_schema: likewise for the right side.
+        sources: for event-time order, the physical sources of each side by name
+            ({"left": ["a", "b"], "right": ["c"]}): the gate then waits for all of them. Others may join later.
+    """
+    return Join(spec, algorithm, workers, left_schema=left_schema, right_schema=right_schema, sources=sources)
+
+
+class Join:
+    """A running join: push tables in, get the joined rows back. Threads may share it; calls take turns."""
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        algorithm: str = "auto",
+        workers: int = 1,
+        *,
+        left_schema: pa.Schema | None = None,
+        right_schema: pa.Schema | None = None,
+        sources: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        if not isinstance(spec, JoinSpec):
+            raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
+        auto.check_name(algorithm)
+        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 1024:
+            raise SpecError(f"workers={workers!r}: give a number of threads from 1 to 1024")
+        self.spec = spec
+        self._asked = algorithm
+        self._sources = _check_sources(spec, sources)
+        self._schemas: list[pa.Schema | None] = [
+            None if s is None else plain_schema(s) for s in (left_schema, right_schema)
+        ]
+        self._waiting: list[tuple[list[pa.Table | None], Array, str]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._late = LateRows()
+        self._counts = Counts()
+        self._bound: BoundSpec | None = None
+        self._workers = Workers(workers)
+        self._bind_if_known()
+
+    # -- input ---------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        left: object = None,
+        right: object = None,
+        *,
+        interleave: object = None,
+        source: str | None = None,
+    ) -> pa.Table:
+        """Push tuples of one or both sides and get the rows that they complete, in result order.
+
+        Args:
+            left: a pyarrow Table or RecordBatch, or anything that speaks the Arrow C interface.
+            right: likewise; for a self-join only `left` is given.
+            interleave: one boolean for each tuple in arrival order, True where it is the right side's. Without
+                it the left tuples come before the right ones.
+            source: the physical source these tuples come from, in event-time order.
+        """
+        with self._lock:
+            self._check_open()
+            tables = self._check_tables(left, right)
+            sides = self._check_interleave(interleave, tables)
+            name = self._check_source(source)
+            self._learn_schemas(tables)
+            if self._bound is None:
+                self._waiting.append((tables, sides, name))
+                return pa.table({})
+            return self._joined(self._feed(tables, sides, name))
+
+    def advance(self, time: object, *, side: str | None = None, source: str | None = None) -> pa.Table:
+        """Say that a source has nothing before `time`, so that an idle one does not hold back the others.
+
+        Args:
+            time: a value of the time column's type.
+            side: "left" or "right"; without it, both.
+            source: the source by name; without it, the side's unnamed one.
+        """
+        with self._lock:
+            gate, bound = self._gate_for("advance")
+            plan = bound.time
+            if plan is None:
+                raise AssertionError("event-time order without a time column")
+            for index in self._side_indexes(side):
+                column = pa.array([time]).cast(bound_time_type(bound, index))
+                ticks, bad = to_ticks(column, plan.multipliers[index])
+                if bad is not None and bad.any():
+                    raise InputError(f"advance({time!r}): that is not a time")
+                gate.advance(index, _DEFAULT_SOURCE if source is None else source, int(ticks[0]))
+            return self._joined(self._through_gate(everything=False))
+
+    def finish(self, source: str | None = None, *, side: str | None = None) -> pa.Table:
+        """Say that a source sends no more: the gate stops waiting for it."""
+        with self._lock:
+            gate, _ = self._gate_for("finish")
+            for index in self._side_indexes(side):
+                gate.finish(index, _DEFAULT_SOURCE if source is None else source)
+            return self._joined(self._through_gate(everything=False))
+
+    def close(self) -> pa.Table:
+        """End the input: what was waiting comes out. Closing again gives an empty table."""
+        with self._lock:
+            if self._closed:
+                return self._joined([])
+            self._closed = True
+            try:
+                gated = self._bound is not None and self.spec.order == "event_time"
+                return self._joined(self._through_gate(everything=True) if gated else [])
+            finally:
+                self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what can be asked ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the result, once both sides' schemas are known."""
+        return self._bound.schema if self._bound else None
+
+    def late(self) -> pa.Table:
+        """Rows that came too late, or without a time, since the last call: side, source, reason and the columns."""
+        with self._lock:
+            return self._late.take(self._bound) if self._bound else pa.table({})
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters, bytes held and seconds by step, as plain numbers."""
+        with self._lock:
+            counts = self._counts
+            figures: dict[str, Any] = {name: value for name, value in vars(counts).items() if name != "seconds"}
+            figures["waiting"] = sum(s.size for _, s, _ in self._waiting)
+            figures["bytes"] = 0
+            if self._bound is not None:
+                stores = self._operator.stores
+                figures["window_left"] = stores[0].count - stores[0].base
+                figures["window_right"] = stores[1].count - stores[1].base
+                figures["bytes"] = self._operator.nbytes
+                figures.update(self._operator.algorithm.counters())
+                if self._gate is not None:
+                    figures["waiting"] += self._gate.waiting
+                    figures["bytes"] += self._gate.nbytes
+            figures["seconds"] = dict(counts.seconds)
+            figures["compile_seconds"] = WATCH.seconds
+            return figures
+
+    def explain(self) -> str:
+        """The plan in words: condition, windows, order, and why this algorithm."""
+        figures = self.metrics()
+        with self._lock:
+            return explain(self.spec, self._bound, self._choice if self._bound else None, self._workers.n, figures)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateError("this join is closed; open a new one")
+
+    def _check_tables(self, left: object, right: object) -> list[pa.Table | None]:
+        if left is None and right is None:
+            raise InputError("push needs left=, right= or both")
+        if self.spec.self_join and right is not None:
+            raise InputError("a self-join has one stream: push it as left=")
+        tables = [
+            None if data is None else as_table(data, side) for data, side in zip((left, right), _SIDES, strict=True)
+        ]
+        return [
+            table if table is None or schema is None else conform(table, schema, side)
+            for table, schema, side in zip(tables, self._schemas, _SIDES, strict=True)
+        ]
+
+    def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
+        if interleave is not None and (self.spec.order == "event_time" or self.spec.self_join):
+            raise InputError("interleave= is for the two sides of a join in arrival order")
+        n_left, n_right = (0 if table is None else table.num_rows for table in tables)
+        return interleaving(interleave, n_left, n_right)
+
+    def _check_source(self, source: str | None) -> str:
+        if source is None:
+            return _DEFAULT_SOURCE
+        if not isinstance(source, str):
+            raise InputError(f"source= takes a name, not {source!r}")
+        if self.spec.order != "event_time":
+            raise InputError("source= is for order='event_time'; in arrival order the order of push is all there is")
+        return source
+
+    def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
+        before = list(self._schemas)
+        for side, table in enumerate(tables):
+            if table is not None and self._schemas[side] is None:
+                self._schemas[side] = table.schema
+        try:
+            self._bind_if_known()
+        except Exception:
+            self._schemas = before
+            raise
+
+    def _bind_if_known(self) -> None:
+        left, right = self._schemas
+        if self._bound is not None or left is None or (right is None and not self.spec.self_join):
+            return
+        bound = bind(self.spec, left, right)
+        self._choice = auto.choose(bound, self._asked)
+        self._operator = Operator(bound, self._choice, self._workers, self._counts)
+        self._gate: EventTimeGate | None = None
+        self._horizons: list[Horizon | None] = [None, None]
+        if self.spec.order == "event_time":
+            sides = (LEFT,) if self.spec.self_join else (LEFT, RIGHT)
+            self._gate = EventTimeGate((bound.left_schema, bound.right_schema), bound.lateness or 0, sides=sides)
+            for side, names in enumerate(self._sources):
+                for name in names:
+                    self._gate.add(side, name)
+        else:
+            for side, window in enumerate(bound.windows):
+                if window.kind == "time":
+                    self._horizons[1 - side] = Horizon(bound.lateness, window.size)
+        self._bound = bound
+        waiting, self._waiting = self._waiting, []
+        # Nothing can have matched while one side was unknown: these pushes give no rows.
+        for tables, is_right, name in waiting:
+            self._feed(tables, is_right, name)
+
+    def _feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> list[pa.Table]:
+        bound = self._require_bound()
+        schemas = (bound.left_schema, bound.right_schema)
+        tables = [schemas[i].empty_table() if table is None else table for i, table in enumerate(given)]
+        self._counts.tuples_left += tables[0].num_rows
+        self._counts.tuples_right += 0 if self.spec.self_join else tables[1].num_rows
+        with self._counts.step("order"):
+            ticks, is_right = self._timed(tables, is_right, source)
+            if self._gate is not None:
+                for side, table in enumerate(tables):
+                    if given[side] is not None:
+                        self._push_gate(side, source, table, ticks[side])
+        if self._gate is not None:
+            return self._through_gate(everything=False)
+        horizons = self._pass_horizons(tables, ticks, is_right, source)
+        if self.spec.self_join:
+            tables[1], ticks[1] = tables[0], ticks[0]
+        ordered = Ordered((tables[0], tables[1]), (ticks[0], ticks[1]), horizons[1])
+        return self._operator.process(ordered, horizons[0])
+
+    def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
+        """Each side's ticks where they are needed; rows without a usable time are set aside here."""
+        bound = self._require_bound()
+        timed = self._operator.stores[0].ticks is not None
+        if not timed or bound.time is None:
+            return [None, None], is_right
+        ticks: list[Array | None] = []
+        for side, name in enumerate((bound.time.left, bound.time.right)):
+            values, bad = to_ticks(tables[side].column(name), bound.time.multipliers[side])
+            if bad is not None and bad.any():
+                self._counts.rejected += int(bad.sum())
+                tables[side], values, is_right = self._set_aside(
+                    side, source, "no usable time", tables[side], values, is_right, bad
+                )
+            ticks.append(values)
+        return ticks, is_right
+
+    def _set_aside(
+        self, side: int, source: str, reason: str, table: pa.Table, ticks: Array, is_right: Array, bad: Array
+    ) -> tuple[pa.Table, Array, Array]:
+        """Move the rows of `bad` to the late output and take them out of the order."""
+        self._late.add(_SIDES[side], source, reason, table.filter(pa.array(bad)))
+        keep = np.ones(is_right.size, np.bool_)
+        own = np.flatnonzero(is_right == (side == RIGHT))
+        keep[own[bad]] = False
+        return table.filter(pa.array(~bad)), ticks[~bad], is_right[keep]
+
+    def _push_gate(self, side: int, source: str, table: pa.Table, ticks: Array | None) -> None:
+        if self._gate is None or ticks is None:
+            raise AssertionError("event-time order without a gate")
+        late = self._gate.push(side, source, table, ticks)
+        if late.any():
+            self._counts.late += int(late.sum())
+            self._late.add(_SIDES[side], source, "late", table.filter(pa.array(late)))
+
+    def _through_gate(self, everything: bool) -> list[pa.Table]:
+        if self._gate is None:
+            raise AssertionError("event-time order without a gate")
+        with self._counts.step("order"):
+            ready = self._gate.release(everything)
+        tables, ticks = ready.tables, ready.ticks
+        if self.spec.self_join:
+            tables, ticks = (tables[0], tables[0]), (ticks[0], ticks[0])
+        return self._operator.process(Ordered(tables, ticks, ready.is_right), None)
+
+    def _pass_horizons(
+        self, tables: list[pa.Table], ticks: list[Array | None], is_right: Array, source: str
+    ) -> tuple[tuple[int, int] | None, Array]:
+        """In arrival order: set late tuples aside; returns the horizons of both sides and what is left."""
+        sides = (LEFT,) if self.spec.self_join else (LEFT, RIGHT)
+        for side in sides:
+            horizon, side_ticks = self._horizons[side], ticks[side]
+            if horizon is None or side_ticks is None:
+                continue
+            late = horizon.late(side_ticks)
+            if late.any():
+                self._counts.late += int(late.sum())
+                tables[side], ticks[side], is_right = self._set_aside(
+                    side, source, "late", tables[side], side_ticks, is_right, late
+                )
+        bounds = [-(1 << 63) if h is None else h.bound for h in self._horizons]
+        if self.spec.self_join and self._horizons[LEFT] is not None:
+            bounds = [bounds[LEFT], bounds[LEFT]]
+        return (bounds[0], bounds[1]), is_right
+
+    def _gate_for(self, call: str) -> tuple[EventTimeGate, BoundSpec]:
+        self._check_open()
+        if self.spec.order != "event_time":
+            raise StateError(f"{call}() is for order='event_time'")
+        bound = self._require_bound()
+        if self._gate is None:
+            raise AssertionError("event-time order without a gate")
+        return self._gate, bound
+
+    def _side_indexes(self, side: str | None) -> list[int]:
+        if side is None:
+            return [LEFT] if self.spec.self_join else [LEFT, RIGHT]
+        if side not in _SIDES:
+            raise InputError(f"side={side!r}: it is 'left' or 'right'")
+        return [_SIDES.index(side)]
+
+    def _require_bound(self) -> BoundSpec:
+        if self._bound is None:
+            raise StateError(
+                "the schemas of both sides are not known yet: push both sides first, or give "
+                "left_schema= and right_schema= to open"
+            )
+        return self._bound
+
+    def _joined(self, results: list[pa.Table]) -> pa.Table:
+        if self._bound is None:
+            return pa.table({})
+        return pa.concat_tables([self._bound.schema.empty_table(), *(t for t in results if t.num_rows)])
+
+
+def bound_time_type(bound: BoundSpec, side: int) -> pa.DataType:
+    """The type of a side's time column."""
+    if bound.time is None:
+        raise AssertionError("no time column")
+    schema, name = ((bound.left_schema, bound.time.left), (bound.right_schema, bound.time.right))[side]
+    return schema.field(name).type
+
+
+def _check_sources(
+    spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if sources is None:
+        return (), ()
+    if spec.order != "event_time":
+        raise SpecError("sources= is for order='event_time'")
+    unknown = set(sources) - set(_SIDES)
+    if unknown:
+        raise SpecError(f"sources= takes 'left' and 'right', not {', '.join(sorted(unknown))}")
+    return tuple(sources.get("left", ())), tuple(sources.get("right", ()))

@@ -1,0 +1,51 @@
+"""Rows that were not joined, kept for whoever asks: late ones, and those without a usable time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from streamjoin.model.binding import BoundSpec
+
+# What is kept until it is read; beyond it the oldest go, and the counters still know of them.
+KEPT_ROWS = 1_000_000
+
+
+def late_schema(bound: BoundSpec) -> pa.Schema:
+    """side, source, reason, then the columns of both sides under their names in the result."""
+    fields = [pa.field(c.name, bound.schema.field(c.name).type) for c in bound.columns]
+    head = [pa.field("side", pa.string()), pa.field("source", pa.string()), pa.field("reason", pa.string())]
+    return pa.schema(head + fields)
+
+
+class LateRows:
+    """The late output of one join."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, str, str, pa.Table]] = []
+        self._held = 0
+
+    def add(self, side: str, source: str, reason: str, rows: pa.Table) -> None:
+        """Keep `rows`."""
+        if rows.num_rows:
+            self._parts.append((side, source, reason, rows))
+            self._held += rows.num_rows
+        while self._held > KEPT_ROWS and len(self._parts) > 1:
+            self._held -= self._parts.pop(0)[3].num_rows
+
+    def take(self, bound: BoundSpec) -> pa.Table:
+        """All that is kept, as one table; it is forgotten here."""
+        schema = late_schema(bound)
+        tables = [_as_output(part, bound, schema) for part in self._parts]
+        self._parts, self._held = [], 0
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _as_output(part: tuple[str, str, str, pa.Table], bound: BoundSpec, schema: pa.Schema) -> pa.Table:
+    side, source, reason, rows = part
+    n = rows.num_rows
+    columns = [pa.array([value] * n, pa.string()) for value in (side, source, reason)]
+    for column in bound.columns:
+        own = column.side == side or bound.spec.self_join
+        type_ = schema.field(column.name).type
+        columns.append(rows.column(column.source) if own else pa.nulls(n, type_))
+    return pa.Table.from_arrays(columns, schema=schema)

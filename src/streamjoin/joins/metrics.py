@@ -1,0 +1,31 @@
+"""What a join counted and where its time went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Counts:
+    """Counters of one join; `seconds` by step."""
+
+    tuples_left: int = 0
+    tuples_right: int = 0
+    compared: int = 0
+    results: int = 0
+    expired: int = 0
+    late: int = 0
+    rejected: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Add the time inside to step `name`."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin

@@ -1,0 +1,164 @@
+"""`nested_loop`: every tuple against every live tuple of the other side, for any predicate.
+
+Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples an instruction; what remains goes to
+the refinement of the candidates. Words that fit 32 bits on both sides are kept in 32 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
+from streamjoin.joins.workers import Workers, cuts
+from streamjoin.kernels.nested import every_pair, nested_one, nested_two
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.encoding import TermWords
+from streamjoin.windows.store import Buffer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_INT32 = (-(2**31), 2**31 - 1)
+
+
+class _Stored:
+    """One side's valid tuples: positions ascending, and one array of unsigned words for each term tested here."""
+
+    def __init__(self, n_terms: int, dtype: Any) -> None:
+        self.seqs = Buffer(np.int64)
+        self.words = [Buffer(dtype) for _ in range(n_terms)]
+
+    def append(self, part: SidePart, words: list[Array]) -> None:
+        places = part.valid_places()
+        self.seqs.append(places + part.first_seq)
+        for buffer, values in zip(self.words, words, strict=True):
+            buffer.append(values if places.size == part.n else values[places])
+
+    def forget(self, min_seq: int) -> None:
+        n = int(np.searchsorted(self.seqs.values, min_seq))
+        for buffer in (self.seqs, *self.words):
+            buffer.forget(n)
+
+    @property
+    def nbytes(self) -> int:
+        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
+
+
+class NestedLoop:
+    """The nested loop in cache-sized blocks."""
+
+    name: ClassVar[str] = "nested_loop"
+
+    def __init__(self, bound: BoundSpec, workers: Workers) -> None:
+        self._workers = workers
+        self.decides = frozenset(range(min(2, len(bound.terms))))
+        self._narrow = all(bound.terms[t].narrow for t in self.decides)
+        dtype = np.uint32 if self._narrow else np.uint64
+        self._left = _Stored(len(self.decides), dtype)
+        self._right = _Stored(len(self.decides), dtype)
+        self._compared = 0
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Store the chunk, then let each tuple scan the positions it may meet."""
+        terms = {False: self._terms(chunk.left), True: self._terms(chunk.right)}
+        self._left.append(chunk.left, [word for word, _, _ in terms[False]])
+        self._right.append(chunk.right, [word for word, _, _ in terms[True]])
+        found: list[tuple[Array, Array]] = []
+        for side, part, other in ((False, chunk.left, self._right), (True, chunk.right, self._left)):
+            found += self._scan(chunk, part, terms[side], other, refine)
+        probe = np.concatenate([p for p, _ in found])
+        seq = np.concatenate([s for _, s in found])
+        # Each side's pairs are in order already; a stable sort by probe only merges the two.
+        order = np.argsort(probe, kind="stable")
+        return Pairs(probe[order], seq[order])
+
+    def _terms(self, part: SidePart) -> list[tuple[Array, Array, Array]]:
+        return [self._unsigned(part.encoded.terms[t]) for t in sorted(self.decides)]
+
+    def _unsigned(self, term: TermWords) -> tuple[Array, Array, Array]:
+        """Words, low ends and widths as unsigned numbers of the same order; an empty interval has lo > every word."""
+        if self._narrow:
+            lo, hi = (np.clip(bound, *_INT32) for bound in (term.lo, term.hi))
+            word, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (term.word, lo))
+            return word, low, (hi - lo).astype(np.uint32)
+        word, low = (a.view(np.uint64) ^ np.uint64(1 << 63) for a in (term.word, term.lo))
+        return word, low, (term.hi - term.lo).view(np.uint64)
+
+    def _scan(
+        self,
+        chunk: Chunk,
+        part: SidePart,
+        terms: list[tuple[Array, Array, Array]],
+        other: _Stored,
+        refine: Refine,
+    ) -> list[tuple[Array, Array]]:
+        seqs = other.seqs.values
+        first = np.searchsorted(seqs, chunk.min_seq[part.at])
+        last = np.searchsorted(seqs, chunk.upto[part.at])
+        for t in self.decides:
+            empty = part.encoded.terms[t].lo > part.encoded.terms[t].hi
+            last = np.where(empty, first, last)
+        if part.encoded.valid is not None:
+            last = np.where(part.encoded.valid, last, first)
+        last = np.maximum(first, last)
+        self._compared += int((last - first).sum())
+        words = [buffer.values for buffer in other.words]
+
+        def scan_part(cut: tuple[int, int]) -> tuple[list[Array], list[Array]]:
+            buffer = PairBuffer(_by_position(refine, part.at, seqs))
+            p = cut[0]
+            while p < cut[1]:
+                p = _fill(words, terms, first, last, p, cut[1], buffer)
+            return buffer.take()
+
+        found = self._workers.map(scan_part, cuts(part.n, self._workers.n if part.n > 1 else 1))
+        nothing = (np.empty(0, np.int64), np.empty(0, np.int64))
+        return [nothing, *(pair for probes, seqs in found for pair in zip(probes, seqs, strict=True))]
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        self._left.forget(left_min)
+        self._right.forget(right_min)
+
+    def counters(self) -> dict[str, int]:
+        """Pairs compared."""
+        return {"compared": self._compared}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of both sides' words."""
+        return self._left.nbytes + self._right.nbytes
+
+
+def _by_position(refine: Refine, at: Array, seqs: Array) -> Refine:
+    """Turn (place on this side, place among the stored) into (place in the chunk, position in the stream) first."""
+
+    def translated(probes: Array, places: Array) -> tuple[Array, Array]:
+        return refine(at[probes], seqs[places])
+
+    return translated
+
+
+def _fill(
+    words: list[Array],
+    terms: list[tuple[Array, Array, Array]],
+    first: Array,
+    last: Array,
+    p: int,
+    end: int,
+    buffer: PairBuffer,
+) -> int:
+    """Scan probes from p on until the block is full or the end is reached, refine, and return the next probe."""
+    largest = int(last[p] - first[p])
+    if largest > buffer.probe.size:
+        buffer.probe, buffer.seq = np.empty(largest, np.int64), np.empty(largest, np.int64)
+    out = (first, last, p, end, buffer.probe, buffer.seq)
+    if not terms:
+        p, buffer.n = every_pair(*out)
+    elif len(terms) == 1:
+        p, buffer.n = nested_one(words[0], terms[0][1], terms[0][2], *out)
+    else:
+        p, buffer.n = nested_two(words[0], words[1], terms[0][1], terms[0][2], terms[1][1], terms[1][2], *out)
+    buffer.flush()
+    return int(p)

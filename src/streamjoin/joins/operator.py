@@ -1,0 +1,245 @@
+"""The driver's inner half: tuples in gate order in, result rows out.
+
+It owns positions, windows, expiry and late materialization; the algorithm only pairs. Results and state do not
+depend on how the tuples were cut into calls: a call is cut again here into chunks that suit the windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.joins.auto import ALGORITHMS, Choice
+from streamjoin.joins.base import Chunk, Pairs, SidePart
+from streamjoin.joins.metrics import Counts
+from streamjoin.joins.refine import positions, refinement
+from streamjoin.joins.workers import Workers
+from streamjoin.kernels.gather import first_at_least, leading_below
+from streamjoin.kernels.positions import stand
+from streamjoin.model.binding import RESULT_TIME, BoundSpec
+from streamjoin.windows.clock import NEVER, minus
+from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
+from streamjoin.windows.store import SideStore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LEAST_CHUNK = 1 << 12
+_LARGEST_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Tuples in gate order: each side's own table and ticks, and which side each place belongs to."""
+
+    tables: tuple[pa.Table, pa.Table]
+    ticks: tuple[Array | None, Array | None]
+    is_right: Array
+
+
+class Operator:
+    """One running join over ordered input."""
+
+    def __init__(self, bound: BoundSpec, choice: Choice, workers: Workers, counts: Counts) -> None:
+        self.bound = bound
+        self.counts = counts
+        self._workers = workers
+        self._self_join = bound.spec.self_join
+        timed = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
+        right_payload = pa.schema([]) if self._self_join else bound.right_schema
+        self.stores = (
+            SideStore(bound.left_schema, len(bound.terms), timed),
+            SideStore(right_payload, len(bound.terms), timed),
+        )
+        self._payload = (self.stores[0], self.stores[0] if self._self_join else self.stores[1])
+        self._encoders = (SideEncoder(bound, "left"), SideEncoder(bound, "right"))
+        self.algorithm = ALGORITHMS[choice.name](bound, workers)
+        self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
+        # Up to which position a side's ticks have a descent; from there on they are sorted.
+        self._descent = [0, 0]
+
+    def process(self, ordered: Ordered, horizons: tuple[int, int] | None) -> list[pa.Table]:
+        """Join the tuples with the windows and with each other.
+
+        `horizons` are the times before which no tuple of the left and the right side will come again; without
+        them the newest time of this call is one, as in event-time order.
+        """
+        with self.counts.step("encode"):
+            encoded = tuple(e.encode(t) for e, t in zip(self._encoders, ordered.tables, strict=True))
+        results = []
+        n, at = ordered.is_right.size, [0, 0]
+        begin = 0
+        while begin < n:
+            end = min(n, begin + self._chunk_size())
+            is_right = ordered.is_right[begin:end]
+            taken = [int((~is_right).sum()), int(is_right.sum())]
+            if self._self_join:
+                taken[1] = taken[0] = end - begin
+            parts = []
+            for side in (0, 1):
+                cut = slice(at[side], at[side] + taken[side])
+                ticks = ordered.ticks[side]
+                parts.append((ordered.tables[side].slice(at[side], taken[side]), encoded[side], cut, ticks))
+                at[side] += taken[side]
+            results.append(self._process_chunk(is_right, parts))
+            self._forget(horizons if end == n else None)
+            begin = end
+        return results
+
+    def _chunk_size(self) -> int:
+        """About as many tuples as the windows hold: larger would compare tuples no window joins."""
+        held = sum(
+            w.size if w.kind == "count" else store.count - store.base
+            for w, store in zip(self.bound.windows, self.stores, strict=True)
+        )
+        return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, held))
+
+    def _process_chunk(self, is_right: Array, parts: list[Any]) -> pa.Table:
+        with self.counts.step("store"):
+            chunk_parts = []
+            for side, (table, encoded, cut, ticks) in enumerate(parts):
+                piece = _slice(encoded, cut)
+                store = self.stores[side]
+                first = store.count
+                side_ticks = None if ticks is None else ticks[cut]
+                self._note_descent(side, side_ticks)
+                payload = table if store.schema.names else table.select([])
+                store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
+                chunk_parts.append((piece, first, side_ticks))
+            chunk, least = self._chunk(is_right, chunk_parts)
+        compared: list[int] = []
+        with self.counts.step("pair"):
+            refine = refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, compared)
+            pairs = self.algorithm.process(chunk, refine)
+        self.counts.compared += sum(compared)
+        self.counts.results += pairs.probe.size
+        with self.counts.step("gather"):
+            return self._materialize(chunk, pairs)
+
+    def _chunk(self, is_right: Array, parts: list[tuple[Encoded, int, Array | None]]) -> tuple[Chunk, Array | None]:
+        (left, left_first, left_ticks), (right, right_first, right_ticks) = parts
+        if self._self_join:
+            # A tuple stands twice, first as a left and then as a right one, and meets those before it only.
+            n = 2 * left.n
+            is_right = np.tile(np.array([False, True]), left.n)
+            own_seq = np.repeat(np.arange(left_first, left_first + left.n), 2)
+            upto = own_seq
+            left_at, right_at = np.arange(0, n, 2), np.arange(1, n, 2)
+        else:
+            n = left.n + right.n
+            own_seq, upto = np.empty(n, np.int64), np.empty(n, np.int64)
+            left_at, right_at = np.empty(left.n, np.int64), np.empty(right.n, np.int64)
+            stand(is_right, left_first, right_first, own_seq, upto, left_at, right_at)
+        min_seq = np.empty(n, np.int64)
+        least: Array | None = None
+        for side, at, ticks in ((0, left_at, left_ticks), (1, right_at, right_ticks)):
+            exact, bounds = self._live_bounds(1 - side, upto[at], ticks)
+            min_seq[at] = bounds
+            if not exact and least is None:
+                least = np.full(n, NEVER, np.int64)
+            if not exact and least is not None and ticks is not None:
+                least[at] = minus(ticks, self.bound.windows[1 - side].size)
+        return (
+            Chunk(
+                is_right, own_seq, upto, min_seq,
+                SidePart(left, left_at, left_first), SidePart(right, right_at, right_first),
+            ),
+            least,
+        )  # fmt: skip
+
+    def _live_bounds(self, other: int, upto: Array, ticks: Array | None) -> tuple[bool, Array]:
+        """The smallest live position of the other side for each tuple, and whether that alone decides."""
+        window, store = self.bound.windows[other], self.stores[other]
+        if window.kind == "count":
+            return True, upto - window.size + int(self._self_join)
+        if ticks is None or store.ticks is None:
+            raise AssertionError("a time window without ticks")
+        if self._descent[other] > store.base:
+            return False, np.full(upto.size, store.base, np.int64)
+        out = np.empty(upto.size, np.int64)
+        first_at_least(store.ticks.values, minus(ticks, window.size), store.base, out)
+        return True, out
+
+    def _note_descent(self, side: int, ticks: Array | None) -> None:
+        if ticks is None or not ticks.size:
+            return
+        store = self.stores[side]
+        previous = store.ticks.values[-1:] if store.ticks is not None else ticks[:0]
+        joined = np.concatenate([previous, ticks])
+        falls = np.flatnonzero(joined[1:] < joined[:-1])
+        if falls.size:
+            self._descent[side] = store.count + int(falls[-1]) + 1 - previous.size
+
+    def _materialize(self, chunk: Chunk, pairs: Pairs) -> pa.Table:
+        """Gather the rows of the pairs, once, column by column."""
+        left, right = positions(chunk, pairs.probe, pairs.seq)
+        if self._self_join:
+            order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
+            left, right = left[order], right[order]
+
+        def gather(column: Any) -> pa.Array:
+            side = 0 if column.side == "left" else 1
+            return self._payload[side].gather(column.source, left if side == 0 else right)
+
+        arrays = self._workers.spread(gather, self.bound.columns)
+        if self.bound.time is not None:
+            arrays.append(self._result_time(arrays))
+        return pa.Table.from_arrays(arrays, schema=self.bound.schema)
+
+    def _result_time(self, arrays: list[pa.Array]) -> pa.Array:
+        time = self.bound.time
+        if time is None:
+            raise AssertionError("no time column")
+        places = {(c.side, c.source): i for i, c in enumerate(self.bound.columns)}
+        type_ = self.bound.schema.field(RESULT_TIME).type
+        both = [arrays[places["left", time.left]], arrays[places["right", time.right]]]
+        return pc.max_element_wise(*(a if a.type == type_ else a.cast(type_, safe=False) for a in both))
+
+    def _forget(self, horizons: tuple[int, int] | None) -> None:
+        with self.counts.step("expire"):
+            bounds = [self._forget_bound(side, horizons) for side in (0, 1)]
+            for side in (0, 1):
+                dropped = self.stores[side].forget(bounds[side])
+                self.counts.expired += dropped if side == 0 or not self._self_join else 0
+            self.algorithm.forget(*bounds)
+
+    def _forget_bound(self, side: int, horizons: tuple[int, int] | None) -> int:
+        window, store = self.bound.windows[side], self.stores[side]
+        if window.kind == "count":
+            return store.count - window.size + int(self._self_join)
+        if store.ticks is None:
+            raise AssertionError("a time window without ticks")
+        ticks = store.ticks.values
+        if horizons is not None:
+            horizon = horizons[1 - side]
+        elif self.bound.spec.order == "event_time":
+            newest = [s.ticks.values[-1] for s in self.stores if s.ticks is not None and len(s.ticks)]
+            horizon = int(max(newest, default=NEVER))
+        else:
+            return store.base
+        return store.base + int(leading_below(ticks, max(NEVER, horizon - window.size)))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of stored tuples and of the algorithm."""
+        return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
+
+
+def _slice(encoded: Encoded, cut: slice) -> Encoded:
+    """The tuples of `cut`."""
+    if cut.start == 0 and cut.stop == encoded.n:
+        return encoded
+    terms = tuple(_slice_term(term, cut) for term in encoded.terms)
+    index = None
+    if encoded.index is not None:
+        same = [i for i, term in enumerate(encoded.terms) if term is encoded.index]
+        index = terms[same[0]] if same else _slice_term(encoded.index, cut)
+    valid = None if encoded.valid is None else encoded.valid[cut]
+    return Encoded(cut.stop - cut.start, valid, terms, index)
+
+
+def _slice_term(term: TermWords, cut: slice) -> TermWords:
+    return TermWords(term.word[cut], term.lo[cut], term.hi[cut])

@@ -1,0 +1,143 @@
+"""`sweep`: sort the chunk, sweep it over the window's sorted runs, and over itself.
+
+The regime for batches. Each side's valid tuples are sorted by word once; the sorted words serve as probes over
+the other side's runs, as one another's run within the chunk, and then become the newest run. With several
+workers, each takes a range of the sorted probes, and merges are cut at common words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.indexes.sorted_runs import Run, SortedRuns
+from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
+from streamjoin.joins.workers import Workers, cuts
+from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.sweep import order_pairs, sweep_batch, sweep_run
+from streamjoin.model.binding import BoundSpec
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Below this many probes a second thread costs more than it does.
+_LEAST_PART = 2048
+
+
+class _Probes:
+    """One side of a chunk, sorted by word."""
+
+    def __init__(self, part: SidePart, min_seq: Array) -> None:
+        index = part.encoded.index
+        if index is None:
+            raise AssertionError("sweep needs an index word")
+        places = part.valid_places()
+        words = index.word if places.size == part.n else index.word[places]
+        self.words, places = sort_entries(words, places)
+        self.lo = index.lo[places]
+        self.hi = index.hi[places]
+        self.probes = part.at[places]
+        self.live = min_seq[self.probes]
+        self.seqs = places + part.first_seq
+        self.newest = part.first_seq + part.n - 1
+
+
+class Sweep:
+    """The sweep over sorted runs."""
+
+    name: ClassVar[str] = "sweep"
+
+    def __init__(self, bound: BoundSpec, workers: Workers) -> None:
+        self._workers = workers
+        self._left, self._right = SortedRuns(), SortedRuns()
+        self._candidates = 0
+        one_exact = len(bound.index) == 1 and bound.index[0].exact
+        self.decides = frozenset([bound.terms.index(bound.index[0])] if one_exact else [])
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Pair the chunk with both windows and with itself, then add it to them."""
+        left, right = self._workers.map(lambda part: _Probes(part, chunk.min_seq), [chunk.left, chunk.right])
+        parts = max(1, min(self._workers.n, max(left.words.size, right.words.size) // _LEAST_PART))
+        tasks = list(zip(cuts(left.words.size, parts), cuts(right.words.size, parts), strict=False))
+        tasks += [((a, b), (0, 0)) for a, b in cuts(left.words.size, parts)[len(tasks) :]]
+        tasks += [((0, 0), (a, b)) for a, b in cuts(right.words.size, parts)[len(tasks) :]]
+
+        def sweep_part(task: tuple[tuple[int, int], tuple[int, int]]) -> tuple[list[Array], list[Array]]:
+            buffer = PairBuffer(refine)
+            for run in self._right.runs:
+                self._over_run(left, task[0], run, buffer)
+            for run in self._left.runs:
+                self._over_run(right, task[1], run, buffer)
+            self._over_each_other(left, task[0], chunk, right, buffer)
+            return buffer.take()
+
+        found = self._workers.map(sweep_part, tasks)
+        self._left.add(left.words, left.seqs, left.newest)
+        self._right.add(right.words, right.seqs, right.newest)
+        self._settle()
+        return _ordered(found, chunk.n)
+
+    def _over_run(self, side: _Probes, part: tuple[int, int], run: Run, buffer: PairBuffer) -> None:
+        cursor = np.array([part[0], 0, -1], np.int64)
+        while cursor[0] < part[1]:
+            buffer.n = sweep_run(
+                side.lo, side.hi, side.probes, side.live, run.words, run.seqs,
+                cursor, part[1], buffer.probe, buffer.seq, buffer.n,
+            )  # fmt: skip
+            if buffer.n == buffer.CAPACITY:
+                buffer.flush()
+
+    def _over_each_other(
+        self, side: _Probes, part: tuple[int, int], chunk: Chunk, other: _Probes, buffer: PairBuffer
+    ) -> None:
+        cursor = np.array([part[0], 0, -1], np.int64)
+        while cursor[0] < part[1]:
+            buffer.n = sweep_batch(
+                side.lo, side.hi, side.probes, side.seqs, chunk.min_seq, chunk.upto, other.words, other.probes,
+                other.seqs, cursor, part[1], buffer.probe, buffer.seq, buffer.n,
+            )  # fmt: skip
+            if buffer.n == buffer.CAPACITY:
+                buffer.flush()
+
+    def _settle(self) -> None:
+        """Merge until run sizes fall geometrically again."""
+        for runs in (self._left, self._right):
+            while runs.due():
+                parts = max(1, min(self._workers.n, runs.runs[-2].words.size // (4 * _LEAST_PART)))
+                pieces = runs.pieces(parts)
+                merged = self._workers.map(runs.merge_piece, pieces)
+                if len(merged) == 1:
+                    runs.replace_merged(*merged[0])
+                else:
+                    runs.replace_merged(*(np.concatenate(column) for column in zip(*merged, strict=True)))
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        self._left.forget(left_min)
+        self._right.forget(right_min)
+
+    def counters(self) -> dict[str, int]:
+        """Merges and runs."""
+        sides = (self._left, self._right)
+        return {
+            "merges": sum(s.merges for s in sides),
+            "merged_entries": sum(s.merged_entries for s in sides),
+            "runs": sum(len(s.runs) for s in sides),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of both sides' runs."""
+        return self._left.nbytes + self._right.nbytes
+
+
+def _ordered(found: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
+    probes = [piece for part in found for piece in part[0]]
+    seqs = [piece for part in found for piece in part[1]]
+    if not probes:
+        nothing = np.empty(0, np.int64)
+        return Pairs(nothing, nothing)
+    one = len(probes) == 1
+    return Pairs(
+        *order_pairs(probes[0] if one else np.concatenate(probes), seqs[0] if one else np.concatenate(seqs), n_probes)
+    )

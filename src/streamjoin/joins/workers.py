@@ -1,0 +1,57 @@
+"""A fixed number of threads for the steps of one join; with one, everything runs in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Workers:
+    """Runs independent parts of a step side by side. The first error stops the step and reaches the caller."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        # The caller's thread works too, so n workers need n - 1 more.
+        self._pool = ThreadPoolExecutor(n - 1, thread_name_prefix="streamjoin") if n > 1 else None
+
+    def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+        """`step` of every part, in order. With more than one worker the parts run at the same time."""
+        if self._pool is None or len(parts) < 2:
+            return [step(part) for part in parts]
+        futures = [self._pool.submit(step, part) for part in parts[1:]]
+        try:
+            first = step(parts[0])
+        finally:
+            # Nobody may return while a part still writes to shared arrays.
+            errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error
+        return [first, *(future.result() for future in futures)]
+
+    def spread(self, step: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`step` of every item, dealt out to the workers in turn."""
+        hands = [list(range(i, len(items), self.n)) for i in range(min(self.n, len(items)))]
+        dealt = self.map(lambda hand: [(i, step(items[i])) for i in hand], hands)
+        return [result for _, result in sorted((pair for hand in dealt for pair in hand), key=lambda pair: pair[0])]
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
+def cuts(n: int, parts: int) -> list[tuple[int, int]]:
+    """0..n cut into at most `parts` ranges of nearly one size.
+
+    >>> cuts(10, 3)
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    parts = max(1, min(parts, n))
+    edges = [n * i // parts for i in range(parts + 1)]
+    return list(pairwise(edges))

@@ -1,0 +1,63 @@
+"""Copying chosen rows out of a column, once, when results are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.flags import kernel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@kernel
+def gather(source: Array, places: Array, base: int, out: Array, begin: int, end: int) -> None:
+    """out[i] = source[places[i] - base] for i from begin to end."""
+    for i in range(begin, end):
+        out[i] = source[places[i] - base]
+
+
+@kernel
+def sides_of_pairs(probes: Array, seqs: Array, is_right: Array, own_seq: Array, left: Array, right: Array) -> None:
+    """Split (probe, seq) pairs into the left and the right tuple's position."""
+    for i in range(probes.size):
+        p = probes[i]
+        if is_right[p]:
+            left[i], right[i] = seqs[i], own_seq[p]
+        else:
+            left[i], right[i] = own_seq[p], seqs[i]
+
+
+@kernel
+def first_at_least(ticks: Array, bounds: Array, base: int, out: Array) -> None:
+    """out[i] = base + the first place in sorted `ticks` that is at least bounds[i]; fast where bounds ascend."""
+    n = ticks.size
+    at = 0
+    for i in range(bounds.size):
+        bound = bounds[i]
+        if at > 0 and ticks[at - 1] >= bound:
+            at = 0
+        step = 1
+        low = at
+        while low + step < n and ticks[low + step] < bound:
+            low += step
+            step *= 2
+        high = min(low + step, n)
+        while low < high:
+            middle = (low + high) >> 1
+            if ticks[middle] < bound:
+                low = middle + 1
+            else:
+                high = middle
+        at = low
+        out[i] = base + at
+
+
+@kernel
+def leading_below(ticks: Array, bound: int) -> int:
+    """How many ticks at the front are below `bound`: what can be forgotten from the oldest end."""
+    i = 0
+    while i < ticks.size and ticks[i] < bound:
+        i += 1
+    return i

@@ -1,0 +1,171 @@
+"""Every probe against every live tuple: the nested loop, in blocks that stay in the first-level cache.
+
+A block of stored words is compared with a group of probes before the next block is read. Counting matches
+vectorises; only a (probe, block) with a match is read again to find which. Pairs come out in result order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.flags import kernel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK = 2048
+GROUP = 64
+
+
+# Numba widens 32-bit integers in every operation; casting each result back lets LLVM keep 16 of them in a
+# vector register. A slice, unlike a pair of bounds, starts at 0: the index needs no check for negative values.
+
+
+@kernel
+def count_one(words: Array, lo: Any, span: Any) -> int:
+    """How many words lie in [lo, lo + span]: one subtraction and one unsigned comparison each."""
+    unsigned = words.dtype.type
+    matches = unsigned(0)
+    for j in range(words.size):
+        matches = unsigned(matches + unsigned(unsigned(words[j] - lo) <= span))
+    return int(matches)
+
+
+@kernel
+def count_two(first: Array, second: Array, lo1: Any, span1: Any, lo2: Any, span2: Any) -> int:
+    """`count_one` for two terms at once."""
+    unsigned = first.dtype.type
+    matches = unsigned(0)
+    for j in range(first.size):
+        hit = (unsigned(first[j] - lo1) <= span1) & (unsigned(second[j] - lo2) <= span2)
+        matches = unsigned(matches + unsigned(hit))
+    return int(matches)
+
+
+@kernel
+def nested_one(
+    words: Array,
+    lo: Array,
+    span: Array,
+    first: Array,
+    last: Array,
+    p_begin: int,
+    p_end: int,
+    out_probe: Array,
+    out_place: Array,
+) -> tuple[int, int]:
+    """Pairs (probe, place) for probes p_begin to p_end over places first[p] to last[p]; words are unsigned.
+
+    Returns (the next probe, the number of pairs): it stops before a probe whose pairs would not fit.
+    """
+    unsigned = words.dtype.type
+    n_out = 0
+    counts = np.zeros((GROUP, 1), np.int64)
+    p = p_begin
+    while p < p_end:
+        group = min(GROUP, p_end - p)
+        low, high = _extent(first, last, p, group)
+        blocks = max(0, (high - low + BLOCK - 1) // BLOCK)
+        if counts.shape[1] < blocks:
+            counts = np.zeros((GROUP, blocks), np.int64)
+        for b in range(blocks):
+            block_begin, block_end = low + b * BLOCK, min(low + (b + 1) * BLOCK, high)
+            for g in range(group):
+                begin, end = max(block_begin, first[p + g]), min(block_end, last[p + g])
+                counts[g, b] = count_one(words[begin:end], lo[p + g], span[p + g]) if begin < end else 0
+        for g in range(group):
+            total = 0
+            for b in range(blocks):
+                total += counts[g, b]
+            if n_out + total > out_probe.size:
+                return p + g, n_out
+            for b in range(blocks):
+                if counts[g, b] > 0:
+                    begin = max(low + b * BLOCK, first[p + g])
+                    end = min(low + (b + 1) * BLOCK, last[p + g])
+                    for j in range(begin, end):
+                        if unsigned(words[j] - lo[p + g]) <= span[p + g]:
+                            out_probe[n_out], out_place[n_out] = p + g, j
+                            n_out += 1
+        p += group
+    return p, n_out
+
+
+@kernel
+def nested_two(
+    words: Array,
+    words2: Array,
+    lo: Array,
+    span: Array,
+    lo2: Array,
+    span2: Array,
+    first: Array,
+    last: Array,
+    p_begin: int,
+    p_end: int,
+    out_probe: Array,
+    out_place: Array,
+) -> tuple[int, int]:
+    """`nested_one` for two terms at once."""
+    unsigned = words.dtype.type
+    n_out = 0
+    counts = np.zeros((GROUP, 1), np.int64)
+    p = p_begin
+    while p < p_end:
+        group = min(GROUP, p_end - p)
+        low, high = _extent(first, last, p, group)
+        blocks = max(0, (high - low + BLOCK - 1) // BLOCK)
+        if counts.shape[1] < blocks:
+            counts = np.zeros((GROUP, blocks), np.int64)
+        for b in range(blocks):
+            block_begin, block_end = low + b * BLOCK, min(low + (b + 1) * BLOCK, high)
+            for g in range(group):
+                begin, end = max(block_begin, first[p + g]), min(block_end, last[p + g])
+                counts[g, b] = 0
+                if begin < end:
+                    counts[g, b] = count_two(
+                        words[begin:end], words2[begin:end], lo[p + g], span[p + g], lo2[p + g], span2[p + g]
+                    )
+        for g in range(group):
+            total = 0
+            for b in range(blocks):
+                total += counts[g, b]
+            if n_out + total > out_probe.size:
+                return p + g, n_out
+            for b in range(blocks):
+                if counts[g, b] > 0:
+                    begin = max(low + b * BLOCK, first[p + g])
+                    end = min(low + (b + 1) * BLOCK, last[p + g])
+                    for j in range(begin, end):
+                        if (unsigned(words[j] - lo[p + g]) <= span[p + g]) & (
+                            unsigned(words2[j] - lo2[p + g]) <= span2[p + g]
+                        ):
+                            out_probe[n_out], out_place[n_out] = p + g, j
+                            n_out += 1
+        p += group
+    return p, n_out
+
+
+@kernel
+def _extent(first: Array, last: Array, p: int, group: int) -> tuple[int, int]:
+    low, high = first[p], last[p]
+    for g in range(1, group):
+        low = min(low, first[p + g])
+        high = max(high, last[p + g])
+    return low, max(low, high)
+
+
+@kernel
+def every_pair(
+    first: Array, last: Array, p_begin: int, p_end: int, out_probe: Array, out_place: Array
+) -> tuple[int, int]:
+    """All (probe, place) of the ranges, for conditions no word can decide; stops before a probe that won't fit."""
+    n_out = 0
+    for p in range(p_begin, p_end):
+        if n_out + last[p] - first[p] > out_probe.size:
+            return p, n_out
+        for j in range(first[p], last[p]):
+            out_probe[n_out], out_place[n_out] = p, j
+            n_out += 1
+    return p_end, n_out

@@ -1,0 +1,189 @@
+"""Sweeping a sorted batch of probes over sorted runs, and putting the pairs found into result order.
+
+Probes are sorted by the low end of their interval; runs by word. One pass moves a pointer forward through
+the run, leaping over gaps, so a run much larger than the batch costs a logarithm a probe and one of the
+same size costs a step. A pair is (probe, seq): the probe's place in the chunk, which is gate order, and the
+stored tuple's position in its own stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.flags import kernel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_INSERTION = 24
+
+
+_BLOCK = 16
+_HOPS = 8
+
+
+@kernel
+def skip_to(words: Array, at: int, word: int) -> int:
+    """The first place at or after `at` whose word is at least `word`.
+
+    Near places are found by hopping over blocks and counting within one, which vectorises and has one branch
+    that is hard to predict; far ones by galloping and bisecting.
+    """
+    n = words.size
+    hops = 0
+    while at + _BLOCK <= n and words[at + _BLOCK - 1] < word:
+        at += _BLOCK
+        hops += 1
+        if hops == _HOPS:
+            return _gallop(words, at, word)
+    if at + _BLOCK > n:
+        while at < n and words[at] < word:
+            at += 1
+        return at
+    block = words[at : at + _BLOCK]
+    smaller = 0
+    for k in range(_BLOCK):
+        smaller += block[k] < word
+    return at + smaller
+
+
+@kernel
+def _gallop(words: Array, at: int, word: int) -> int:
+    n = words.size
+    step = _BLOCK * _HOPS
+    while at + step < n and words[at + step] < word:
+        at += step
+        step *= 2
+    high = min(at + step, n)
+    while at < high:
+        middle = (at + high) >> 1
+        if words[middle] < word:
+            at = middle + 1
+        else:
+            high = middle
+    return at
+
+
+@kernel
+def sweep_run(
+    lo: Array,
+    hi: Array,
+    probes: Array,
+    live: Array,
+    run_words: Array,
+    run_seqs: Array,
+    cursor: Array,
+    last: int,
+    out_probe: Array,
+    out_seq: Array,
+    n_out: int,
+) -> int:
+    """Emit the entries of one run from seq live[i] on for the probes i = cursor[0] to `last`; return how many are held.
+
+    Stops when the output is full, with cursor = (next probe, place in the run where its interval begins, place
+    to go on from or -1), and goes on from there when called again.
+    """
+    capacity = out_probe.size
+    i, begin, resume = cursor[0], cursor[1], cursor[2]
+    n = run_words.size
+    while i < last:
+        high = hi[i]
+        if lo[i] <= high:
+            begin = skip_to(run_words, begin, lo[i])
+            j = begin if resume < 0 else resume
+            resume = -1
+            probe, least = probes[i], live[i]
+            while j < n and run_words[j] <= high:
+                if n_out == capacity:
+                    cursor[0], cursor[1], cursor[2] = i, begin, j
+                    return n_out
+                out_probe[n_out] = probe
+                out_seq[n_out] = run_seqs[j]
+                n_out += run_seqs[j] >= least
+                j += 1
+        i += 1
+    cursor[0], cursor[1], cursor[2] = i, begin, -1
+    return n_out
+
+
+@kernel
+def sweep_batch(
+    lo: Array,
+    hi: Array,
+    probes: Array,
+    seqs: Array,
+    min_seq: Array,
+    upto: Array,
+    run_words: Array,
+    run_probes: Array,
+    run_seqs: Array,
+    cursor: Array,
+    last: int,
+    out_probe: Array,
+    out_seq: Array,
+    n_out: int,
+) -> int:
+    """`sweep_run` for the two sides of one chunk: the run's entries are probes too, and the later of a pair owns it.
+
+    The tuples that came before a probe are those below its `upto`; in a self-join that leaves out itself.
+    """
+    capacity = out_probe.size
+    i, begin, resume = cursor[0], cursor[1], cursor[2]
+    n = run_words.size
+    while i < last:
+        high = hi[i]
+        if lo[i] <= high:
+            begin = skip_to(run_words, begin, lo[i])
+            j = begin if resume < 0 else resume
+            resume = -1
+            probe, seq = probes[i], seqs[i]
+            while j < n and run_words[j] <= high:
+                if n_out == capacity:
+                    cursor[0], cursor[1], cursor[2] = i, begin, j
+                    return n_out
+                probe_is_later = run_seqs[j] < upto[probe]
+                later = probe if probe_is_later else run_probes[j]
+                earlier = run_seqs[j] if probe_is_later else seq
+                out_probe[n_out] = later
+                out_seq[n_out] = earlier
+                n_out += min_seq[later] <= earlier and earlier < upto[later]
+                j += 1
+        i += 1
+    cursor[0], cursor[1], cursor[2] = i, begin, -1
+    return n_out
+
+
+@kernel
+def order_pairs(probes: Array, seqs: Array, n_probes: int) -> tuple[Array, Array]:
+    """The pairs by probe, then by seq: a counting sort by probe, then each small group by itself."""
+    n = probes.size
+    place = np.zeros(n_probes + 1, np.int64)
+    for i in range(n):
+        place[probes[i] + 1] += 1
+    for p in range(n_probes):
+        place[p + 1] += place[p]
+    out_probe = np.empty(n, np.int64)
+    out_seq = np.empty(n, np.int64)
+    for i in range(n):
+        p = probes[i]
+        at = place[p]
+        place[p] = at + 1
+        out_seq[at] = seqs[i]
+    begin = 0
+    for p in range(n_probes):
+        end = place[p]
+        for i in range(begin, end):
+            out_probe[i] = p
+        if end - begin > _INSERTION:
+            out_seq[begin:end].sort()
+        else:
+            for i in range(begin + 1, end):
+                s = out_seq[i]
+                j = i - 1
+                while j >= begin and out_seq[j] > s:
+                    out_seq[j + 1] = out_seq[j]
+                    j -= 1
+                out_seq[j + 1] = s
+        begin = end
+    return out_probe, out_seq

@@ -1,0 +1,208 @@
+"""A `JoinSpec` fitted to two schemas: what the engines run.
+
+Binding finds every mistake that needs the data's types: unknown columns, types that don't compare, windows in
+the wrong unit, names that would clash in the output. What it leaves is plain data: terms as word intervals,
+one residual expression for the rest, windows in ticks of one common clock, and the output's columns.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from streamjoin.model import durations
+from streamjoin.model.errors import SchemaError
+from streamjoin.model.expression import And, Expression
+from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, plain_type, tick_ns
+from streamjoin.model.predicates import Band, Equi, Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.typing_rules import check
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+
+RESULT_TIME = "ts"
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    """The two time columns on one clock: `multiplier` ticks of the clock to one unit of the column."""
+
+    left: str
+    right: str
+    multipliers: tuple[int, int]
+    type: pa.DataType
+    tick_ns: int | None
+
+
+@dataclass(frozen=True)
+class BoundWindow:
+    """A window in the units the engines count in: tuples, or ticks of the common clock."""
+
+    kind: Literal["count", "time"]
+    size: int
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of the result: where it comes from and what it is called."""
+
+    name: str
+    side: Literal["left", "right"]
+    source: str
+
+
+@dataclass(frozen=True)
+class BoundSpec:
+    """A spec fitted to schemas. `terms` are exact on their words; `index` is what finds candidates."""
+
+    spec: JoinSpec
+    left_schema: pa.Schema
+    right_schema: pa.Schema
+    terms: tuple[KeyTerm, ...]
+    index: tuple[KeyTerm, ...]
+    residual: Expression | None
+    time: TimePlan | None
+    windows: tuple[BoundWindow, BoundWindow]
+    lateness: int | None
+    columns: tuple[OutputColumn, ...]
+    schema: pa.Schema
+
+    @property
+    def index_decides(self) -> bool:
+        """Whether a hit in the index is a match, with nothing left to test."""
+        return self.residual is None and len(self.terms) == 1 and self.index == self.terms
+
+
+def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> BoundSpec:
+    """Fit `spec` to the schemas of both sides (for a self-join, to one)."""
+    if spec.self_join:
+        right = left
+    if right is None:
+        raise SchemaError("the schema of the right side is missing")
+    fitted = [_fit(term, left, right) for term in spec.on.terms() if not isinstance(term, Theta)]
+    time = _bind_time(spec, left, right)
+    columns, schema = _output(left, right, time)
+    return BoundSpec(
+        spec=spec,
+        left_schema=left,
+        right_schema=right,
+        terms=tuple(term for term in fitted if term.exact),
+        index=_index(fitted),
+        residual=_residual(spec, fitted, left, right),
+        time=time,
+        windows=(_bind_window(spec.windows[0], time), _bind_window(spec.windows[1], time)),
+        lateness=_bind_lateness(spec, time),
+        columns=columns,
+        schema=schema,
+    )
+
+
+def column_type(schema: pa.Schema, name: str, side: str) -> pa.DataType:
+    """The type of a column, or an error that names the nearest ones."""
+    if len(schema.get_all_field_indices(name)) > 1:
+        raise SchemaError(f"the {side} side has more than one column {name!r}; rename one")
+    if name in schema.names:
+        return schema.field(name).type
+    near = difflib.get_close_matches(name, schema.names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(schema.names) or 'no columns'}"
+    raise SchemaError(f"the {side} side has no column {name!r}; {hint}")
+
+
+def _fit(term: Equi | Band, left: pa.Schema, right: pa.Schema) -> KeyTerm:
+    return fit(term, column_type(left, term.left, "left"), column_type(right, term.right, "right"))
+
+
+def _index(fitted: list[KeyTerm]) -> tuple[KeyTerm, ...]:
+    """The terms that make the index word: a key and a band together where there are both, else the first."""
+    equis = [t for t in fitted if isinstance(t.term, Equi)]
+    bands = [t for t in fitted if isinstance(t.term, Band)]
+    exact_first = sorted(equis, key=lambda t: t.kind is Kind.WIDE)
+    return tuple(exact_first[:1] + bands[:1]) if exact_first and bands else tuple((exact_first or bands)[:1])
+
+
+def _residual(spec: JoinSpec, fitted: list[KeyTerm], left: pa.Schema, right: pa.Schema) -> Expression | None:
+    parts = [term.residual for term in fitted if term.residual is not None]
+    for term in spec.on.terms():
+        if isinstance(term, Theta):
+            result = check(term.expression, {"l": left, "r": right})
+            if not (pa.types.is_boolean(result) or pa.types.is_null(result)):
+                raise SchemaError(f"{term} is a {result}, not a condition; compare it with something")
+            parts.append(term.expression)
+    return parts[0] if len(parts) == 1 else And(tuple(parts)) if parts else None
+
+
+def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | None:
+    names = spec.time_columns
+    if names is None:
+        return None
+    types = tuple(
+        plain_type(column_type(schema, name, side))
+        for schema, name, side in ((left, names[0], "left"), (right, names[1], "right"))
+    )
+    if all(pa.types.is_integer(t) and t != pa.uint64() for t in types):
+        return TimePlan(*names, (1, 1), pa.int64(), None)
+    for name, type_ in zip(names, types, strict=True):
+        if not (pa.types.is_timestamp(type_) or pa.types.is_date(type_)):
+            raise SchemaError(
+                f"time column {name!r} is {type_}; a time column is a timestamp, a date or an integer (not uint64), "
+                "and of one kind on both sides"
+            )
+    check_zones(f"time columns {names[0]!r} and {names[1]!r}", *types)
+    finest = min(types, key=tick_ns)
+    return TimePlan(
+        *names,
+        (tick_ns(types[0]) // tick_ns(finest), tick_ns(types[1]) // tick_ns(finest)),
+        finest,
+        tick_ns(finest),
+    )
+
+
+def _bind_window(window: Window, time: TimePlan | None) -> BoundWindow:
+    if isinstance(window, CountWindow):
+        return BoundWindow("count", window.n)
+    return BoundWindow("time", _ticks(f"the window of {window}", window.length, window.is_duration, time))
+
+
+def _bind_lateness(spec: JoinSpec, time: TimePlan | None) -> int | None:
+    if spec.lateness is None:
+        return 0 if spec.order == "event_time" else None
+    window = TimeWindow(spec.lateness)
+    return _ticks(f"the lateness of {window}", window.length, window.is_duration, time)
+
+
+def _ticks(what: str, length: int, is_duration: bool, time: TimePlan | None) -> int:
+    if time is None:
+        raise SchemaError(f"{what} needs a time column: add time='...' to the spec")
+    if (time.tick_ns is not None) != is_duration:
+        wanted = "a duration such as '15 minutes'" if time.tick_ns else "a whole number in the column's own unit"
+        raise SchemaError(f"{what} does not fit the time column {time.left!r} ({time.type}): give {wanted}")
+    # Times are whole ticks, so a difference is within the length iff it is within its whole part.
+    return min(length // (time.tick_ns or 1), (1 << 62) - 1)
+
+
+def _output(left: pa.Schema, right: pa.Schema, time: TimePlan | None) -> tuple[tuple[OutputColumn, ...], pa.Schema]:
+    reserved = {RESULT_TIME} if time else set()
+    shared = (set(left.names) & set(right.names)) | (reserved & (set(left.names) | set(right.names)))
+    sides: tuple[tuple[Literal["left", "right"], pa.Schema], ...] = (("left", left), ("right", right))
+    columns = tuple(
+        OutputColumn(f"{name}_{side}" if name in shared else name, side, name)
+        for side, schema in sides
+        for name in schema.names
+    )
+    names = [column.name for column in columns] + sorted(reserved)
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(f"two columns of the result would be called {name!r}; rename one in the input")
+    fields = [(left if c.side == "left" else right).field(c.source).with_name(c.name) for c in columns]
+    if time:
+        fields.append(pa.field(RESULT_TIME, time.type))
+    return columns, pa.schema(fields)
+
+
+def describe_window(bound: BoundWindow, time: TimePlan | None) -> str:
+    """A bound window in words, for plans."""
+    if bound.kind == "count":
+        return f"{bound.size:,} tuples"
+    return durations.describe(bound.size * time.tick_ns) if time and time.tick_ns else f"{bound.size} time units"

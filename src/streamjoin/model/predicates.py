@@ -1,0 +1,184 @@
+"""What makes two tuples match: `Equi`, `Band`, `Theta`, and conjunctions of them with `&`.
+
+Predicates are frozen and check what can be checked without data; `streamjoin.model.binding` fits them to
+two schemas. A `Band` bounds the difference left - right: -above <= left - right <= below, so `below` is how
+far the right value may lie below the left one, and `above` how far above it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+
+from streamjoin.model import durations
+from streamjoin.model.errors import SpecError
+from streamjoin.model.expression import Expression
+from streamjoin.model.parsing import parse_condition
+
+Distance = int | float | Decimal | timedelta | str
+
+
+class Predicate:
+    """A condition on a pair of tuples; `&` makes a conjunction."""
+
+    def __and__(self, other: object) -> And:
+        if not isinstance(other, Predicate):
+            raise SpecError(f"can't combine a predicate with {other!r}: use Equi, Band or Theta on both sides of &")
+        return And((*self.terms(), *other.terms()))
+
+    def terms(self) -> tuple[Term, ...]:
+        """The single conditions that must all hold."""
+        raise NotImplementedError
+
+
+def _column(role: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise SpecError(f"the {role} column must be a column name, not {name!r}")
+
+
+@dataclass(frozen=True)
+class Equi(Predicate):
+    """`left` equals `right`; NULL and NaN equal nothing."""
+
+    left: str
+    right: str = ""
+
+    def __post_init__(self) -> None:
+        if self.right == "":
+            object.__setattr__(self, "right", self.left)
+        _column("left", self.left)
+        _column("right", self.right)
+
+    def terms(self) -> tuple[Term, ...]:
+        """Itself."""
+        return (self,)
+
+    def __str__(self) -> str:
+        return f"l.{self.left} = r.{self.right}"
+
+
+@dataclass(frozen=True, init=False)
+class Band(Predicate):
+    """`left` and `right` differ by no more than a distance.
+
+    Either one symmetric `distance`, or `below=` and `above=` (a missing one is 0). For time columns a distance
+    is a duration ("5 seconds", a timedelta). `strict=True` leaves out the bounds themselves.
+    """
+
+    left: str
+    right: str
+    below: int | float | Decimal
+    above: int | float | Decimal
+    strict: bool
+    is_duration: bool
+
+    def __init__(
+        self,
+        left: str,
+        right: str,
+        distance: Distance | None = None,
+        *,
+        below: Distance | None = None,
+        above: Distance | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Bound left - right by `distance` both ways, or by `below` and `above`."""
+        _column("left", left)
+        _column("right", right)
+        if (distance is None) == (below is None and above is None):
+            raise SpecError(f"Band({left!r}, {right!r}): give one distance, or below= and/or above=, and not both")
+        lower, lower_is_time = _distance("distance" if below is None else "below", distance if below is None else below)
+        upper, upper_is_time = _distance("distance" if above is None else "above", distance if above is None else above)
+        if below is None and above is not None:
+            lower, lower_is_time = 0, upper_is_time
+        if above is None and below is not None:
+            upper, upper_is_time = 0, lower_is_time
+        if lower_is_time != upper_is_time and lower != 0 and upper != 0:
+            raise SpecError(f"Band({left!r}, {right!r}): below and above must both be durations or both numbers")
+        if strict and lower == 0 and upper == 0:
+            raise SpecError(f"Band({left!r}, {right!r}): a strict band of width 0 matches nothing; drop strict")
+        for name, value in (
+            ("left", left),
+            ("right", right),
+            ("below", lower),
+            ("above", upper),
+            ("strict", bool(strict)),
+            ("is_duration", lower_is_time or upper_is_time),
+        ):
+            object.__setattr__(self, name, value)
+
+    def terms(self) -> tuple[Term, ...]:
+        """Itself."""
+        return (self,)
+
+    def __str__(self) -> str:
+        lower, upper = (durations.describe(int(d)) if self.is_duration else str(d) for d in (self.below, self.above))
+        less = "<" if self.strict else "<="
+        if self.below == self.above:
+            return f"|l.{self.left} - r.{self.right}| {less} {lower}"
+        return f"-{upper} {less} l.{self.left} - r.{self.right} {less} {lower}"
+
+
+def _distance(name: str, value: Distance | None) -> tuple[int | float | Decimal, bool]:
+    if value is None:
+        return 0, False
+    if isinstance(value, (str, timedelta)):
+        ns = durations.nanoseconds(value)
+        if ns < 0:
+            raise SpecError(f"{name} {value!r} is negative; a band's width can't be")
+        return ns, True
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise SpecError(f"{name} must be a number, or a duration such as '5 seconds', not {value!r}")
+    if not math.isfinite(value):
+        raise SpecError(f"{name} {value!r} is not finite; for a one-sided comparison use Theta('l.x < r.y')")
+    if value < 0:
+        raise SpecError(f"{name} {value!r} is negative; a band's width can't be")
+    return value, False
+
+
+@dataclass(frozen=True, init=False)
+class Theta(Predicate):
+    """Any SQL condition over `l.` and `r.` columns, such as "l.x < r.a AND l.kind <> r.kind"."""
+
+    text: str
+    expression: Expression
+
+    def __init__(self, text: str) -> None:
+        """Parse `text`; it must be a boolean expression."""
+        if not isinstance(text, str):
+            raise SpecError(f"Theta takes a SQL condition as text, not {text!r}")
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "expression", parse_condition(text, ("l", "r")))
+
+    def terms(self) -> tuple[Term, ...]:
+        """Itself."""
+        return (self,)
+
+    def __repr__(self) -> str:
+        return f"Theta({self.text!r})"
+
+    def __str__(self) -> str:
+        return f"({self.text})"
+
+
+@dataclass(frozen=True)
+class And(Predicate):
+    """All of `parts` hold; written `a & b`."""
+
+    parts: tuple[Term, ...]
+
+    def terms(self) -> tuple[Term, ...]:
+        """Its parts."""
+        return self.parts
+
+    def __iter__(self) -> Iterator[Term]:
+        return iter(self.parts)
+
+    def __str__(self) -> str:
+        return " and ".join(str(part) for part in self.parts)
+
+
+Term = Equi | Band | Theta

@@ -1,0 +1,94 @@
+"""`JoinSpec`: a whole join as frozen data, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from streamjoin.model import durations
+from streamjoin.model.errors import NotSupportedError, SpecError
+from streamjoin.model.predicates import Predicate
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+
+Order = Literal["arrival", "event_time"]
+How = Literal["inner", "left", "right", "full", "semi", "anti"]
+Lateness = str | timedelta | int
+
+_HOWS = ("inner", "left", "right", "full", "semi", "anti")
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """What to join: the condition, the windows, the time column and the order.
+
+    Args:
+        on: a predicate, or several joined by `&`.
+        window: one window for both sides, or a pair (left, right).
+        time: the time column, or a pair of names; needed by time windows and event-time order.
+        order: "arrival" (the order of `push`) or "event_time" (by time, left before right, source, position).
+        how: "inner".
+        self_join: one stream is both sides; a tuple never pairs with itself.
+        lateness: how far behind its source's newest time a tuple may come and still be joined. Unset, it is 0
+            in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
+    """
+
+    on: Predicate
+    window: Window | tuple[Window, Window]
+    time: str | tuple[str, str] | None = None
+    order: Order = "arrival"
+    how: How = "inner"
+    self_join: bool = False
+    lateness: Lateness | None = None
+    windows: tuple[Window, Window] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.on, Predicate):
+            raise SpecError(f"on= takes Equi, Band, Theta or a conjunction of them with &, not {self.on!r}")
+        object.__setattr__(self, "windows", _pair_of_windows(self.window))
+        _check_time(self.time)
+        if self.order not in ("arrival", "event_time"):
+            raise SpecError(f"order={self.order!r}: it is 'arrival' or 'event_time'")
+        if self.how not in _HOWS:
+            raise SpecError(f"how={self.how!r}: it is one of {', '.join(_HOWS)}")
+        if self.how != "inner":
+            raise NotSupportedError(f"how={self.how!r} is not there yet; how='inner' is")
+        if self.time is None and any(isinstance(w, TimeWindow) for w in self.windows):
+            raise SpecError("a time window needs a time column: add time='...' or time=('left_name', 'right_name')")
+        if self.time is None and self.order == "event_time":
+            raise SpecError("order='event_time' needs a time column: add time='...'")
+        self._check_lateness()
+
+    def _check_lateness(self) -> None:
+        if self.lateness is None:
+            return
+        if self.time is None:
+            raise SpecError("lateness= needs a time column: add time='...'")
+        if isinstance(self.lateness, bool) or not isinstance(self.lateness, (str, timedelta, int)):
+            raise SpecError(f"lateness={self.lateness!r}: give a duration such as '5 seconds'")
+        length = self.lateness if isinstance(self.lateness, int) else durations.nanoseconds(self.lateness)
+        if length < 0:
+            raise SpecError(f"lateness={self.lateness!r} can't be negative")
+
+    @property
+    def time_columns(self) -> tuple[str, str] | None:
+        """The time column of each side, if the spec has one."""
+        return (self.time, self.time) if isinstance(self.time, str) else self.time
+
+
+def _pair_of_windows(window: object) -> tuple[Window, Window]:
+    if isinstance(window, (CountWindow, TimeWindow)):
+        return window, window
+    if isinstance(window, tuple) and len(window) == 2:
+        left, right = window
+        if isinstance(left, (CountWindow, TimeWindow)) and isinstance(right, (CountWindow, TimeWindow)):
+            return left, right
+    raise SpecError(f"window= takes a CountWindow, a TimeWindow, or a pair (left, right) of them, not {window!r}")
+
+
+def _check_time(time: object) -> None:
+    names = time if isinstance(time, tuple) else (time,)
+    if time is not None and (len(names) not in (1, 2) or not all(isinstance(n, str) and n for n in names)):
+        raise SpecError(f"time= takes a column name, or a pair (left name, right name), not {time!r}")
+    if isinstance(time, tuple) and len(time) != 2:
+        raise SpecError(f"time= takes a column name, or a pair (left name, right name), not {time!r}")

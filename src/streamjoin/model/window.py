@@ -1,0 +1,66 @@
+"""How long a tuple stays joinable.
+
+A tuple is in its window while fewer than `n` tuples of its own side came after it (`CountWindow`), or while
+the tuple that arrives is at most `d` younger in time (`TimeWindow`). The two sides may differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from streamjoin.model import durations
+from streamjoin.model.errors import SpecError
+
+MAX_COUNT = 1 << 40
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """The newest `n` tuples of a side."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or not isinstance(self.n, int):
+            raise SpecError(f"CountWindow takes a whole number of tuples, not {self.n!r}")
+        if not 1 <= self.n <= MAX_COUNT:
+            raise SpecError(f"CountWindow({self.n}): the number of tuples must be from 1 to {MAX_COUNT:,}")
+
+    def __str__(self) -> str:
+        return f"{self.n:,} tuples"
+
+
+@dataclass(frozen=True, init=False)
+class TimeWindow:
+    """Tuples at most `length` older than the one that arrives.
+
+    `length` is a duration ("15 minutes", a timedelta) for timestamp and date columns, or a whole number in the
+    column's own unit for integer time columns.
+    """
+
+    length: int
+    is_duration: bool
+
+    def __init__(self, length: str | timedelta | int) -> None:
+        """Read `length` as a duration, or as a number of the time column's own units."""
+        if isinstance(length, bool) or not isinstance(length, (str, timedelta, int)):
+            raise SpecError(
+                f"TimeWindow takes a duration such as '15 minutes' or a timedelta, or a whole number for "
+                f"an integer time column, not {length!r}"
+            )
+        is_duration = not isinstance(length, int)
+        value = length if isinstance(length, int) else durations.nanoseconds(length)
+        if value < 0:
+            raise SpecError(f"TimeWindow({length!r}): a window can't be negative")
+        object.__setattr__(self, "length", value)
+        object.__setattr__(self, "is_duration", is_duration)
+
+    def __repr__(self) -> str:
+        return f"TimeWindow({durations.describe(self.length)!r})" if self.is_duration else f"TimeWindow({self.length})"
+
+    def __str__(self) -> str:
+        return durations.describe(self.length) if self.is_duration else f"{self.length} time units"
+
+
+Window = CountWindow | TimeWindow

@@ -1,0 +1,86 @@
+"""Times as whole ticks of one clock, and which tuples come too late in arrival order.
+
+A time window promises every earlier tuple with later.ts - earlier.ts <= d, whatever the order of arrival. To
+forget anything, a side's clock must be trusted at some point: a tuple behind its own side's horizon is late.
+The horizon depends on the tuples before it alone, never on how they were cut into batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.windows.encoding import flat, integer_values
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+NEVER = -(1 << 63)
+# With no lateness set, this many newest tuples of a side are never late, however far apart their times are.
+GRACE = 4096
+
+
+def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array, Array | None]:
+    """The times in ticks, and a mask of those that have none: NULL, or beyond what ticks can count."""
+    array = flat(column)
+    values = integer_values(array)
+    bad = None
+    if array.null_count:
+        bad = ~array.is_valid().to_numpy(zero_copy_only=False)
+    if multiplier > 1:
+        limit = ((1 << 63) - 1) // multiplier
+        beyond = (values > limit) | (values < -limit)
+        if beyond.any():
+            bad = beyond if bad is None else bad | beyond
+        with np.errstate(over="ignore"):
+            values = values * multiplier
+    return values, bad
+
+
+def minus(ticks: Array, length: int) -> Array:
+    """`ticks` - `length`, held at the smallest int64 instead of wrapping around."""
+    return np.where(ticks < NEVER + length, NEVER, ticks - length)
+
+
+class Horizon:
+    """How far back a side's tuples may still come, in arrival order."""
+
+    def __init__(self, lateness: int | None, window: int) -> None:
+        self._lateness = lateness
+        self._window = window
+        self._count = 0
+        self._clock = NEVER
+        # The clock when the count passed each of the last two multiples of GRACE.
+        self._marks = (NEVER, NEVER)
+
+    def late(self, ticks: Array) -> Array:
+        """Which of the next tuples are late."""
+        clocks = np.maximum.accumulate(np.concatenate([np.array([self._clock], np.int64), ticks]))
+        before = clocks[:-1]
+        if self._lateness is not None:
+            horizon = minus(before, self._lateness)
+        else:
+            horizon = np.minimum(minus(before, self._window), self._marked(clocks))
+        self._clock = int(clocks[-1])
+        self._count += ticks.size
+        return ticks < horizon
+
+    def _marked(self, clocks: Array) -> Array:
+        """For each next tuple the clock at the last multiple of GRACE but one."""
+        n = clocks.size - 1
+        first = self._count // GRACE
+        last = (self._count + n) // GRACE
+        passed = [int(clocks[mark * GRACE - self._count]) for mark in range(first + 1, last + 1)]
+        marks = [*self._marks, *passed]
+        # marks[k] is the clock at multiple first - 1 + k.
+        numbers = (self._count + np.arange(n)) // GRACE - first
+        self._marks = (marks[-2], marks[-1])
+        return np.array(marks, np.int64)[numbers]
+
+    @property
+    def bound(self) -> int:
+        """No tuple before this time will be taken any more."""
+        if self._lateness is not None:
+            return max(NEVER, self._clock - self._lateness)
+        return min(max(NEVER, self._clock - self._window), self._marks[0])

@@ -1,0 +1,227 @@
+"""From Arrow columns to machine words: what a side's tuples are stored under and what they can match.
+
+Every term gives each tuple a word and an inclusive interval of words of the other side. A tuple with a NULL or
+NaN in any key is not `valid`: it takes its place in the stream, is neither probed nor found, and its words
+mean nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.kernels import encode as kernels
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.keys import KeyColumn, KeyTerm, Kind, plain_type
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SideName = Literal["left", "right"]
+
+_SIGN = 1 << 63
+_DOMAIN = {False: (-_SIGN, _SIGN - 1), True: (0, 2 * _SIGN - 1)}
+# A decimal's float64 image is off by a few units in the last place; this much wider, no match is missed.
+_WIDE_SLACK = 2.0**-46
+
+
+@dataclass(frozen=True)
+class TermWords:
+    """One term of a batch: each tuple's word, and the interval of the other side's words that it matches."""
+
+    word: Array
+    lo: Array
+    hi: Array
+
+    def take(self, order: Array) -> TermWords:
+        """The same for the tuples in `order`."""
+        return TermWords(self.word[order], self.lo[order], self.hi[order])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch in words: `terms` in the order of `BoundSpec.terms`, `index` where candidates can be looked up."""
+
+    n: int
+    valid: Array | None
+    terms: tuple[TermWords, ...]
+    index: TermWords | None
+
+
+class SideEncoder:
+    """Encodes one side's batches for one bound spec."""
+
+    def __init__(self, bound: BoundSpec, side: SideName) -> None:
+        self._bound = bound
+        self._side: SideName = side
+
+    def encode(self, table: pa.Table) -> Encoded:
+        """The words of every tuple of `table`."""
+        n = table.num_rows
+        valid = np.ones(n, np.bool_)
+        words: dict[KeyTerm, TermWords] = {}
+        for term in (*self._bound.terms, *self._bound.index):
+            if term not in words:
+                words[term] = self._encode_term(term, table, valid)
+        index = self._index_words(words)
+        terms = tuple(words[term] for term in self._bound.terms)
+        return Encoded(n, None if valid.all() else valid, terms, index)
+
+    def _encode_term(self, term: KeyTerm, table: pa.Table, valid: Array) -> TermWords:
+        own, other = (term.left, term.right) if self._side == "left" else (term.right, term.left)
+        down, up = (term.below, term.above) if self._side == "left" else (term.above, term.below)
+        array = flat(table.column(own.name))
+        if array.null_count:
+            valid &= array.is_valid().to_numpy(zero_copy_only=False)
+        if term.kind is Kind.INTEGER:
+            return _integer_words(array, own, other, int(down), int(up))
+        if term.kind is Kind.BYTES:
+            word = _hashed(array)
+            return TermWords(word, word, word)
+        return _float_words(array, term, float(down), float(up), valid)
+
+    def _index_words(self, words: dict[KeyTerm, TermWords]) -> TermWords | None:
+        if not self._bound.index:
+            return None
+        if len(self._bound.index) == 1:
+            return words[self._bound.index[0]]
+        key, band = self._bound.index
+        return _compose(key, words[key], band, words[band], self._side)
+
+
+def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """`column` as one array, dictionaries decoded."""
+    array = column
+    if isinstance(column, pa.ChunkedArray):
+        array = (
+            column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
+        )
+    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+
+
+def fixed_width(array: pa.Array) -> Array:
+    """The values of a primitive array as NumPy sees them; the slots of NULLs hold anything."""
+    type_ = array.type
+    if pa.types.is_boolean(type_):
+        return np.asarray(pc.cast(array, pa.uint8()).fill_null(0))
+    if pa.types.is_decimal128(type_):
+        pairs = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+        return pairs.view(np.dtype("V16"))
+    dtype = np.dtype(f"i{type_.bit_width // 8}") if not _is_plain_number(type_) else np.dtype(type_.to_pandas_dtype())
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]
+
+
+def _is_plain_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def integer_values(array: pa.Array) -> Array:
+    """Integers, times, booleans and decimals of up to 18 digits as int64 (uint64 by its bits)."""
+    if pa.types.is_decimal(array.type):
+        if not pa.types.is_decimal128(array.type):
+            array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
+        # The low word of a two's complement number that fits 64 bits is that number.
+        return np.ascontiguousarray(fixed_width(array).view(np.int64)[::2])
+    values = fixed_width(array)
+    return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
+
+
+def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int) -> TermWords:
+    word = integer_values(array)
+    if own.unsigned:
+        word = word ^ np.int64(-_SIGN)
+    lo, hi = np.empty(word.size, np.int64), np.empty(word.size, np.int64)
+    if other.multiplier > 1:
+        kernels.divided_intervals(
+            word, np.int64(other.multiplier), np.int64(down), np.int64(up), other.unsigned, lo, hi
+        )
+        return TermWords(word, lo, hi)
+    flips = [np.uint64(_SIGN if column.unsigned else 0) for column in (own, other)]
+    limits = _limits(own, other, down, up)
+    scale, below, above = (np.uint64(d % (1 << 64)) for d in (own.multiplier, down, up))
+    kernels.integer_intervals(word, flips[0], flips[1], scale, below, above, limits, lo, hi)
+    return TermWords(word, lo, hi)
+
+
+def _limits(own: KeyColumn, other: KeyColumn, down: int, up: int) -> Array:
+    """The words of `own` beyond which an end of the interval leaves `other`'s domain: see the kernel."""
+    least, most = _DOMAIN[own.unsigned]
+    other_least, other_most = _DOMAIN[other.unsigned]
+    m = own.multiplier
+    values = (
+        -((-other_least - down) // m),
+        (other_most + down) // m,
+        -((-other_least + up) // m),
+        (other_most - up) // m,
+    )
+    offset = _SIGN if own.unsigned else 0
+    return np.array([min(max(v, least), most) - offset for v in values], np.int64)
+
+
+def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: Array) -> TermWords:
+    n = len(array)
+    word, lo, hi = (np.empty(n, np.int64) for _ in range(3))
+    ok = np.ones(n, np.bool_)
+    if term.kind is Kind.FLOAT32:
+        values = fixed_width(array.cast(pa.float32()))
+        kernels.float32_words(values, word, ok)
+        kernels.float32_intervals(word, np.float32(down), np.float32(up), term.strict, lo, hi)
+    else:
+        values = fixed_width(array.cast(pa.float64(), safe=False))
+        kernels.float64_words(values, word, ok)
+        if term.kind is Kind.FLOAT64:
+            kernels.float64_intervals(word, down, up, term.strict, lo, hi)
+        else:
+            slack = (np.abs(values) + max(down, up)) * _WIDE_SLACK + 1e-300
+            kernels.float64_words(values - down - slack, lo, ok)
+            kernels.float64_words(values + up + slack, hi, ok)
+    valid &= ok
+    return TermWords(word, lo, hi)
+
+
+def _hashed(array: pa.Array) -> Array:
+    if plain_type(array.type) != pa.large_binary():
+        if pa.types.is_string_view(array.type):
+            array = array.cast(pa.large_string())
+        array = array.cast(pa.large_binary())
+    words = np.empty(len(array), np.int64)
+    _, offsets, data = array.buffers()
+    if len(array) == 0:
+        return words
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    kernels.hash_bytes(bounds, raw, words)
+    return words
+
+
+def _compose(key: KeyTerm, keys: TermWords, band: KeyTerm, bands: TermWords, side: SideName) -> TermWords:
+    column = key.left if side == "left" else key.right
+    canonical = keys.word
+    if key.kind is Kind.INTEGER:
+        # Equal values must give equal bits whatever the unit and sign of their columns.
+        unflipped = canonical ^ np.int64(-_SIGN) if column.unsigned else canonical
+        canonical = (unflipped.view(np.uint64) * np.uint64(column.multiplier)).view(np.int64)
+    shifted = TermWords(*(_float_order(band.kind, w) for w in (bands.word, bands.lo, bands.hi)))
+    empty = bands.lo > bands.hi
+    out = tuple(np.empty(canonical.size, np.int64) for _ in range(3))
+    lo = np.where(empty, 1, shifted.lo)
+    hi = np.where(empty, 0, shifted.hi)
+    kernels.compose(canonical, shifted.word, lo, hi, *out)
+    return TermWords(*out)
+
+
+def _float_order(kind: Kind, words: Array) -> Array:
+    """Words in the order of floats, where the leading bits are the significant ones at any magnitude."""
+    if kind is Kind.FLOAT32:
+        return words << np.int64(32)
+    if kind is not Kind.INTEGER:
+        return words
+    floats = words.astype(np.float64)
+    out, ok = np.empty(words.size, np.int64), np.ones(words.size, np.bool_)
+    kernels.float64_words(floats, out, ok)
+    return out
