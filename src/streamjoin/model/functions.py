@@ -1,0 +1,142 @@
+"""The functions a condition may call, over values; SQL's NULL in gives NULL out unless a function says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+
+from streamjoin.model.calculation import absolute, to_float, unify
+from streamjoin.model.errors import SchemaError
+from streamjoin.model.value_kinds import Kind, function_kind
+from streamjoin.model.values import INT64, Array, Mask, Values, all_null, both_valid, from_floats
+
+
+def call(name: str, arguments: Sequence[Values]) -> Values:
+    """The value of a function of ``expression.FUNCTIONS``.
+
+    Raises:
+        SchemaError: the function does not take such arguments.
+    """
+    kind = function_kind(name, [argument.kind for argument in arguments])
+    if kind is None:
+        found = ", ".join(argument.kind.value for argument in arguments)
+        raise SchemaError(f"{name} can't take {found}")
+    if name in _CHOICES:
+        return reduce(_CHOICES[name], unify(arguments))
+    if any(argument.kind is Kind.NULL for argument in arguments):
+        return all_null(kind, np.broadcast_shapes(*(argument.shape for argument in arguments)))
+    return _PLAIN[name](*arguments)
+
+
+def choose(condition: Mask, chosen: Values, other: Values) -> Values:
+    """``chosen`` where the condition holds, else ``other``; both of one kind, scale and dtype."""
+    valid: Mask | None = None
+    if chosen.valid is not None or other.valid is not None:
+        masks = [np.True_ if value.valid is None else value.valid for value in (chosen, other)]
+        valid = np.where(condition, *masks)
+    return replace(chosen, data=np.where(condition, chosen.data, other.data), valid=valid, known_bounds=None)
+
+
+def coalesce(first: Values, second: Values) -> Values:
+    """``first`` where it is not NULL, else ``second``."""
+    return first if first.valid is None else choose(first.valid, first, second)
+
+
+def _extreme(better: np.ufunc) -> Callable[[Values, Values], Values]:
+    def pick(first: Values, second: Values) -> Values:
+        takes = better(second.data, first.data)
+        if second.valid is not None:
+            takes = takes & second.valid
+        if first.valid is not None:
+            takes = takes | (~first.valid if second.valid is None else ~first.valid & second.valid)
+        return choose(takes, second, first)
+
+    return pick
+
+
+def _map(function: Callable[[str], Any], value: Values, dtype: Any) -> Array:
+    flat = value.data.ravel().tolist()
+    return np.fromiter(map(function, flat), dtype, len(flat)).reshape(value.shape)
+
+
+def strings(function: Callable[[str], str]) -> Callable[[Values], Values]:
+    """A function of one string as a function of values."""
+    return lambda value: replace(value, data=_map(function, value, object))
+
+
+def matches(function: Callable[[str], bool], value: Values) -> Values:
+    """Where a test of one string holds."""
+    return Values(_map(function, value, np.bool_), value.valid, Kind.BOOLEAN)
+
+
+def _length(value: Values) -> Values:
+    return Values(_map(len, value, np.int64), value.valid, Kind.INTEGER)
+
+
+def _square_root(value: Values) -> Values:
+    number = to_float(value)
+    with np.errstate(all="ignore"):
+        return from_floats(np.sqrt(number.data), number.valid)
+
+
+def _power(base: Values, exponent: Values) -> Values:
+    left, right = to_float(base), to_float(exponent)
+    with np.errstate(all="ignore"):
+        return from_floats(np.power(left.data, right.data), both_valid(left.valid, right.valid))
+
+
+def _rounding(whole: Callable[[Array], Array], step: Callable[[Array, Array, int], Mask]) -> Callable[[Values], Values]:
+    """A rounding function, from one for floats and one that says where to go up from the floor of a decimal."""
+
+    def rounded(value: Values) -> Values:
+        if value.kind is Kind.INTEGER:
+            return value
+        if value.kind is Kind.DECIMAL:
+            return _rounded_decimal(value, step)
+        number = to_float(value)
+        return Values(whole(number.data), number.valid, Kind.FLOAT)
+
+    return rounded
+
+
+def _rounded_decimal(value: Values, step: Callable[[Array, Array, int], Mask]) -> Values:
+    power = 10**value.scale
+    data = value.data if 2 * power <= INT64.max else value.data.astype(object)
+    floor = data // power
+    up = step(data, data - floor * power, power)
+    return Values(floor + up, value.valid, Kind.DECIMAL)
+
+
+def _half_away(data: Array) -> Array:
+    whole = np.trunc(data)
+    with np.errstate(invalid="ignore"):
+        up = np.abs(data - whole) >= 0.5
+    found: Array = whole + np.where(up, np.sign(data), 0.0)
+    return found
+
+
+def _half_away_step(data: Array, rest: Array, power: int) -> Mask:
+    found: Mask = np.where(data >= 0, 2 * rest >= power, 2 * rest > power)
+    return found
+
+
+_CHOICES: Final[dict[str, Callable[[Values, Values], Values]]] = {
+    "COALESCE": coalesce,
+    "LEAST": _extreme(np.less),
+    "GREATEST": _extreme(np.greater),
+}
+_PLAIN: Final[dict[str, Callable[..., Values]]] = {
+    "ABS": absolute,
+    "CEIL": _rounding(np.ceil, lambda _, rest, __: rest != 0),
+    "FLOOR": _rounding(np.floor, lambda _, rest, __: np.zeros(rest.shape, np.bool_)),
+    "LENGTH": _length,
+    "LOWER": strings(str.lower),
+    "POWER": _power,
+    "ROUND": _rounding(_half_away, _half_away_step),
+    "SQRT": _square_root,
+    "UPPER": strings(str.upper),
+}

@@ -1,0 +1,185 @@
+"""The types of a condition's nodes against the schemas of its streams.
+
+What passes here evaluates without a type error on any data of these schemas. The rules themselves are in
+``value_kinds``; here they meet columns, and failures get names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streamjoin.model.errors import SchemaError
+from streamjoin.model.expression import (
+    And,
+    Arithmetic,
+    Between,
+    Case,
+    Column,
+    Compare,
+    Constant,
+    Expression,
+    Function,
+    In,
+    IsTruth,
+    Like,
+    Negative,
+    Not,
+    Or,
+)
+from streamjoin.model.node import shorten
+from streamjoin.model.value_kinds import (
+    Kind,
+    arithmetic_kind,
+    arrow_kind,
+    common_kind,
+    function_kind,
+    negative_kind,
+    result_type,
+)
+from streamjoin.model.values import from_constant
+
+
+@dataclass(frozen=True)
+class _Typed:
+    kind: Kind
+    scale: int = 0
+    declared: pa.DataType | None = None
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return result_type(self.kind, self.scale) if self.declared is None else self.declared
+
+    def __str__(self) -> str:
+        return self.kind.value if self.declared is None else str(self.declared)
+
+
+_BOOLEAN = _Typed(Kind.BOOLEAN)
+
+
+def check(expr: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
+    """The type of ``expr`` over columns whose qualifiers name ``schemas``.
+
+    Raises:
+        SchemaError: a column is unknown or of a type that conditions don't take, or operands don't fit.
+    """
+    return _typed(expr, schemas).arrow
+
+
+def check_condition(expr: Expression, schemas: Mapping[str, pa.Schema]) -> None:
+    """Check that ``expr`` is a boolean over these schemas.
+
+    Raises:
+        SchemaError: as :func:`check`, or the result is no boolean.
+    """
+    _require_boolean(expr, _typed(expr, schemas), "the condition must be a boolean")
+
+
+def _typed(expr: Expression, schemas: Mapping[str, pa.Schema]) -> _Typed:
+    if isinstance(expr, Column):
+        return _column(expr, schemas)
+    if isinstance(expr, Constant):
+        value = from_constant(expr)
+        return _Typed(value.kind, value.scale)
+    operands = [_typed(child, schemas) for child in expr.children]
+    if isinstance(expr, And | Or | Not | IsTruth):
+        word = {And: "AND", Or: "OR", Not: "NOT"}.get(type(expr), "IS TRUE and IS FALSE")
+        for child, typed in zip(expr.children, operands, strict=True):
+            _require_boolean(child, typed, f"{word} takes booleans")
+    elif isinstance(expr, Compare | Between | In):
+        for child, typed in zip(expr.children[1:], operands[1:], strict=True):
+            _require_comparable(expr, (expr.children[0], operands[0]), (child, typed))
+    elif isinstance(expr, Like):
+        if operands[0].kind not in (Kind.STRING, Kind.NULL):
+            raise SchemaError(f"LIKE takes strings; {_named(expr.operand, operands[0])} is not one")
+    elif isinstance(expr, Arithmetic | Negative):
+        return _arithmetic(expr, operands)
+    elif isinstance(expr, Function):
+        return _function(expr, operands)
+    elif isinstance(expr, Case):
+        return _case(expr, operands)
+    return _BOOLEAN
+
+
+def _column(column: Column, schemas: Mapping[str, pa.Schema]) -> _Typed:
+    schema = schemas.get(column.qualifier)
+    if schema is None:
+        raise SchemaError(f"{column}: no stream {column.qualifier!r}; there are: {', '.join(schemas)}")
+    places = schema.get_all_field_indices(column.name)
+    if not places:
+        near = difflib.get_close_matches(column.name, schema.names, n=1)
+        near = near or [name for name in schema.names if name.lower() == column.name.lower()]
+        hint = f"did you mean {Column(column.qualifier, near[0])}? " if near else ""
+        raise SchemaError(f"unknown column {column}; {hint}there are: {', '.join(schema.names)}")
+    if len(places) > 1:
+        raise SchemaError(f"{column} is ambiguous: the schema has {len(places)} columns of that name")
+    type_ = schema.field(places[0]).type
+    found = arrow_kind(type_)
+    if found is None:
+        raise SchemaError(
+            f"{column} is {type_}, which a condition can't use; it takes booleans, numbers, strings, binary, "
+            "dates, timestamps and durations"
+        )
+    return _Typed(*found, declared=type_.value_type if pa.types.is_dictionary(type_) else type_)
+
+
+def _require_boolean(node: Expression, typed: _Typed, demand: str) -> None:
+    if typed.kind not in (Kind.BOOLEAN, Kind.NULL):
+        raise SchemaError(f"{demand}; {_named(node, typed)} is not one")
+
+
+def _require_comparable(whole: Expression, left: tuple[Expression, _Typed], right: tuple[Expression, _Typed]) -> None:
+    kinds = {left[1].kind, right[1].kind}
+    if common_kind(kinds) is None:
+        raise SchemaError(f"can't compare {_named(*left)} with {_named(*right)} in: {shorten(whole)}{_advice(kinds)}")
+
+
+def _advice(kinds: set[Kind]) -> str:
+    if Kind.INSTANT in kinds and kinds & {Kind.TIMESTAMP, Kind.DATE}:
+        return "; give both a time zone or neither (a literal with one: TIMESTAMPTZ '2024-01-31 12:00:00+00:00')"
+    if Kind.STRING in kinds and kinds & {Kind.TIMESTAMP, Kind.DATE, Kind.INSTANT}:
+        return "; write a moment as DATE '2024-01-31' or TIMESTAMP '2024-01-31 12:00:00'"
+    if Kind.INTERVAL in kinds:
+        return "; write a length of time as INTERVAL '5 seconds'"
+    return "; compare values of one kind"
+
+
+def _arithmetic(expr: Arithmetic | Negative, operands: list[_Typed]) -> _Typed:
+    scales = [operand.scale for operand in operands]
+    if isinstance(expr, Negative):
+        kind = negative_kind(operands[0].kind)
+        operator = "unary minus"
+    else:
+        kind = arithmetic_kind(expr.operator, operands[0].kind, operands[1].kind)
+        operator = expr.operator
+    if kind is None:
+        named = " and ".join(_named(*pair) for pair in zip(expr.children, operands, strict=True))
+        raise SchemaError(f"{operator} can't take {named} in: {shorten(expr)}")
+    return _Typed(kind, sum(scales) if operator == "*" else max(scales))
+
+
+def _function(expr: Function, operands: list[_Typed]) -> _Typed:
+    kind = function_kind(expr.name, [operand.kind for operand in operands])
+    if kind is None:
+        named = ", ".join(_named(*pair) for pair in zip(expr.arguments, operands, strict=True))
+        raise SchemaError(f"{expr.name} can't take {named}")
+    whole = expr.name in ("FLOOR", "CEIL", "ROUND", "LENGTH")
+    return _Typed(kind, 0 if whole else max(operand.scale for operand in operands))
+
+
+def _case(expr: Case, operands: list[_Typed]) -> _Typed:
+    conditions, values = operands[:-1:2], [*operands[1:-1:2], operands[-1]]
+    for (condition, _), typed in zip(expr.branches, conditions, strict=True):
+        _require_boolean(condition, typed, "WHEN takes booleans")
+    kind = common_kind(value.kind for value in values)
+    if kind is None:
+        found = ", ".join(dict.fromkeys(map(str, values)))
+        raise SchemaError(f"the values of a CASE must be of one kind, not {found}, in: {shorten(expr)}")
+    return _Typed(kind, max(value.scale for value in values))
+
+
+def _named(node: Expression, typed: _Typed) -> str:
+    return f"{shorten(node, 40)} ({typed})"
