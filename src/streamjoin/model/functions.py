@@ -1,4 +1,7 @@
-"""The functions a condition may call, over values; SQL's NULL in gives NULL out unless a function says otherwise."""
+"""The functions a condition may call, over values.
+
+NULL in gives NULL out, but COALESCE, LEAST and GREATEST pass over NULLs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ import numpy as np
 from streamjoin.model.calculation import absolute, to_float, unify
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.value_kinds import Kind, function_kind
-from streamjoin.model.values import INT64, Array, Mask, Values, all_null, both_valid, from_floats
+from streamjoin.model.values import INT64, Array, Bounds, Mask, Values, all_null, both_valid, from_floats
+
+_Step = Callable[[Array, Array, int], Mask]
 
 
 def call(name: str, arguments: Sequence[Values]) -> Values:
@@ -38,7 +43,11 @@ def choose(condition: Mask, chosen: Values, other: Values) -> Values:
     if chosen.valid is not None or other.valid is not None:
         masks = [np.True_ if value.valid is None else value.valid for value in (chosen, other)]
         valid = np.where(condition, *masks)
-    return replace(chosen, data=np.where(condition, chosen.data, other.data), valid=valid, known_bounds=None)
+    bounds: Bounds | None = None
+    if chosen.known_bounds and other.known_bounds:
+        (low, high), (low2, high2) = chosen.known_bounds, other.known_bounds
+        bounds = min(low, low2), max(high, high2)
+    return replace(chosen, data=np.where(condition, chosen.data, other.data), valid=valid, known_bounds=bounds)
 
 
 def coalesce(first: Values, second: Values) -> Values:
@@ -89,7 +98,7 @@ def _power(base: Values, exponent: Values) -> Values:
         return from_floats(np.power(left.data, right.data), both_valid(left.valid, right.valid))
 
 
-def _rounding(whole: Callable[[Array], Array], step: Callable[[Array, Array, int], Mask]) -> Callable[[Values], Values]:
+def _rounding(whole: Callable[[Array], Array], step: _Step) -> Callable[[Values], Values]:
     """A rounding function, from one for floats and one that says where to go up from the floor of a decimal."""
 
     def rounded(value: Values) -> Values:
@@ -103,7 +112,7 @@ def _rounding(whole: Callable[[Array], Array], step: Callable[[Array, Array, int
     return rounded
 
 
-def _rounded_decimal(value: Values, step: Callable[[Array, Array, int], Mask]) -> Values:
+def _rounded_decimal(value: Values, step: _Step) -> Values:
     power = 10**value.scale
     data = value.data if 2 * power <= INT64.max else value.data.astype(object)
     floor = data // power

@@ -2,9 +2,9 @@
 
 Invariants of :class:`Values`:
 
-- ``data`` is bool (BOOLEAN), float64 (FLOAT), an object array of str or bytes (STRING, BINARY), or whole numbers
-  (every other kind) as int64, uint64 or, where these are too narrow, an object array of Python ints;
-- ``valid`` broadcasts to the shape of ``data``; where it is False ``data`` holds some harmless value of its type;
+- ``data`` is bool (BOOLEAN), float64 (FLOAT), an object array of str or bytes (STRING, BINARY), or whole
+  numbers (every other kind) as int64, uint64 or, where these are too narrow, an object array of Python ints;
+- ``valid`` broadcasts to the shape of ``data``; where it is False ``data`` holds some harmless value;
 - there is no NaN in ``data``: NaN is NULL.
 
 Dates and timestamps count seconds, intervals too, as scaled whole numbers: a ``timestamp[us]`` has scale 6.
