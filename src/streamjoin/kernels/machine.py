@@ -1,0 +1,161 @@
+"""The few machine instructions that NumPy notation cannot express, as Numba intrinsics.
+
+Each has a plain Python twin that takes its place when the JIT is off, so that every kernel built on
+them also runs as ordinary Python. Invariant: an intrinsic reads and writes only the words named by its
+arguments; `prefetch` may name any address, since a prefetch never faults. Array indexes are never
+negative here, which spares the wrap-around test that Numba puts on every subscript.
+"""
+
+# ruff: noqa: ARG001 - intrinsics are called with more than they use
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import config, types
+from numba.extending import intrinsic
+
+I64 = npt.NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_WORD = ir.IntType(64)
+_MASK_64 = (1 << 64) - 1
+_MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index], inbounds=True)
+
+
+def _choose(compiled: Any, plain: F) -> F:
+    """The intrinsic, or its twin when the JIT is off."""
+    chosen: F = plain if getattr(config, "DISABLE_JIT", False) else compiled
+    return chosen
+
+
+def _lane_mask(width: int, predicate: str) -> Callable[..., int]:
+    """Compare `width` consecutive words with a key at once; bit j of the answer is lane j."""
+
+    @intrinsic
+    def lanes(typing_context: Any, words: Any, base: Any, key: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.VectorType(_WORD, width)
+            pointer = _address(context, builder, signature.args[0], args[0], args[1])
+            loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=8)
+            first = builder.insert_element(ir.Constant(vector, ir.Undefined), args[2], ir.IntType(32)(0))
+            order = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+            keys = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), order)
+            bits = builder.bitcast(builder.icmp_signed(predicate, loaded, keys), ir.IntType(width))
+            return builder.zext(bits, _WORD)
+
+        return types.int64(words, types.int64, types.int64), codegen
+
+    def plain(words: I64, base: int, key: int) -> int:
+        block = words[base : base + width]
+        hits = block < key if predicate == "<" else block <= key
+        return sum(1 << lane for lane in range(width) if hits[lane])
+
+    return _choose(lanes, plain)
+
+
+def _unary(name: str) -> Callable[[int], int]:
+    @intrinsic
+    def apply(typing_context: Any, bits: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.ctpop(args[0]) if name == "ctpop" else builder.cttz(args[0], ir.IntType(1)(0))
+
+        return types.int64(types.int64), codegen
+
+    def plain(bits: int) -> int:
+        bits = int(bits)
+        return bits.bit_count() if name == "ctpop" else (bits & -bits).bit_length() - 1
+
+    return _choose(apply, plain)
+
+
+below_8 = _lane_mask(8, "<")
+below_32 = _lane_mask(32, "<")
+upto_8 = _lane_mask(8, "<=")
+upto_32 = _lane_mask(32, "<=")
+count_bits = _unary("ctpop")
+lowest_bit = _unary("cttz")
+
+
+@intrinsic
+def _prefetch(typing_context: Any, words: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _address(context, builder, signature.args[0], args[0], args[1])
+        target = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        prototype = ir.FunctionType(ir.VoidType(), [target.type, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [target.type], prototype)
+        builder.call(function, [target, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64), codegen
+
+
+@intrinsic
+def _cycles(typing_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function_type = ir.FunctionType(_WORD, [])
+        name = "llvm.readcyclecounter"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
+        return builder.call(function, [])
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def _move_words(typing_context: Any, words: Any, target: Any, source: Any, count: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        to, origin = (
+            builder.bitcast(_address(context, builder, signature.args[0], args[0], args[k]), byte) for k in (1, 2)
+        )
+        function = builder.module.declare_intrinsic("llvm.memmove", [byte, byte, _WORD])
+        size = builder.shl(args[3], _WORD(3))
+        builder.call(function, [to, origin, size, ir.IntType(1)(0)])
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _mix(typing_context: Any, word: Any, bits: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        product = builder.mul(args[0], ir.Constant(_WORD, _MULTIPLIER))
+        folded = builder.xor(product, builder.lshr(product, _WORD(32)))
+        product = builder.mul(folded, ir.Constant(_WORD, _MULTIPLIER))
+        return builder.lshr(product, builder.sub(_WORD(64), args[1]))
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+def _plain_prefetch(words: I64, index: int) -> None:
+    return None
+
+
+def _plain_cycles() -> int:
+    return time.perf_counter_ns()
+
+
+def _plain_move_words(words: I64, target: int, source: int, count: int) -> None:
+    words[target : target + count] = words[source : source + count].copy()
+
+
+def _plain_mix(word: int, bits: int) -> int:
+    product = (int(word) * _MULTIPLIER) & _MASK_64
+    product = ((product ^ (product >> 32)) * _MULTIPLIER) & _MASK_64
+    return product >> (64 - int(bits))
+
+
+prefetch = _choose(_prefetch, _plain_prefetch)
+cycles = _choose(_cycles, _plain_cycles)
+move_words = _choose(_move_words, _plain_move_words)
+mix = _choose(_mix, _plain_mix)
