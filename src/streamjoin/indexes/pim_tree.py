@@ -1,0 +1,144 @@
+"""PIM-Tree: T_I is partitioned along T_S at the insertion depth D_I (SIGMOD paper, section 3.3).
+
+Depth counts from T_S's root, depth 0; its leaves are the deepest. Invariant: sub-index i holds the new entries
+between the largest words of T_S's nodes i-1 and i at that depth, so the ranges follow the distribution of the
+window at every merge.
+
+Unless set, D_I is the depth of the leaves and m such that a sub-index is half full when the merge comes, in a
+single cache line; the width of a sub-index follows from m, and doubles after a merge that found many spilled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamjoin.indexes.base import I64, arena, demand, pages
+from streamjoin.indexes.im_tree import SMALLEST_RUN, ImTreeIndex
+from streamjoin.indexes.nodes import check_tree
+from streamjoin.kernels import btree, pim
+from streamjoin.kernels.css import LEVELS, LIMIT, PENDING
+from streamjoin.kernels.entries import HEAD_WORDS, LARGEST
+from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_AT, SUB_COUNT, WIDTH
+from streamjoin.model.errors import SpecError
+
+WIDTHS = (8, 16, 32)
+_FIRST_NODES = 4 * pim.SPILL_NODES
+_TOLERATED_SPILLS = 1 / 16
+_HEADROOM = 1.75  # slots for each entry expected at the merge: one chunk in twenty overflows
+
+
+class PimTreeIndex(ImTreeIndex):
+    """The partitioned tree; `insertion_depth` is the paper's D_I, `width` the words of a sub-index's chunk."""
+
+    name = "pim_tree"
+    task = staticmethod(pim.task)
+
+    def __init__(
+        self,
+        window: int | None = None,
+        merge_ratio: float | None = None,
+        insertion_depth: int | None = None,
+        width: int | None = None,
+        leaf_size: int = 32,
+        fanout: int = 16,
+        smallest_run: int = SMALLEST_RUN,
+    ) -> None:
+        if insertion_depth is not None and insertion_depth < 1:
+            raise SpecError(f"insertion_depth={insertion_depth} is not 1 or more: the root, depth 0, has no siblings")
+        if width is not None and width not in WIDTHS:
+            raise SpecError(f"width={width} of a sub-index is not one of {WIDTHS}")
+        self.insertion_depth = insertion_depth
+        self._adaptive = width is None and insertion_depth is None
+        expected = (merge_ratio or self.choose_ratio(window)) * leaf_size * _HEADROOM
+        fitting = [each for each in WIDTHS if each > expected]
+        self.width = width or (fitting[0] if self._adaptive and fitting else WIDTHS[0])
+        super().__init__(window, merge_ratio, leaf_size, fanout, smallest_run)
+
+    @staticmethod
+    def choose_ratio(window: int | None) -> float:  # noqa: ARG004
+        """The share of the window in T_I that half fills one cache line a leaf by the time of the merge."""
+        return 1 / 8
+
+    @property
+    def depth(self) -> int:
+        """The insertion depth in use."""
+        levels = int(self.mem[LEVELS])
+        return levels if self.insertion_depth is None else min(self.insertion_depth, levels)
+
+    def settings(self) -> dict[str, float]:
+        """The merge ratio, the shape of T_S, the insertion depth and the sub-indexes there."""
+        own = {"insertion_depth": self.depth, "sub_indexes": int(self.mem[SUB_COUNT]), "width": self.width}
+        return super().settings() | own
+
+    def _pending_words(self, room: int) -> dict[str, int]:
+        return {"sub-indexes": pages((room // self.leaf_size + 1) * 2 * self.width)}
+
+    def _node_count(self, limit: int) -> int:  # noqa: ARG002
+        return _FIRST_NODES
+
+    def _fits(self, entries: int) -> bool:
+        enough = self._pending_words(self._room)["sub-indexes"] <= self._sizes["sub-indexes"]
+        return enough and super()._fits(entries)
+
+    def maintain(self) -> None:
+        """Merge when T_I is full; add nodes when skew has spilled more sub-indexes than there are nodes for."""
+        if self.mem[PENDING] < self.mem[LIMIT]:
+            self._add_nodes()
+        else:
+            self.merge()
+
+    def _add_nodes(self) -> None:
+        """Double the nodes: they come last, so everything else keeps its place."""
+        old, more = self.mem, self._sizes["nodes"]
+        self.mem = arena(old.size + more)
+        self.mem[: old.size] = old
+        self._sizes["nodes"] += more
+        self.mem[btree.NODES] += more // btree.NODE
+
+    def _adopt(self, stored: int) -> None:
+        many = self.mem[SPILLED] > max(1, _TOLERATED_SPILLS * self.mem[SUB_COUNT])
+        if many and self._adaptive and self.width < WIDTHS[-1]:
+            self.width *= 2
+        super()._adopt(stored)
+
+    def _unload(self, out: I64, run: int, apart: int) -> int:
+        return int(pim.unload(self.mem, out, run, apart))
+
+    def _clear(self) -> None:
+        self.mem[CHUNKS] = HEAD_WORDS + self._sizes["separators"]
+        self.mem[WIDTH] = self.width
+        pim.attach(self.mem, int(self.mem[LEVELS]) - self.depth)
+        pim.clear_chunks(self.mem, self._first_node)
+
+    def sub_index_sizes(self) -> list[int]:
+        """Entries in each sub-index, in key order: how evenly the inserts spread (figure 13b)."""
+        sizes = []
+        for header in self._headers():
+            spilled = header > COUNT_MASK
+            sizes.append(check_tree(self.mem, header >> COUNT_BITS).shape[0] if spilled else header)
+        return sizes
+
+    def _headers(self) -> list[int]:
+        at = int(self.mem[CHUNKS]) + 2 * self.width * np.arange(self.mem[SUB_COUNT])
+        headers: list[int] = self.mem[at].tolist()
+        return headers
+
+    def _check_pending(self, oldest: int) -> None:
+        below, total, spilled = -LARGEST - 1, 0, 0
+        for sub, header in enumerate(self._headers()):
+            at = int(self.mem[CHUNKS]) + sub * 2 * self.width
+            upper = int(self.mem[self.mem[SUB_AT] + sub])
+            if header > COUNT_MASK:
+                entries = check_tree(self.mem, header >> COUNT_BITS)
+                spilled += 1
+            else:
+                demand(header < self.width, "a chunk is overfull")
+                parts = [self.mem[first + 1 : first + 1 + header] for first in (at, at + self.width)]
+                entries = np.stack(parts, axis=1)
+            demand(self.mem[at + self.width] == 0, "a sub-index is locked")
+            inside = (entries[:, 0] <= upper) & ((entries[:, 0] > below) | (sub == 0))
+            demand(np.all(inside), "a sub-index holds a word of another's range")
+            demand(np.all(entries[:, 1] > oldest), "T_I holds an entry older than T_S")
+            below, total = upper, total + entries.shape[0]
+        demand(total == self.mem[PENDING], "the sub-indexes have lost count")
+        demand(spilled == self.mem[SPILLED], "the spilled sub-indexes have lost count")
