@@ -201,6 +201,9 @@ class Operator:
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):
             bounds = [self._forget_bound(side, horizons) for side in (0, 1)]
+            if self._self_join:
+                # Both roles read their rows from one store: the longer window decides.
+                bounds = [min(bounds)] * 2
             for side in (0, 1):
                 dropped = self.stores[side].forget(bounds[side])
                 self.counts.expired += dropped if side == 0 or not self._self_join else 0

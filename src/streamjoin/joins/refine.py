@@ -10,6 +10,7 @@ from streamjoin.joins.base import Chunk, Refine
 from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
+from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.windows.store import SideStore
 
@@ -63,8 +64,6 @@ def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
 
 
 def _holds(expression: Expression, payload: tuple[SideStore, SideStore], left: Array, right: Array) -> Array:
-    from streamjoin.model.evaluation import evaluate, from_arrow, truth
-
     columns = {}
     for column in expression.columns:
         store, seqs = (payload[0], left) if column.qualifier == "l" else (payload[1], right)

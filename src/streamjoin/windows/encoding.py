@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from streamjoin.kernels import encode as kernels
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.keys import KeyColumn, KeyTerm, Kind, plain_type
+from streamjoin.model.predicates import Equi
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SideName = Literal["left", "right"]
@@ -167,21 +168,24 @@ def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: 
     n = len(array)
     word, lo, hi = (np.empty(n, np.int64) for _ in range(3))
     ok = np.ones(n, np.bool_)
+    # A difference of infinities is NaN and within no distance; as keys they are equal.
+    equality = isinstance(term.term, Equi)
     if term.kind is Kind.FLOAT32:
         values = fixed_width(array.cast(pa.float32()))
         kernels.float32_words(values, word, ok)
-        kernels.float32_intervals(word, np.float32(down), np.float32(up), term.strict, lo, hi)
+        if not equality:
+            kernels.float32_intervals(word, np.float32(down), np.float32(up), term.strict, lo, hi)
     else:
         values = fixed_width(array.cast(pa.float64(), safe=False))
         kernels.float64_words(values, word, ok)
-        if term.kind is Kind.FLOAT64:
+        if term.kind is Kind.FLOAT64 and not equality:
             kernels.float64_intervals(word, down, up, term.strict, lo, hi)
-        else:
+        elif term.kind is Kind.WIDE:
             slack = (np.abs(values) + max(down, up)) * _WIDE_SLACK + 1e-300
             kernels.float64_words(values - down - slack, lo, ok)
             kernels.float64_words(values + up + slack, hi, ok)
     valid &= ok
-    return TermWords(word, lo, hi)
+    return TermWords(word, word, word) if equality and term.exact else TermWords(word, lo, hi)
 
 
 def _hashed(array: pa.Array) -> Array:

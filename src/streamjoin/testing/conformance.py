@@ -1,0 +1,99 @@
+"""Running a case through the engine and through the oracle, and comparing rows and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.joins import auto
+from streamjoin.joins.driver import Join, open
+from streamjoin.model.binding import bind
+from streamjoin.model.errors import NotSupportedError
+from streamjoin.testing import oracle
+from streamjoin.testing.cases import Case
+
+IdPair = tuple[int, int]
+
+
+def algorithms_for(case: Case) -> list[str]:
+    """Every algorithm that can run the case."""
+    bound = bind(case.spec, *case.schemas)
+    able = []
+    for name in auto.names():
+        try:
+            auto.choose(bound, name)
+        except NotSupportedError:
+            continue
+        able.append(name)
+    return able
+
+
+def expected(case: Case) -> list[IdPair]:
+    """The oracle's pairs of row ids, in result order."""
+    left, right = ((w.kind, w.size) for w in bind(case.spec, *case.schemas).windows)
+    events = case.events
+    pairs = oracle.self_join if case.spec.self_join else oracle.join
+    lefts = [e for e in events if not e.right]
+    rights = lefts if case.spec.self_join else [e for e in events if e.right]
+    found = pairs(events, case.match, left, right)
+    return [(lefts[a].row["id"], rights[b].row["id"]) for a, b in found]
+
+
+def table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
+    """Rows as an Arrow table of the given types."""
+    rows = list(rows)
+    return pa.table([pa.array([row[name] for row in rows], schema.field(name).type) for name in schema.names], schema)
+
+
+def ids(result: pa.Table) -> list[IdPair]:
+    """The pairs of row ids in a result."""
+    if result.num_rows == 0:
+        return []
+    return list(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
+
+
+def run_arrival(case: Case, algorithm: str, workers: int = 1) -> list[IdPair]:
+    """Push the case's events in their order, cut where the case says."""
+    with open(
+        case.spec, algorithm, workers, left_schema=case.schemas[0], right_schema=case.schemas[1]
+    ) as join:
+        found = []
+        for begin, end in pairwise((0, *case.cuts, len(case.events))):
+            found += ids(_push(join, case, case.events[begin:end]))
+        return found + ids(join.close())
+
+
+def _push(join: Join, case: Case, events: Sequence[oracle.Event]) -> pa.Table:
+    left = table((e.row for e in events if not e.right), case.schemas[0])
+    if case.spec.self_join:
+        return join.push(left=left)
+    right = table((e.row for e in events if e.right), case.schemas[1])
+    return join.push(left=left, right=right, interleave=pa.array([e.right for e in events], pa.bool_()))
+
+
+def run_event_time(
+    case: Case, algorithm: str, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
+) -> list[IdPair]:
+    """Push each source's events in its own order; `steps` say how many of which source come next."""
+    queues: dict[tuple[bool, str], list[oracle.Event]] = {}
+    for event in case.events:
+        queues.setdefault((event.right, event.source), []).append(event)
+    sources = {
+        side: sorted(name for right, name in queues if right == (side == "right")) for side in ("left", "right")
+    }
+    with open(
+        case.spec, algorithm, workers,
+        left_schema=case.schemas[0], right_schema=case.schemas[1], sources=sources,
+    ) as join:  # fmt: skip
+        found = []
+        for right, name, n in (*steps, *((right, name, len(case.events)) for right, name in sorted(queues))):
+            queue = queues.get((right, name), [])
+            taken, queues[right, name] = queue[:n], queue[n:]
+            if taken:
+                rows = table((e.row for e in taken), case.schemas[int(right)])
+                pushed = join.push(right=rows, source=name) if right else join.push(left=rows, source=name)
+                found += ids(pushed)
+        return found + ids(join.close())

@@ -1,0 +1,61 @@
+"""Every algorithm against the oracle and against every other, over generated joins."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamjoin.joins import auto
+from streamjoin.testing import cases as generate
+from streamjoin.testing.conformance import algorithms_for, expected, run_arrival, run_event_time
+
+RELAXED = settings(
+    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def test_every_algorithm_is_checked() -> None:
+    assert set(auto.names()) >= {"auto", "nested_loop", "sweep"}
+
+
+@RELAXED
+@given(case=generate.cases(), workers=st.sampled_from([1, 2, 4]))
+def test_arrival_order_matches_the_oracle(case: generate.Case, workers: int) -> None:
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        assert run_arrival(case, algorithm, workers) == wanted, algorithm
+
+
+@RELAXED
+@given(case=generate.cases(self_join=True), workers=st.sampled_from([1, 2]))
+def test_self_joins_match_the_oracle(case: generate.Case, workers: int) -> None:
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        assert run_arrival(case, algorithm, workers) == wanted, algorithm
+
+
+@RELAXED
+@given(
+    case=generate.cases(order="event_time"),
+    steps=st.lists(
+        st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.integers(1, 6)), max_size=12
+    ),
+)
+def test_event_time_order_does_not_depend_on_the_interleaving(
+    case: generate.Case, steps: list[tuple[bool, str, int]]
+) -> None:
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        assert run_event_time(case, algorithm, steps=steps) == wanted, algorithm
+
+
+@pytest.mark.parametrize("keys", generate.BANDS, ids=lambda k: k.name)
+@settings(RELAXED, max_examples=40)
+@given(data=st.data())
+def test_every_key_type_in_a_band(keys: generate.Keys, data: st.DataObject) -> None:
+    """One term of one type, so that no type goes untested for lack of luck."""
+    case = data.draw(generate.cases(kinds=((keys,), (keys,))))
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        assert run_arrival(case, algorithm) == wanted, algorithm
