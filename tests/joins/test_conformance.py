@@ -38,9 +38,7 @@ def test_self_joins_match_the_oracle(case: generate.Case, workers: int) -> None:
 @RELAXED
 @given(
     case=generate.cases(order="event_time"),
-    steps=st.lists(
-        st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.integers(1, 6)), max_size=12
-    ),
+    steps=st.lists(st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.integers(1, 6)), max_size=12),
 )
 def test_event_time_order_does_not_depend_on_the_interleaving(
     case: generate.Case, steps: list[tuple[bool, str, int]]

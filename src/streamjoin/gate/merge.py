@@ -58,12 +58,16 @@ class EventTimeGate:
         """Make a source known before it sends: the gate waits for it from now on."""
         self._sources.setdefault((side, name), _Source())
 
+    def check(self, sources: list[tuple[int, str]]) -> None:
+        """Refuse sources that said they had finished, before anything is taken from the others."""
+        for key in sources:
+            if key in self._sources and self._sources[key].finished:
+                raise InputError(f"source {key[1]!r} was finished and can't send any more")
+
     def push(self, side: int, name: str, table: pa.Table, ticks: Array) -> Array:
         """Take tuples of one source; returns which of them are late and were not taken."""
         self.add(side, name)
         source = self._sources[side, name]
-        if source.finished:
-            raise InputError(f"source {name!r} was finished and can't send any more")
         newest = np.maximum.accumulate(np.concatenate([[source.clock], ticks]))
         # Saturating: a clock that has not started yet is at the smallest int64.
         horizon = np.where(newest[:-1] < _NEVER + self._lateness, _NEVER, newest[:-1] - self._lateness)

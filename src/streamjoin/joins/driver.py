@@ -14,23 +14,21 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
 from streamjoin.joins import auto
 from streamjoin.joins.explain import explain
 from streamjoin.joins.inputs import as_table, conform, interleaving, plain_schema
+from streamjoin.joins.intake import SIDES, Intake, Sources
 from streamjoin.joins.late import LateRows
 from streamjoin.joins.metrics import Counts
-from streamjoin.joins.operator import Operator, Ordered
+from streamjoin.joins.operator import Operator
 from streamjoin.joins.workers import Workers
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import InputError, SpecError, StateError
 from streamjoin.model.spec import JoinSpec
-from streamjoin.windows.clock import Horizon, to_ticks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SIDES = ("left", "right")
 _DEFAULT_SOURCE = ""
 
 
@@ -118,7 +116,7 @@ class Join:
             if self._bound is None:
                 self._waiting.append((tables, sides, name))
                 return pa.table({})
-            return self._joined(self._feed(tables, sides, name))
+            return self._joined(self._intake.feed(tables, sides, name))
 
     def advance(self, time: object, *, side: str | None = None, source: str | None = None) -> pa.Table:
         """Say that a source has nothing before `time`, so that an idle one does not hold back the others.
@@ -129,25 +127,18 @@ class Join:
             source: the source by name; without it, the side's unnamed one.
         """
         with self._lock:
-            gate, bound = self._gate_for("advance")
-            plan = bound.time
-            if plan is None:
-                raise AssertionError("event-time order without a time column")
+            intake = self._gated("advance")
             for index in self._side_indexes(side):
-                column = pa.array([time]).cast(bound_time_type(bound, index))
-                ticks, bad = to_ticks(column, plan.multipliers[index])
-                if bad is not None and bad.any():
-                    raise InputError(f"advance({time!r}): that is not a time")
-                gate.advance(index, _DEFAULT_SOURCE if source is None else source, int(ticks[0]))
-            return self._joined(self._through_gate(everything=False))
+                intake.advance(index, _DEFAULT_SOURCE if source is None else source, time)
+            return self._joined(intake.release())
 
     def finish(self, source: str | None = None, *, side: str | None = None) -> pa.Table:
         """Say that a source sends no more: the gate stops waiting for it."""
         with self._lock:
-            gate, _ = self._gate_for("finish")
+            intake = self._gated("finish")
             for index in self._side_indexes(side):
-                gate.finish(index, _DEFAULT_SOURCE if source is None else source)
-            return self._joined(self._through_gate(everything=False))
+                intake.finish(index, _DEFAULT_SOURCE if source is None else source)
+            return self._joined(intake.release())
 
     def close(self) -> pa.Table:
         """End the input: what was waiting comes out. Closing again gives an empty table."""
@@ -156,8 +147,7 @@ class Join:
                 return self._joined([])
             self._closed = True
             try:
-                gated = self._bound is not None and self.spec.order == "event_time"
-                return self._joined(self._through_gate(everything=True) if gated else [])
+                return self._joined(self._intake.release(everything=True) if self._bound else [])
             finally:
                 self._workers.close()
 
@@ -194,9 +184,8 @@ class Join:
                 figures["window_right"] = stores[1].count - stores[1].base
                 figures["bytes"] = self._operator.nbytes
                 figures.update(self._operator.algorithm.counters())
-                if self._gate is not None:
-                    figures["waiting"] += self._gate.waiting
-                    figures["bytes"] += self._gate.nbytes
+                figures["waiting"] += self._intake.waiting
+                figures["bytes"] += self._intake.nbytes
             figures["seconds"] = dict(counts.seconds)
             figures["compile_seconds"] = WATCH.seconds
             return figures
@@ -219,11 +208,11 @@ class Join:
         if self.spec.self_join and right is not None:
             raise InputError("a self-join has one stream: push it as left=")
         tables = [
-            None if data is None else as_table(data, side) for data, side in zip((left, right), _SIDES, strict=True)
+            None if data is None else as_table(data, side) for data, side in zip((left, right), SIDES, strict=True)
         ]
         return [
             table if table is None or schema is None else conform(table, schema, side)
-            for table, schema, side in zip(tables, self._schemas, _SIDES, strict=True)
+            for table, schema, side in zip(tables, self._schemas, SIDES, strict=True)
         ]
 
     def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
@@ -259,132 +248,30 @@ class Join:
         bound = bind(self.spec, left, right)
         self._choice = auto.choose(bound, self._asked)
         self._operator = Operator(bound, self._choice, self._workers, self._counts)
-        self._gate: EventTimeGate | None = None
-        self._horizons: list[Horizon | None] = [None, None]
-        if self.spec.order == "event_time":
-            sides = (LEFT,) if self.spec.self_join else (LEFT, RIGHT)
-            self._gate = EventTimeGate((bound.left_schema, bound.right_schema), bound.lateness or 0, sides=sides)
-            for side, names in enumerate(self._sources):
-                for name in names:
-                    self._gate.add(side, name)
-        else:
-            for side, window in enumerate(bound.windows):
-                if window.kind == "time":
-                    self._horizons[1 - side] = Horizon(bound.lateness, window.size)
+        self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound
         waiting, self._waiting = self._waiting, []
         # Nothing can have matched while one side was unknown: these pushes give no rows.
         for tables, is_right, name in waiting:
-            self._feed(tables, is_right, name)
+            self._intake.feed(tables, is_right, name)
 
-    def _feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> list[pa.Table]:
-        bound = self._require_bound()
-        schemas = (bound.left_schema, bound.right_schema)
-        tables = [schemas[i].empty_table() if table is None else table for i, table in enumerate(given)]
-        self._counts.tuples_left += tables[0].num_rows
-        self._counts.tuples_right += 0 if self.spec.self_join else tables[1].num_rows
-        with self._counts.step("order"):
-            ticks, is_right = self._timed(tables, is_right, source)
-            if self._gate is not None:
-                for side, table in enumerate(tables):
-                    if given[side] is not None:
-                        self._push_gate(side, source, table, ticks[side])
-        if self._gate is not None:
-            return self._through_gate(everything=False)
-        horizons = self._pass_horizons(tables, ticks, is_right, source)
-        if self.spec.self_join:
-            tables[1], ticks[1] = tables[0], ticks[0]
-        ordered = Ordered((tables[0], tables[1]), (ticks[0], ticks[1]), horizons[1])
-        return self._operator.process(ordered, horizons[0])
-
-    def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
-        """Each side's ticks where they are needed; rows without a usable time are set aside here."""
-        bound = self._require_bound()
-        timed = self._operator.stores[0].ticks is not None
-        if not timed or bound.time is None:
-            return [None, None], is_right
-        ticks: list[Array | None] = []
-        for side, name in enumerate((bound.time.left, bound.time.right)):
-            values, bad = to_ticks(tables[side].column(name), bound.time.multipliers[side])
-            if bad is not None and bad.any():
-                self._counts.rejected += int(bad.sum())
-                tables[side], values, is_right = self._set_aside(
-                    side, source, "no usable time", tables[side], values, is_right, bad
-                )
-            ticks.append(values)
-        return ticks, is_right
-
-    def _set_aside(
-        self, side: int, source: str, reason: str, table: pa.Table, ticks: Array, is_right: Array, bad: Array
-    ) -> tuple[pa.Table, Array, Array]:
-        """Move the rows of `bad` to the late output and take them out of the order."""
-        self._late.add(_SIDES[side], source, reason, table.filter(pa.array(bad)))
-        keep = np.ones(is_right.size, np.bool_)
-        own = np.flatnonzero(is_right == (side == RIGHT))
-        keep[own[bad]] = False
-        return table.filter(pa.array(~bad)), ticks[~bad], is_right[keep]
-
-    def _push_gate(self, side: int, source: str, table: pa.Table, ticks: Array | None) -> None:
-        if self._gate is None or ticks is None:
-            raise AssertionError("event-time order without a gate")
-        late = self._gate.push(side, source, table, ticks)
-        if late.any():
-            self._counts.late += int(late.sum())
-            self._late.add(_SIDES[side], source, "late", table.filter(pa.array(late)))
-
-    def _through_gate(self, everything: bool) -> list[pa.Table]:
-        if self._gate is None:
-            raise AssertionError("event-time order without a gate")
-        with self._counts.step("order"):
-            ready = self._gate.release(everything)
-        tables, ticks = ready.tables, ready.ticks
-        if self.spec.self_join:
-            tables, ticks = (tables[0], tables[0]), (ticks[0], ticks[0])
-        return self._operator.process(Ordered(tables, ticks, ready.is_right), None)
-
-    def _pass_horizons(
-        self, tables: list[pa.Table], ticks: list[Array | None], is_right: Array, source: str
-    ) -> tuple[tuple[int, int] | None, Array]:
-        """In arrival order: set late tuples aside; returns the horizons of both sides and what is left."""
-        sides = (LEFT,) if self.spec.self_join else (LEFT, RIGHT)
-        for side in sides:
-            horizon, side_ticks = self._horizons[side], ticks[side]
-            if horizon is None or side_ticks is None:
-                continue
-            late = horizon.late(side_ticks)
-            if late.any():
-                self._counts.late += int(late.sum())
-                tables[side], ticks[side], is_right = self._set_aside(
-                    side, source, "late", tables[side], side_ticks, is_right, late
-                )
-        bounds = [-(1 << 63) if h is None else h.bound for h in self._horizons]
-        if self.spec.self_join and self._horizons[LEFT] is not None:
-            bounds = [bounds[LEFT], bounds[LEFT]]
-        return (bounds[0], bounds[1]), is_right
-
-    def _gate_for(self, call: str) -> tuple[EventTimeGate, BoundSpec]:
+    def _gated(self, call: str) -> Intake:
         self._check_open()
         if self.spec.order != "event_time":
             raise StateError(f"{call}() is for order='event_time'")
-        bound = self._require_bound()
-        if self._gate is None:
-            raise AssertionError("event-time order without a gate")
-        return self._gate, bound
+        if self._bound is None:
+            raise StateError(
+                f"{call}() needs the schemas of both sides: push both sides first, or give left_schema= and "
+                "right_schema= to open"
+            )
+        return self._intake
 
     def _side_indexes(self, side: str | None) -> list[int]:
         if side is None:
-            return [LEFT] if self.spec.self_join else [LEFT, RIGHT]
-        if side not in _SIDES:
+            return list(self._intake.sides)
+        if side not in SIDES:
             raise InputError(f"side={side!r}: it is 'left' or 'right'")
-        return [_SIDES.index(side)]
-
-    def _require_bound(self) -> BoundSpec:
-        if self._bound is None:
-            raise StateError(
-                "the schemas of both sides are not known yet: push both sides first, or give "
-                "left_schema= and right_schema= to open"
-            )
-        return self._bound
+        return [SIDES.index(side)]
 
     def _joined(self, results: list[pa.Table]) -> pa.Table:
         if self._bound is None:
@@ -392,22 +279,12 @@ class Join:
         return pa.concat_tables([self._bound.schema.empty_table(), *(t for t in results if t.num_rows)])
 
 
-def bound_time_type(bound: BoundSpec, side: int) -> pa.DataType:
-    """The type of a side's time column."""
-    if bound.time is None:
-        raise AssertionError("no time column")
-    schema, name = ((bound.left_schema, bound.time.left), (bound.right_schema, bound.time.right))[side]
-    return schema.field(name).type
-
-
-def _check_sources(
-    spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _check_sources(spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None) -> Sources:
     if sources is None:
         return (), ()
     if spec.order != "event_time":
         raise SpecError("sources= is for order='event_time'")
-    unknown = set(sources) - set(_SIDES)
+    unknown = set(sources) - set(SIDES)
     if unknown:
         raise SpecError(f"sources= takes 'left' and 'right', not {', '.join(sorted(unknown))}")
     return tuple(sources.get("left", ())), tuple(sources.get("right", ()))

@@ -57,9 +57,7 @@ def ids(result: pa.Table) -> list[IdPair]:
 
 def run_arrival(case: Case, algorithm: str, workers: int = 1) -> list[IdPair]:
     """Push the case's events in their order, cut where the case says."""
-    with open(
-        case.spec, algorithm, workers, left_schema=case.schemas[0], right_schema=case.schemas[1]
-    ) as join:
+    with open(case.spec, algorithm, workers, left_schema=case.schemas[0], right_schema=case.schemas[1]) as join:
         found = []
         for begin, end in pairwise((0, *case.cuts, len(case.events))):
             found += ids(_push(join, case, case.events[begin:end]))
@@ -81,9 +79,7 @@ def run_event_time(
     queues: dict[tuple[bool, str], list[oracle.Event]] = {}
     for event in case.events:
         queues.setdefault((event.right, event.source), []).append(event)
-    sources = {
-        side: sorted(name for right, name in queues if right == (side == "right")) for side in ("left", "right")
-    }
+    sources = {side: sorted(name for right, name in queues if right == (side == "right")) for side in ("left", "right")}
     with open(
         case.spec, algorithm, workers,
         left_schema=case.schemas[0], right_schema=case.schemas[1], sources=sources,

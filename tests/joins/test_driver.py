@@ -1,0 +1,338 @@
+"""`open` and `Join` as users meet them: pushes, errors that change nothing, late rows, metrics, threads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.windows.clock import GRACE
+
+SPEC = sj.JoinSpec(on=sj.Band("x", "a", 1), window=sj.CountWindow(3))
+
+
+def left(*xs: int | None) -> pa.Table:
+    return pa.table({"x": pa.array(xs, pa.int64())})
+
+
+def right(*xs: int | None) -> pa.Table:
+    return pa.table({"a": pa.array(xs, pa.int64())})
+
+
+def pairs(result: pa.Table) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in result.to_pylist()]
+
+
+def test_left_comes_before_right_and_rows_come_in_order() -> None:
+    with sj.open(SPEC) as join:
+        assert pairs(join.push(left(1, 5, 2), right(2, 9))) == [(1, 2), (2, 2)]
+        assert pairs(join.push(left=left(8))) == [(8, 9)]
+
+
+def test_interleave_says_otherwise() -> None:
+    with sj.open(SPEC) as join:
+        out = join.push(left(1, 1), right(1, 1), interleave=[False, True, True, False])
+        assert out.num_rows == 4
+    with sj.open(sj.JoinSpec(on=sj.Equi("x", "a"), window=sj.CountWindow(1))) as join:
+        assert join.push(left(1, 2), right(1, 2), interleave=[False, True, False, True]).num_rows == 2
+        assert join.push(left(7, 8), right(7, 8)).num_rows == 1
+
+
+@pytest.mark.parametrize("make", [lambda t: t.to_batches()[0], lambda t: t], ids=["batch", "table"])
+def test_inputs_of_several_kinds(make: object) -> None:
+    with sj.open(SPEC) as join:
+        assert join.push(make(left(1)), make(right(1))).num_rows == 1  # type: ignore[operator]
+
+
+def test_dictionary_columns_are_decoded() -> None:
+    keys = pa.array(["a", "b", "a"]).dictionary_encode()
+    with sj.open(sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(9))) as join:
+        out = join.push(pa.table({"k": keys}), pa.table({"k": pa.array(["b", "a"]).dictionary_encode()}))
+    assert out.schema.types == [pa.string(), pa.string()]
+    assert pairs(out) == [("b", "b"), ("a", "a"), ("a", "a")]
+
+
+def test_one_side_alone_waits_for_the_schema_of_the_other() -> None:
+    join = sj.open(SPEC)
+    assert join.schema is None
+    assert join.push(left=left(1)).num_rows == 0
+    assert join.push(left=left(2)).num_rows == 0
+    assert "chosen when the schemas" in join.explain()
+    assert join.metrics()["waiting"] == 2
+    assert pairs(join.push(right=right(2))) == [(1, 2), (2, 2)]
+    assert join.schema is not None
+    assert join.schema.names == ["x", "a"]
+    assert join.close().num_rows == 0
+
+
+def test_schemas_can_be_given_first() -> None:
+    with sj.open(SPEC, left_schema=left().schema, right_schema=right().schema) as join:
+        assert join.push(left=left(1)).schema.names == ["x", "a"]
+    with pytest.raises(sj.SchemaError, match="no column 'x'"):
+        sj.open(SPEC, left_schema=right().schema, right_schema=right().schema)
+
+
+@pytest.mark.parametrize(
+    ("push", "error", "says"),
+    [
+        ({}, sj.InputError, "needs left=, right= or both"),
+        ({"left": [1, 2]}, sj.InputError, "pyarrow Table"),
+        ({"left": pa.table({"x": pa.array(["a"])})}, sj.InputError, "x is string instead of int64"),
+        ({"left": pa.table({"y": [1]})}, sj.InputError, "missing x; unexpected y"),
+        ({"left": left(1), "right": right(1), "interleave": [True, True]}, sj.InputError, "2 right tuples of 2"),
+        ({"left": left(1), "interleave": [1]}, sj.InputError, "booleans"),
+        ({"left": left(1), "interleave": [False, False]}, sj.InputError, "one value for each tuple"),
+        ({"left": left(1), "source": "s"}, sj.InputError, "order='event_time'"),
+    ],
+)
+def test_a_bad_push_changes_nothing(push: dict[str, object], error: type[Exception], says: str) -> None:
+    with sj.open(SPEC) as join:
+        join.push(left(1), right())
+        before = {k: v for k, v in join.metrics().items() if "seconds" not in k}
+        with pytest.raises(error, match=says):
+            join.push(**push)  # type: ignore[arg-type]
+        assert {k: v for k, v in join.metrics().items() if "seconds" not in k} == before
+        assert join.push(right=right(1)).num_rows == 1
+
+
+def test_a_schema_that_does_not_fit_can_be_pushed_again_mended() -> None:
+    join = sj.open(SPEC)
+    join.push(left=left(1))
+    with pytest.raises(sj.SchemaError, match="right side has no column 'a'"):
+        join.push(right=pa.table({"b": [1]}))
+    assert join.push(right=right(1)).num_rows == 1
+    join.close()
+
+
+def test_columns_may_come_in_any_order() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(5))
+    with sj.open(spec) as join:
+        join.push(pa.table({"k": [1], "v": [2]}), pa.table({"k": [9]}))
+        assert pairs(join.push(pa.table({"v": [7], "k": [9]}))) == [(9, 7, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"algorithm": "magic"}, "is not known; it is one of auto"),
+        ({"workers": 0}, "number of threads"),
+        ({"workers": "two"}, "number of threads"),
+        ({"sources": {"left": ["a"]}}, "order='event_time'"),
+    ],
+)
+def test_open_is_checked(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(sj.SpecError, match=says):
+        sj.open(SPEC, **arguments)  # type: ignore[arg-type]
+
+
+def test_open_takes_a_spec() -> None:
+    with pytest.raises(sj.SpecError, match="JoinSpec"):
+        sj.open("x = y")  # type: ignore[arg-type]
+
+
+def test_sweep_refuses_a_theta_alone() -> None:
+    spec = sj.JoinSpec(on=sj.Theta("l.x < r.a"), window=sj.CountWindow(3))
+    with pytest.raises(sj.NotSupportedError, match="nested_loop"):
+        sj.open(spec, algorithm="sweep", left_schema=left().schema, right_schema=right().schema)
+
+
+def test_a_closed_join_says_so() -> None:
+    join = sj.open(SPEC)
+    join.push(left(1), right(1))
+    join.close()
+    assert join.close().num_rows == 0
+    with pytest.raises(sj.StateError, match="closed"):
+        join.push(left(1))
+    assert join.metrics()["results"] == 1
+
+
+def test_explain_says_which_algorithm_and_why() -> None:
+    with sj.open(SPEC, left_schema=left().schema, right_schema=right().schema) as join:
+        assert "nested_loop: both windows hold 3 tuples" in join.explain()
+    wide = sj.JoinSpec(on=sj.Band("x", "a", 1) & sj.Theta("l.x <> r.a"), window=sj.CountWindow(10_000))
+    with sj.open(wide, left_schema=left().schema, right_schema=right().schema) as join:
+        text = join.explain()
+    assert "sweep: tuples are looked up by |l.x - r.a| <= 1 in sorted runs" in text
+    assert "then tests  l.x <> r.a" in text
+    theta = sj.JoinSpec(on=sj.Theta("l.x < r.a"), window=sj.CountWindow(10_000))
+    with sj.open(theta, left_schema=left().schema, right_schema=right().schema) as join:
+        assert "no key or band" in join.explain()
+
+
+def test_metrics_count_what_happened() -> None:
+    with sj.open(SPEC, algorithm="sweep") as join:
+        join.push(left(1, 2, 3, 4, 5), right(4, None))
+        figures = join.metrics()
+    assert (figures["tuples_left"], figures["tuples_right"], figures["results"]) == (5, 2, 3)
+    assert figures["expired"] == 2
+    assert figures["window_left"] == 3
+    assert figures["bytes"] > 0
+    assert set(figures["seconds"]) == {"order", "encode", "store", "pair", "gather", "expire"}
+
+
+TIMED = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t", order="event_time")
+
+
+def timed(*rows: tuple[int, int | None]) -> pa.Table:
+    return pa.table({"k": pa.array([k for k, _ in rows], pa.int64()), "t": pa.array([t for _, t in rows], pa.int64())})
+
+
+def test_event_time_holds_tuples_until_they_are_ready() -> None:
+    with sj.open(TIMED) as join:
+        assert join.push(left=timed((1, 5))).num_rows == 0
+        assert join.push(right=timed((1, 4), (1, 9))).num_rows == 1
+        assert join.metrics()["waiting"] == 1
+        assert join.advance(20, side="left").num_rows == 1
+        assert join.metrics()["waiting"] == 0
+
+
+def test_a_late_tuple_is_counted_and_can_be_read_once() -> None:
+    with sj.open(TIMED) as join:
+        join.push(left=timed((1, 5), (1, 3), (1, None)), right=timed((2, 5)))
+        figures = join.metrics()
+        assert (figures["late"], figures["rejected"]) == (1, 1)
+        late = join.late()
+        assert late.to_pylist() == [
+            {"side": "left", "source": "", "reason": "no usable time",
+             "k_left": 1, "t_left": None, "k_right": None, "t_right": None},
+            {"side": "left", "source": "", "reason": "late",
+             "k_left": 1, "t_left": 3, "k_right": None, "t_right": None},
+        ]  # fmt: skip
+        assert join.late().num_rows == 0
+
+
+def test_lateness_lets_a_source_be_out_of_order() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t", order="event_time", lateness=3)
+    with sj.open(spec) as join:
+        join.push(left=timed((1, 5), (2, 3), (3, 1)), right=timed((2, 9)))
+        assert join.metrics()["late"] == 1
+        rest = join.close()
+    assert rest["t_left"].to_pylist() == [3]
+
+
+def test_a_source_that_finished_holds_nobody_and_can_send_no_more() -> None:
+    with sj.open(TIMED, sources={"left": ["a", "b"], "right": ["q"]}) as join:
+        assert join.push(left=timed((1, 1)), source="a").num_rows == 0
+        join.push(right=timed((1, 2)), source="q")
+        assert join.finish("b", side="left").num_rows == 0
+        assert join.push(left=timed((9, 7)), source="a").num_rows == 1
+        with pytest.raises(sj.InputError, match="was finished"):
+            join.push(left=timed((1, 8)), source="b")
+
+
+def test_a_source_that_appears_behind_the_gate_is_late() -> None:
+    with sj.open(TIMED) as join:
+        join.push(left=timed((1, 50)), right=timed((1, 50)))
+        join.push(left=timed((1, 10)), source="newcomer")
+        assert join.metrics()["late"] == 1
+
+
+def test_gate_calls_are_for_event_time() -> None:
+    with sj.open(SPEC) as join:
+        for call in (lambda: join.advance(1), join.finish):
+            with pytest.raises(sj.StateError, match="event_time"):
+                call()
+    with sj.open(TIMED) as join:
+        with pytest.raises(sj.StateError, match="schemas of both sides"):
+            join.advance(1)
+        join.push(timed((1, 1)), timed((1, 1)))
+        with pytest.raises(sj.InputError, match="'left' or 'right'"):
+            join.advance(1, side="up")
+        with pytest.raises(sj.InputError, match="give such a time"):
+            join.advance("noon")
+
+
+def test_result_time_is_the_later_of_the_two() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow("1 s"), time=("a", "b"), order="event_time")
+    at = dt.datetime(2024, 1, 1, 12)
+    l = pa.table({"k": [1], "a": pa.array([at], pa.timestamp("ms"))})
+    r = pa.table({"k": [1], "b": pa.array([at + dt.timedelta(microseconds=5)], pa.timestamp("us"))})
+    join = sj.open(spec)
+    join.push(l, r)
+    out = join.close()
+    assert out.schema.field("ts").type == pa.timestamp("us")
+    assert out["ts"].to_pylist() == [at + dt.timedelta(microseconds=5)]
+
+
+def test_in_arrival_order_disorder_within_the_grace_is_exact() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t")
+    with sj.open(spec) as join:
+        join.push(timed((1, 100)), timed())
+        assert join.push(right=timed((1, 500), (1, 3))).num_rows == 1
+        assert join.metrics()["late"] == 0
+
+
+def test_in_arrival_order_state_is_bounded_and_stragglers_are_late() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t")
+    n = 8 * GRACE
+    table = pa.table({"k": np.arange(n), "t": np.arange(n)})
+    with sj.open(spec) as join:
+        assert join.push(table, table).num_rows == n
+        assert join.metrics()["window_left"] <= 2 * GRACE + 20
+        join.push(left=timed((5, 5)))
+        assert join.metrics()["late"] == 1
+
+
+@pytest.mark.parametrize("cut", [1, 100, GRACE, 3 * GRACE + 1])
+def test_what_is_late_does_not_depend_on_the_cut(cut: int) -> None:
+    rng = np.random.default_rng(7)
+    n = 5 * GRACE
+    ticks = np.arange(n) - rng.integers(0, 3, n) * rng.integers(0, 2 * GRACE, n)
+    cut = max(cut, 7)
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(50), time="t")
+    table = pa.table({"k": rng.integers(0, n, n), "t": ticks})
+    with sj.open(spec) as join:
+        join.push(table, table)
+        wanted = (join.metrics()["late"], join.metrics()["results"])
+    assert wanted[0] > 0
+    with sj.open(spec) as join:
+        rows = 0
+        for at in range(0, n, n // (n // cut)):
+            rows += join.push(left=table.slice(at, n // (n // cut))).num_rows
+        rows += join.push(right=table).num_rows
+        assert (join.metrics()["late"], rows) == wanted
+
+
+def test_several_joins_run_in_one_process() -> None:
+    joins = [sj.open(SPEC, workers=2) for _ in range(3)]
+    for i, join in enumerate(joins):
+        assert join.push(left(i), right(i)).num_rows == 1
+    for join in joins:
+        join.close()
+
+
+def test_threads_may_share_a_join() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("x", "a"), window=sj.CountWindow(1_000_000))
+    join = sj.open(spec, left_schema=left().schema, right_schema=right().schema)
+    found: list[int] = []
+
+    def feed(side: str) -> None:
+        for i in range(200):
+            found.append(join.push(**{side: left(i) if side == "left" else right(i)}).num_rows)  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=feed, args=(side,)) for side in ("left", "right", "left", "right")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    join.close()
+    assert sum(found) == 4 * 200
+
+
+def test_a_failing_worker_reaches_the_caller() -> None:
+    from streamjoin.joins.workers import Workers
+
+    def step(part: int) -> int:
+        if part == 2:
+            raise ValueError("part 2")
+        return part
+
+    workers = Workers(3)
+    with pytest.raises(ValueError, match="part 2"):
+        workers.map(step, [0, 1, 2])
+    assert workers.map(step, [0, 1]) == [0, 1]
+    workers.close()

@@ -1,0 +1,104 @@
+"""Fitting specs to schemas: what goes together, what does not, and how the output is named."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.model.binding import bind
+
+COUNT = sj.CountWindow(5)
+
+
+def bound(on: sj.Equi, left: dict[str, pa.DataType], right: dict[str, pa.DataType], **rest: object):  # type: ignore[no-untyped-def]
+    spec = sj.JoinSpec(**{"on": on, "window": COUNT, **rest})  # type: ignore[arg-type]
+    return bind(spec, pa.schema(list(left.items())), pa.schema(list(right.items())))
+
+
+TS = pa.timestamp("us")
+UTC = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("on", "left", "right", "says"),
+    [
+        (sj.Equi("a"), {"b": pa.int64()}, {"a": pa.int64()}, "left side has no column 'a'"),
+        (sj.Equi("price"), {"price": pa.int64()}, {"prices": pa.int64()}, "did you mean 'prices'"),
+        (sj.Equi("a"), {}, {"a": pa.int64()}, "no columns"),
+        (sj.Equi("a"), {"a": pa.int64()}, {"a": pa.string()}, "don't compare"),
+        (sj.Equi("a"), {"a": pa.string()}, {"a": pa.binary()}, "don't compare"),
+        (sj.Equi("a"), {"a": pa.list_(pa.int64())}, {"a": pa.list_(pa.int64())}, "don't compare"),
+        (sj.Equi("a"), {"a": TS}, {"a": UTC}, "time zone"),
+        (sj.Equi("a"), {"a": TS}, {"a": pa.int64()}, "don't compare"),
+        (sj.Band("a", "a", 1), {"a": pa.string()}, {"a": pa.string()}, "needs numbers or times"),
+        (sj.Band("a", "a", 1), {"a": pa.bool_()}, {"a": pa.bool_()}, "don't compare"),
+        (sj.Band("a", "a", 1), {"a": TS}, {"a": TS}, "as a duration"),
+        (sj.Band("a", "a", "1 s"), {"a": pa.int64()}, {"a": pa.int64()}, "between timestamps or dates"),
+        (sj.Band("a", "a", 2**63), {"a": pa.int64()}, {"a": pa.int64()}, "whole type"),
+        (sj.Theta("l.a < r.zz"), {"a": pa.int64()}, {"a": pa.int64()}, "zz"),
+        (sj.Theta("l.a < r.a"), {"a": pa.int64()}, {"a": pa.string()}, "(?i)compare"),
+    ],
+)
+def test_what_does_not_fit(on: sj.Equi, left: dict[str, pa.DataType], right: dict[str, pa.DataType], says: str) -> None:
+    with pytest.raises(sj.SchemaError, match=says):
+        bound(on, left, right)
+
+
+@pytest.mark.parametrize(
+    ("rest", "left", "right", "says"),
+    [
+        ({"time": "t", "window": sj.TimeWindow("1 s")}, {"t": pa.int64()}, {"t": pa.int64()}, "whole number"),
+        ({"time": "t", "window": sj.TimeWindow(1)}, {"t": TS}, {"t": TS}, "a duration"),
+        ({"time": "t"}, {"t": pa.float64()}, {"t": pa.float64()}, "timestamp, a date or an integer"),
+        ({"time": "t"}, {"t": pa.int64()}, {"t": TS}, "one kind on both sides"),
+        ({"time": "t"}, {"t": UTC}, {"t": TS}, "time zone"),
+        ({"time": ("t", "u")}, {"t": TS}, {"t": TS}, "right side has no column 'u'"),
+        ({"time": "t", "order": "event_time", "lateness": 5}, {"t": TS}, {"t": TS}, "lateness"),
+    ],
+)
+def test_times_that_do_not_fit(
+    rest: dict[str, object], left: dict[str, pa.DataType], right: dict[str, pa.DataType], says: str
+) -> None:
+    with pytest.raises(sj.SchemaError, match=says):
+        bound(sj.Equi("a"), {"a": pa.int64(), **left}, {"a": pa.int64(), **right}, **rest)
+
+
+def test_output_columns_are_left_then_right_with_suffixes_and_time_last() -> None:
+    schema = bound(
+        sj.Equi("k"),
+        {"k": pa.int64(), "ts": TS, "px": pa.float64()},
+        {"k": pa.int64(), "t": pa.timestamp("ns"), "bid": pa.float64()},
+        time=("ts", "t"),
+    ).schema
+    assert schema.names == ["k_left", "ts_left", "px", "k_right", "t", "bid", "ts"]
+    assert schema.field("ts").type == pa.timestamp("ns")
+
+
+def test_without_a_time_there_is_no_result_time() -> None:
+    assert bound(sj.Equi("k"), {"k": pa.int64(), "ts": TS}, {"k": pa.int64()}).schema.names == [
+        "k_left",
+        "ts",
+        "k_right",
+    ]
+
+
+def test_names_that_would_clash_are_refused() -> None:
+    with pytest.raises(sj.SchemaError, match="k_left"):
+        bound(sj.Equi("k"), {"k": pa.int64(), "k_left": pa.int64()}, {"k": pa.int64()})
+
+
+def test_a_key_with_a_band_make_one_index_word() -> None:
+    plan = bound(
+        sj.Band("px", "px", 1.0) & sj.Equi("sym") & sj.Theta("l.q < r.q"),
+        {"px": pa.float64(), "sym": pa.string(), "q": pa.int64()},
+        {"px": pa.float64(), "sym": pa.string(), "q": pa.int64()},
+    )
+    assert [str(t.term) for t in plan.index] == ["l.sym = r.sym", "|l.px - r.px| <= 1.0"]
+    assert [str(t.term) for t in plan.terms] == ["|l.px - r.px| <= 1.0"]
+    assert plan.residual is not None
+    assert not plan.index_decides
+
+
+def test_a_single_numeric_band_is_decided_by_the_index() -> None:
+    assert bound(sj.Band("a", "a", 3), {"a": pa.int32()}, {"a": pa.int64()}).index_decides

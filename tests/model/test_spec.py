@@ -1,0 +1,133 @@
+"""Specs and predicates reject what can't be, and say what to write instead."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+
+import streamjoin as sj
+from streamjoin.model import durations
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("15 minutes", 900 * 10**9),
+        ("1h 30m", 5400 * 10**9),
+        ("1 hour, 30 min and 2 s", 5402 * 10**9),
+        ("1.5 h", 5400 * 10**9),
+        ("250ms", 250 * 10**6),
+        ("0.5us", 500),
+        ("7 ns", 7),
+        ("2 weeks", 14 * 86400 * 10**9),
+        (dt.timedelta(milliseconds=3), 3_000_000),
+        (dt.timedelta(days=-1, seconds=5), (-86400 + 5) * 10**9),
+    ],
+)
+def test_durations(text: str | dt.timedelta, ns: int) -> None:
+    assert durations.nanoseconds(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "   ", "5", "minutes", "5 parsecs", "5 s x", "-3 s", "0.5 ns", "1e3 s"])
+def test_what_is_not_a_duration(text: str) -> None:
+    with pytest.raises(sj.SpecError, match="duration"):
+        durations.nanoseconds(text)
+
+
+def test_a_duration_is_described_in_its_largest_unit() -> None:
+    assert [durations.describe(n * 10**9) for n in (0, 60, 90, 7200, 86400)] == ["0 ns", "1 min", "90 s", "2 h", "1 d"]
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "3", True, None, 2**41])
+def test_count_windows_are_checked(n: object) -> None:
+    with pytest.raises(sj.SpecError, match="CountWindow"):
+        sj.CountWindow(n)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [-1, "soon", 1.5, None, True, dt.timedelta(seconds=-1)])
+def test_time_windows_are_checked(length: object) -> None:
+    with pytest.raises(sj.SpecError):
+        sj.TimeWindow(length)  # type: ignore[arg-type]
+
+
+def test_windows_compare_and_print() -> None:
+    assert sj.TimeWindow("60 s") == sj.TimeWindow("1 minute") == sj.TimeWindow(dt.timedelta(minutes=1))
+    assert sj.TimeWindow(5) != sj.TimeWindow("5 ns")
+    assert repr(sj.TimeWindow("60 s")) == "TimeWindow('1 min')"
+    assert str(sj.CountWindow(100_000)) == "100,000 tuples"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: sj.Band("a", "b"), "one distance, or below= and/or above="),
+        (lambda: sj.Band("a", "b", 1, below=2), "not both"),
+        (lambda: sj.Band("a", "b", -1), "negative"),
+        (lambda: sj.Band("a", "b", below=-1), "below -1 is negative"),
+        (lambda: sj.Band("a", "b", math.nan), "not finite"),
+        (lambda: sj.Band("a", "b", math.inf), "use Theta"),
+        (lambda: sj.Band("a", "b", "5 lightyears"), "not a duration"),
+        (lambda: sj.Band("a", "b", True), "must be a number"),
+        (lambda: sj.Band("a", "b", 0, strict=True), "matches nothing"),
+        (lambda: sj.Band("a", "b", below="1 s", above=5), "both be durations or both numbers"),
+        (lambda: sj.Band("", "b", 1), "left column"),
+        (lambda: sj.Equi(3), "left column"),  # type: ignore[arg-type]
+        (lambda: sj.Theta(3), "SQL condition"),  # type: ignore[arg-type]
+        (lambda: sj.Equi("a") & "b", "use Equi, Band or Theta"),
+    ],
+)
+def test_predicates_are_checked(make: object, says: str) -> None:
+    with pytest.raises(sj.SpecError, match=says):
+        make()  # type: ignore[operator]
+
+
+def test_predicates_print_as_people_write_them() -> None:
+    on = sj.Equi("sym") & sj.Band("px", "bid", 0.5) & sj.Band("ts", "ts", below="5 s") & sj.Theta("l.q < r.q")
+    assert str(on) == ("l.sym = r.sym and |l.px - r.bid| <= 0.5 and -0 ns <= l.ts - r.ts <= 5 s and (l.q < r.q)")
+    assert sj.Equi("a") == sj.Equi("a", "a")
+    assert len((sj.Equi("a") & (sj.Equi("b") & sj.Equi("c"))).terms()) == 3
+
+
+EQUI = sj.Equi("a")
+COUNT = sj.CountWindow(5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"on": "a = b"}, "on= takes"),
+        ({"window": 5}, "window= takes"),
+        ({"window": (COUNT, 5)}, "window= takes"),
+        ({"window": (COUNT, COUNT, COUNT)}, "window= takes"),
+        ({"window": sj.TimeWindow(5)}, "needs a time column"),
+        ({"order": "event_time"}, "needs a time column"),
+        ({"order": "random"}, "'arrival' or 'event_time'"),
+        ({"how": "outer"}, "one of inner"),
+        ({"how": "left"}, "not there yet"),
+        ({"time": 5}, "time= takes"),
+        ({"time": ("a",)}, "time= takes"),
+        ({"time": ("a", "b", "c")}, "time= takes"),
+        ({"time": ""}, "time= takes"),
+        ({"lateness": "5 s"}, "lateness= needs a time column"),
+        ({"lateness": -5, "time": "t"}, "negative"),
+        ({"lateness": 1.5, "time": "t"}, "duration"),
+    ],
+)
+def test_specs_are_checked(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(sj.SpecError, match=says):
+        sj.JoinSpec(**{"on": EQUI, "window": COUNT, **arguments})  # type: ignore[arg-type]
+
+
+def test_other_hows_are_named_as_missing() -> None:
+    with pytest.raises(sj.NotSupportedError):
+        sj.JoinSpec(on=EQUI, window=COUNT, how="anti")
+
+
+def test_specs_are_frozen_and_comparable() -> None:
+    spec = sj.JoinSpec(on=EQUI, window=COUNT)
+    assert spec == sj.JoinSpec(on=sj.Equi("a"), window=sj.CountWindow(5))
+    assert hash(spec) == hash(sj.JoinSpec(on=EQUI, window=COUNT))
+    with pytest.raises(AttributeError):
+        spec.how = "left"  # type: ignore[misc]

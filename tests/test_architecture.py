@@ -1,0 +1,107 @@
+"""The shape of the package: imports point one way, the public list is complete, files stay readable."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import streamjoin
+
+PACKAGE = Path(streamjoin.__file__).parent
+LAYERS = ("model", "kernels", "windows", "indexes", "gate", "joins", "testing", "spark", "cli")
+# A library, and the only places that may import it.
+CONFINED = {
+    "numba": ("kernels",),
+    "llvmlite": ("kernels",),
+    "pyspark": ("spark",),
+    "py4j": ("spark",),
+    "sqlglot": ("model",),
+    "typer": ("cli",),
+    "hypothesis": ("testing",),
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    layer = layer_of(path)
+    if layer not in LAYERS:
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "streamjoin" and len(parts) > 1 and parts[1] in LAYERS:
+            assert LAYERS.index(parts[1]) <= LAYERS.index(layer), f"{layer} must not import {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_libraries_stay_in_their_layer(path: Path) -> None:
+    for name in imports(path):
+        allowed = CONFINED.get(name.split(".")[0])
+        assert allowed is None or layer_of(path) in allowed, f"{name} belongs in {allowed}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_every_module_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
+    assert len(text.splitlines()) <= 400, "over 400 lines: would two names explain more than one?"
+
+
+def test_every_layer_is_listed() -> None:
+    private = {"__init__", "__main__", "_lazy", "_version"}
+    assert {layer_of(path) for path in modules()} - private <= set(LAYERS)
+
+
+def test_the_oracle_imports_no_engine_code() -> None:
+    assert not [name for name in imports(PACKAGE / "testing" / "oracle.py") if name.startswith("streamjoin")]
+
+
+def test_the_public_list_is_sorted_and_complete() -> None:
+    listed = streamjoin.__all__
+    assert listed == sorted(listed)
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported - {"__getattr__"} == set(listed)
+    for name in listed:
+        assert hasattr(streamjoin, name)
+
+
+def test_every_public_error_is_in_the_tree() -> None:
+    from streamjoin.model import errors
+
+    tree = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert tree <= set(streamjoin.__all__)
+    assert errors.__doc__ is not None
+    for name in tree:
+        assert name in errors.__doc__, f"{name} is not drawn"
+        assert issubclass(getattr(errors, name), errors.StreamJoinError)
+
+
+def test_an_unknown_submodule_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        streamjoin.nonsense  # noqa: B018
