@@ -1,0 +1,126 @@
+"""Where a join's log lies: under the checkpoint of the query that runs it, which is named after the join was built.
+
+`join` returns a DataFrame; the checkpoint comes later, with `writeStream`. Spark tells listeners of a query's start
+before its first batch and waits for them. That is when the checkpoint is known: the listener here puts the
+place of the log, and a number for this start, into the settings of the query's own session, which Spark hands to
+every task. What is wrong with the checkpoint travels the same way and is raised by the first task.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamjoin.model.errors import CheckpointError, NotSupportedError, StateError, StreamJoinError
+from streamjoin.spark.blueprint import TASK, Blueprint
+from streamjoin.spark.log import WindowLog, new_epoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DIRECTORY = "streamjoin"
+_SETTING = "spark.streamjoin.log."
+_TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
+
+_joins: dict[str, Blueprint] = {}
+_watched: dict[str, Any] = {}
+_lock = threading.Lock()
+
+
+def log_root(checkpoint: str | Path, name: str) -> Path:
+    """Where the log of the join called `name` lies."""
+    return local_path(str(checkpoint)) / DIRECTORY / name
+
+
+def local_path(location: str) -> Path:
+    """A checkpoint location as a path of this machine's file system."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
+    if scheme and scheme[1] != "file":
+        raise NotSupportedError(
+            f"the checkpoint {location} is on {scheme[1]}:, but the window log needs a directory that all of Spark's "
+            "machines see as a path, such as /shared/checkpoint or file:/shared/checkpoint"
+        )
+    path = location.removeprefix("file:") if scheme else location
+    return Path(re.sub("^/+", "/", path))
+
+
+def joins_in(plan: str) -> list[str]:
+    """The tokens of the joins in a plan that Spark printed."""
+    return list(dict.fromkeys(_TASKS.findall(plan)))
+
+
+def expect(spark: SparkSession, blueprint: Blueprint) -> None:
+    """Be told when a query with this join starts on `spark`."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Starts(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            _started(spark, str(event.id))
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+    session = spark._jsparkSession.sessionUUID()
+    with _lock:
+        _joins[blueprint.token] = blueprint
+        if session not in _watched:
+            _watched[session] = Starts()
+            spark.streams.addListener(_watched[session])
+
+
+def _started(spark: SparkSession, query_id: str) -> None:
+    query = spark._jsparkSession.streams().get(query_id).streamingQuery()
+    tokens = [token for token in joins_in(query.analyzedPlan().toString()) if token in _joins]
+    if not tokens:
+        return
+    names = [_joins[token].name for token in tokens]
+    checkpoint = query.resolvedCheckpointRoot()
+    settings = query.sparkSessionForStream().conf()
+    for token in tokens:
+        settings.set(_SETTING + token, json.dumps(_place(checkpoint, _joins[token], names)))
+
+
+def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str, Any]:
+    name = blueprint.name
+    try:
+        if names.count(name) > 1:
+            raise StateError(
+                f"this query holds {names.count(name)} joins called {name!r}, whose state would get mixed up: give "
+                "each a name of its own with join(..., name='...')"
+            )
+        root = log_root(checkpoint, name)
+        return {"root": str(root), "epoch": new_epoch(root, blueprint.description)}
+    except StreamJoinError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    except OSError as error:
+        return {"error": "CheckpointError", "message": f"no window log can be kept in {checkpoint}: {error}"}
+
+
+def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
+    """Within a task: the log of this join in the running query, and the batch's number."""
+    from pyspark import TaskContext
+
+    import streamjoin.model.errors as errors
+
+    context = TaskContext.get()
+    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+    place = context.getLocalProperty(_SETTING + blueprint.token) if context else None
+    if batch is None or place is None:
+        raise StateError(
+            "a join runs only inside a micro-batch of the streaming query that it was started in: not in continuous or "
+            "real-time mode, and within foreachBatch only on the thread that calls it"
+        )
+    found = json.loads(place)
+    if "error" in found:
+        kind = getattr(errors, found["error"], CheckpointError)
+        raise kind(found["message"])
+    return WindowLog(Path(found["root"]), found["epoch"], blueprint), int(batch)

@@ -1,0 +1,197 @@
+"""The window log: the state of a join as immutable files under the query's checkpoint, one version a batch.
+
+    join.json                            what the log belongs to
+    epochs/<n>                           one for each start of the query
+    versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
+    versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
+    late/<batch>.<epoch>.<range>.arrow   rows that were not joined
+
+A version is complete when all pieces of an epoch are there; of several complete ones the newest epoch counts. A
+batch that is run again after a restart writes pieces of a new epoch next to the old ones, so whatever a task of an
+earlier start still writes can't touch what a later one relies on. Only a version no restart can need is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.blueprint import FORMAT, Blueprint
+from streamjoin.spark.manifest import EMPTY, Manifest, assemble
+from streamjoin.spark.pieces import MappedPiece, atomic, damaged, read_footer, write_piece
+
+_PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
+_LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
+
+# Mapped pieces by log, shared by the tasks that one worker process runs after each other.
+_mapped: dict[str, dict[str, MappedPiece]] = {}
+
+
+class WindowLog:
+    """One join's log, as one start of its query sees it."""
+
+    def __init__(self, root: Path, epoch: int, blueprint: Blueprint) -> None:
+        self.root = root
+        self.epoch = epoch
+        self._blueprint = blueprint
+
+    def version(self, batch: int) -> Manifest:
+        """What the log was when `batch` was done."""
+        if batch < 0:
+            return EMPTY
+        epoch, names = self._complete(batch)
+        path = self._manifest(batch, epoch)
+        try:
+            return Manifest.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return self._assemble(batch, path, names)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise damaged(path, error) from error
+
+    def publish(
+        self,
+        batch: int,
+        partition: int,
+        sides: tuple[list[pa.RecordBatch], list[pa.RecordBatch]],
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Write the piece of one range; `facts` is what the manifest needs to know of it."""
+        of = self._blueprint.partitions
+        path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
+        footer = {
+            **facts,
+            "batch": batch,
+            "epoch": self.epoch,
+            "format": FORMAT,
+            "fingerprint": self._blueprint.fingerprint,
+        }
+        write_piece(path, sides, footer)
+
+    def piece(self, manifest: Manifest, file: str) -> MappedPiece:
+        """A file of `manifest`, mapped; pieces of other versions are let go."""
+        mapped = _mapped.setdefault(str(self.root), {})
+        if file not in mapped:
+            needed = manifest.files
+            for old in [name for name in mapped if name not in needed]:
+                del mapped[old]
+            mapped[file] = MappedPiece(self.root / "versions" / file)
+        return mapped[file]
+
+    def write_late(self, batch: int, partition: int, rows: pa.Table) -> None:
+        """Keep rows that were not joined."""
+        path = self.root / "late" / f"{batch:010}.{self.epoch:08}.{partition:05}.arrow"
+        if not path.exists():
+            with atomic(path) as file, pa.ipc.new_file(file, rows.schema) as writer:
+                writer.write_table(rows)
+
+    def prune(self, manifest: Manifest) -> None:
+        """Remove what neither `manifest` nor the version before it needs; later versions are left alone."""
+        needed = manifest.files | self.version(manifest.batch - 1).files
+        for directory in (self.root / "versions").iterdir():
+            if not directory.name.isdigit() or int(directory.name) >= manifest.batch - 1:
+                continue
+            for path in directory.iterdir():
+                if f"{directory.name}/{path.name}" not in needed:
+                    path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+    def _directory(self, batch: int) -> Path:
+        return self.root / "versions" / f"{batch:010}"
+
+    def _manifest(self, batch: int, epoch: int) -> Path:
+        return self._directory(batch) / f"{epoch:08}.manifest"
+
+    def _complete(self, batch: int) -> tuple[int, list[str]]:
+        """The newest epoch that finished `batch`, and the names of its pieces."""
+        found: dict[tuple[int, int], list[str]] = {}
+        directory = self._directory(batch)
+        for name in sorted(path.name for path in directory.iterdir()) if directory.is_dir() else ():
+            if match := _PIECE.fullmatch(name):
+                found.setdefault((int(match[1]), int(match[3])), []).append(name)
+        complete = [(epoch, names) for (epoch, of), names in found.items() if len(names) == of]
+        if not complete:
+            raise CheckpointError(
+                f"the window log in {self.root} does not hold batch {batch}, after which the query goes on: a part of "
+                "the checkpoint was removed, or it belongs to a query that ran without this join; "
+                "restore it from a copy, or start with a new checkpoint"
+            )
+        return max(complete)
+
+    def _assemble(self, batch: int, path: Path, names: list[str]) -> Manifest:
+        directory = self._directory(batch)
+        pieces = [(f"{directory.name}/{name}", read_footer(directory / name)) for name in names]
+        for file, footer in pieces:
+            if (footer.get("format"), footer.get("fingerprint")) != (FORMAT, self._blueprint.fingerprint):
+                raise CheckpointError(
+                    f"the file {directory.parent / file} belongs to another join or was written by another version of "
+                    "streamjoin; start with a new checkpoint"
+                )
+        base = self._base(batch, pieces[0][1]["base"])
+        manifest = assemble(base, pieces, self._blueprint.windows, self._blueprint.lateness)
+        with atomic(path) as file_:
+            file_.write(manifest.to_json())
+        return manifest
+
+    def _base(self, batch: int, epoch: int) -> Manifest:
+        if batch == 0:
+            return EMPTY
+        path = self._manifest(batch - 1, epoch)
+        try:
+            return Manifest.from_json(path.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise damaged(path, error) from error
+
+
+def new_epoch(root: Path, description: dict[str, str]) -> int:
+    """Begin another start of a query on the log in `root`: made if it is not there, refused if it is another join's."""
+    path = root / "join.json"
+    try:
+        known = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        known = description
+        with atomic(path) as file:
+            file.write(json.dumps(description, indent=2).encode())
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+    if known != description:
+        raise CheckpointError(_difference(root, known, description))
+    epochs = root / "epochs"
+    epochs.mkdir(exist_ok=True)
+    number = max((int(entry.name) for entry in epochs.iterdir()), default=0) + 1
+    with atomic(epochs / f"{number:08}"):
+        pass
+    return number
+
+
+def _difference(root: Path, known: Any, now: dict[str, str]) -> str:
+    if not isinstance(known, dict):
+        return f"{root / 'join.json'} does not describe a join; start with a new checkpoint"
+    changed = [
+        f"{key} was {known.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
+        for key in sorted({*known, *now})
+        if known.get(key) != now.get(key)
+    ]
+    return (
+        f"the checkpoint holds the state of another join ({root}): {'; '.join(changed)}. Go back to the join it was "
+        "made with, or start with a new checkpoint"
+    )
+
+
+def late_files(root: Path) -> list[tuple[int, Path]]:
+    """(batch, file) of the rows that were not joined, in the order of batches, from each batch's newest run."""
+    found: dict[int, tuple[int, list[Path]]] = {}
+    directory = root / "late"
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if match := _LATE.fullmatch(path.name):
+            batch, epoch = int(match[1]), int(match[2])
+            newest, files = found.get(batch, (epoch, []))
+            found[batch] = (epoch, [path]) if epoch > newest else (newest, [*files, path])
+    return [(batch, path) for batch, (_, files) in sorted(found.items()) for path in files]

@@ -1,0 +1,174 @@
+"""Manifests: what the log is at a version, as plain data.
+
+A manifest is a function of the one before it and of the footers of its version's pieces, and of nothing else:
+whoever assembles it gets the same bytes. It names every file it needs and the blocks in them, so a task
+opens only what overlaps its range.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.merging import Extent, MergePolicy, first_folded, horizons
+from streamjoin.spark.pieces import Block
+from streamjoin.spark.ranges import thinned
+
+SAMPLE = 256
+"""Words kept of each run's distribution."""
+
+Clocks = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class PieceRef:
+    """A piece of a run: its file, relative to the log, and the blocks of both sides."""
+
+    file: str
+    blocks: tuple[tuple[Block, ...], tuple[Block, ...]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sorted run: the pieces of all ranges of the version that wrote it."""
+
+    batch: int
+    extents: tuple[Extent, Extent]
+    sample: tuple[tuple[int, int], ...]
+    pieces: tuple[PieceRef, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version: its runs, oldest first, and where each side's time stands.
+
+    `clocks` are the largest ticks of each side so far, `fresh` the rows of the newest batch, `late` the rows that
+    were not joined, by side and reason, since the beginning.
+    """
+
+    batch: int
+    epoch: int
+    clocks: Clocks
+    fresh: int
+    late: Mapping[str, int]
+    runs: tuple[Run, ...]
+
+    @property
+    def files(self) -> set[str]:
+        """Every piece file that this version needs."""
+        return {piece.file for run in self.runs for piece in run.pieces}
+
+    @property
+    def samples(self) -> list[tuple[int, int]]:
+        """The distribution of all stored words."""
+        return [entry for run in self.runs for entry in run.sample]
+
+    def kept(self, windows: tuple[int, int], lateness: int, policy: MergePolicy) -> int:
+        """How many of the runs, from the oldest, the next version keeps; the others are folded into its own."""
+        extents = [run.extents for run in self.runs]
+        return first_folded(extents, horizons(self.clocks, windows, lateness), self.fresh, policy)
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        body = {
+            "batch": self.batch,
+            "epoch": self.epoch,
+            "clocks": self.clocks,
+            "fresh": self.fresh,
+            "late": dict(self.late),
+            "runs": [
+                {
+                    "batch": run.batch,
+                    "extents": [[e.rows, e.oldest, e.newest] for e in run.extents],
+                    "sample": run.sample,
+                    "pieces": [
+                        {"file": p.file, "blocks": [[b.packed() for b in side] for side in p.blocks]}
+                        for p in run.pieces
+                    ],
+                }
+                for run in self.runs
+            ],
+        }
+        return json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """Read back what `to_json` wrote; ValueError, KeyError or TypeError if it is something else."""
+        body = json.loads(text)
+        left, right = body["clocks"]
+        runs = tuple(_run(run["batch"], run["extents"], run["sample"], run["pieces"]) for run in body["runs"])
+        return cls(body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs)
+
+
+EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
+"""Before the first batch."""
+
+
+def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> Run:
+    left, right = (Extent(*extent) for extent in extents)
+    return Run(
+        batch,
+        (left, right),
+        tuple((word, rows) for word, rows in sample),
+        tuple(PieceRef(p["file"], (_blocks(p["blocks"][0]), _blocks(p["blocks"][1]))) for p in pieces),
+    )
+
+
+def _blocks(packed: Any) -> tuple[Block, ...]:
+    return tuple(Block(*block) for block in packed)
+
+
+def assemble(
+    base: Manifest,
+    pieces: Sequence[tuple[str, Mapping[str, Any]]],
+    windows: tuple[int, int],
+    lateness: int,
+) -> Manifest:
+    """The version after `base` out of its pieces: (file, footer), in the order of their ranges."""
+    footers = [footer for _, footer in pieces]
+    batch, epoch = footers[0]["batch"], footers[0]["epoch"]
+    clocks = _clocks(base, footers)
+    folded = set(footers[0]["folded"])
+    if any(set(footer["folded"]) != folded or footer["batch"] != batch for footer in footers):
+        raise CheckpointError(f"the pieces of version {batch} of the window log disagree; start with a new checkpoint")
+    horizon = horizons(clocks, windows, lateness)
+    kept = [
+        run
+        for run in base.runs
+        if run.batch not in folded
+        and any(e.rows and e.newest >= bound for e, bound in zip(run.extents, horizon, strict=True))
+    ]
+    late = dict(base.late)
+    for footer in footers:
+        for reason, rows in footer["late"].items():
+            late[reason] = late.get(reason, 0) + rows
+    new = Run(
+        batch,
+        (_extent(footers, 0), _extent(footers, 1)),
+        tuple(thinned([(w, n) for footer in footers for w, n in footer["sample"]], SAMPLE)),
+        tuple(
+            PieceRef(file, (_blocks(footer["blocks"][0]), _blocks(footer["blocks"][1])))
+            for file, footer in pieces
+            if any(footer["blocks"])
+        ),
+    )
+    runs = (*kept, new) if new.pieces else tuple(kept)
+    return Manifest(batch, epoch, clocks, sum(f["fresh"] for f in footers), late, runs)
+
+
+def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:
+    left, right = (
+        max((c for c in (base.clocks[side], *(f["clocks"][side] for f in footers)) if c is not None), default=None)
+        for side in (0, 1)
+    )
+    return left, right
+
+
+def _extent(footers: Sequence[Mapping[str, Any]], side: int) -> Extent:
+    extents = [Extent(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
+    if not extents:
+        return Extent(0, 0, 0)
+    return Extent(sum(e.rows for e in extents), min(e.oldest for e in extents), max(e.newest for e in extents))

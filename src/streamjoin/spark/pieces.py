@@ -1,0 +1,152 @@
+"""Piece files: one range's share of one version of the log, written once, mapped by whoever needs a slice.
+
+A file is the magic word, the record batches of both sides (Arrow IPC, not compressed, each aligned so that it
+can be used where it is mapped), and a footer: JSON, its length and checksum, the magic again. A file is seen
+whole or not at all, and never changes: the first to publish a name wins, as all who try hold the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.model.errors import CheckpointError
+
+MAGIC = b"SJPIECE\n"
+_ALIGNMENT = 64
+_TAIL = struct.Struct("<qI8s")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a record batch lies in its file, the words it spans, and its checksum."""
+
+    offset: int
+    length: int
+    rows: int
+    first: int
+    last: int
+    checksum: int
+
+    def packed(self) -> list[int]:
+        """As JSON has it."""
+        return [self.offset, self.length, self.rows, self.first, self.last, self.checksum]
+
+
+def write_piece(
+    path: Path, sides: tuple[Iterable[pa.RecordBatch], Iterable[pa.RecordBatch]], footer: Mapping[str, Any]
+) -> None:
+    """Publish a piece; the footer gets the blocks of both sides under "blocks".
+
+    The first column of every batch is its sorted words.
+    """
+    if path.exists():
+        return
+    with atomic(path) as file:
+        file.write(MAGIC)
+        blocks = [[_append(file, batch).packed() for batch in batches] for batches in sides]
+        text = json.dumps({**footer, "blocks": blocks}, separators=(",", ":"), sort_keys=True).encode()
+        file.write(text)
+        file.write(_TAIL.pack(len(text), zlib.crc32(text), MAGIC))
+
+
+def _append(file: Any, batch: pa.RecordBatch) -> Block:
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    offset = file.tell()
+    buffer = batch.serialize()
+    file.write(buffer)
+    words = batch.column(0)
+    return Block(offset, buffer.size, batch.num_rows, words[0].as_py(), words[-1].as_py(), zlib.crc32(buffer))
+
+
+class atomic:  # noqa: N801 - used as a statement, like open
+    """A file that appears under its name complete and on disk, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+    def __enter__(self) -> Any:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._draft.open("wb")
+        return self._file
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+                self._draft.rename(self._path)
+        finally:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
+
+
+def read_footer(path: Path) -> dict[str, Any]:
+    """The footer of a piece."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL.size))
+            length, checksum, magic = _TAIL.unpack(file.read(_TAIL.size))
+            if magic != MAGIC or not 0 <= length <= size - _TAIL.size - len(MAGIC):
+                raise ValueError
+            file.seek(size - _TAIL.size - length)
+            text = file.read(length)
+            if zlib.crc32(text) != checksum:
+                raise ValueError
+            footer: dict[str, Any] = json.loads(text)
+            return footer
+    except (OSError, ValueError, struct.error) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception | None = None) -> CheckpointError:
+    """The error for a file of the log that can't be read."""
+    what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged or not a piece of a window log"
+    return CheckpointError(
+        f"the file {path} of the window log {what}; restore the checkpoint from a copy, or start with a new one"
+    )
+
+
+class MappedPiece:
+    """A piece mapped into memory; its batches are checked when they are first used and then cost nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._batches: dict[int, pa.RecordBatch] = {}
+        try:
+            self._buffer = pa.memory_map(str(path)).read_buffer()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise damaged(path, error) from error
+
+    def batch(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows of a block, where they are mapped."""
+        found = self._batches.get(block.offset)
+        if found is None:
+            found = self._batches[block.offset] = self._read(block, schema)
+        return found
+
+    def _read(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+        if block.offset + block.length > self._buffer.size:
+            raise damaged(self._path)
+        body = self._buffer.slice(block.offset, block.length)
+        if zlib.crc32(body) != block.checksum:
+            raise damaged(self._path)
+        try:
+            batch = pa.ipc.read_record_batch(body, schema)
+        except pa.ArrowException as error:
+            raise damaged(self._path, error) from error
+        if batch.num_rows != block.rows:
+            raise damaged(self._path)
+        return batch
