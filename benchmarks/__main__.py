@@ -53,9 +53,7 @@ def _run(out: Console, options: argparse.Namespace, experiment: Experiment, comm
     total = planned(experiment, quick=options.quick, repeats=options.repeats)
     with report.progress(out, total) as step:
         rows = measure(experiment, seed=options.seed, quick=options.quick, repeats=options.repeats, step=step)
-    record = report.document(
-        options.experiment, experiment, rows, command, seed=options.seed, quick=options.quick
-    )
+    record = report.document(options.experiment, experiment, rows, command, seed=options.seed, quick=options.quick)
     out.print(report.table(experiment, rows))
     if experiment.claim is not None:
         out.print(f"The paper: {experiment.claim}", markup=False)
@@ -67,9 +65,7 @@ def _run(out: Console, options: argparse.Namespace, experiment: Experiment, comm
 def _print_list(out: Console, found: dict[str, Experiment | Unavailable]) -> None:
     out.print("Experiments:" if found else "There are no experiments here.")
     for name, experiment in found.items():
-        text = (
-            experiment.title if isinstance(experiment, Experiment) else f"can't run here: {experiment.reason}"
-        )
+        text = experiment.title if isinstance(experiment, Experiment) else f"can't run here: {experiment.reason}"
         out.print(f"  {name:<20} {text}", markup=False)
 
 
@@ -85,13 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="name the experiments and stop")
     parser.add_argument("--quick", action="store_true", help="a small grid, once: to see that it runs")
     parser.add_argument("--seed", type=int, default=0, help="of the workload (%(default)s)")
-    parser.add_argument(
-        "--repeats", type=_positive, help="runs of each cell, instead of the experiment's own number"
-    )
+    parser.add_argument("--repeats", type=_positive, help="runs of each cell, instead of the experiment's own number")
     parser.add_argument("--out", type=Path, default=OUT, help="where JSON and picture go (benchmarks/out)")
-    parser.add_argument(
-        "--keep", action="store_true", help="copy them to benchmarks/results, for the repository"
-    )
+    parser.add_argument("--keep", action="store_true", help="copy them to benchmarks/results, for the repository")
     parser.set_defaults(results=RESULTS)
     return parser
 

@@ -140,9 +140,7 @@ def describe(cell: Cell) -> str:
     >>> describe({"system": "sweep", "window": 1024})
     'system=sweep window=1,024'
     """
-    return " ".join(
-        f"{key}={value:,}" if isinstance(value, int) else f"{key}={value}" for key, value in cell.items()
-    )
+    return " ".join(f"{key}={value:,}" if isinstance(value, int) else f"{key}={value}" for key, value in cell.items())
 
 
 def human(value: float) -> str:

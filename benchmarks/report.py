@@ -72,9 +72,7 @@ def table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     return made
 
 
-def document(
-    name: str, experiment: Experiment, rows: Sequence[Row], command: str, **run: Any
-) -> dict[str, Any]:
+def document(name: str, experiment: Experiment, rows: Sequence[Row], command: str, **run: Any) -> dict[str, Any]:
     """All that is known of a run, as it goes into the JSON file."""
     return {
         "experiment": name,
@@ -113,9 +111,7 @@ def write(out_dir: Path, name: str, experiment: Experiment, record: dict[str, An
     return [data, picture] if picture is not None else [data]
 
 
-def plot_lines(
-    figure: Figure, rows: Sequence[Row], *, x: str, y: str, by: Sequence[str], ylabel: str
-) -> None:
+def plot_lines(figure: Figure, rows: Sequence[Row], *, x: str, y: str, by: Sequence[str], ylabel: str) -> None:
     """A line for each combination of the `by` columns, both axes logarithmic."""
     axes = figure.subplots()
     lines: dict[str, list[tuple[float, float]]] = {}

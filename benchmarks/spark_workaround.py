@@ -24,6 +24,19 @@ SCHEMA = "ts timestamp, key long, payload long"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+# Chosen by single runs on two cores that had other work, so only wide gaps count. Thousand rows/s with 200,000
+# tuples a side in the window, batches of 100,000 a side, match rate 2: HDFS-backed store 54-66; RocksDB 16, with a
+# changelog 23, with that and join state format 3 or 4, 7 and 12; format 1 does not start. Cells of 1, 2, 4, 8 and
+# 16 bands: 40, 46, 66, 48, 40. With 500,000 a side, 8 bands were ahead of 4 twice (18 to 16, 34 to 17): the two are
+# too close to call here, so a comparison runs both and takes the better.
+BEST_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": HDFS_PROVIDER,
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+}
+CELLS_IN_BANDS = (4, 8)
+BEST_MEMORY = "10g"
+"""The HDFS-backed store keeps the window in the heap, so it gets plenty; whether less would do is not measured."""
+
 
 def workaround(
     left_df: DataFrame, right_df: DataFrame, *, band: int, window_ms: int, cell: int, delay_ms: int = 0
@@ -115,9 +128,7 @@ def run_files(
     kept = {"spark.sql.streaming.numRecentProgressUpdates": "10000", **(settings or {})}
     with _settings(spark, kept):
         left, right = (
-            spark.readStream.schema(schema)
-            .option("maxFilesPerTrigger", files_per_batch)
-            .parquet(str(directory))
+            spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).parquet(str(directory))
             for directory in (left_dir, right_dir)
         )
         counted = build(left, right).observe("results", F.count(F.lit(1)).alias("rows"))
@@ -130,9 +141,7 @@ def run_files(
         batches = tuple(_batch(progress) for progress in query.recentProgress)
     run = FilesRun(batches, skip)
     if not run.steady:
-        raise ValueError(
-            f"{len(batches)} batches leave none to measure after skipping {skip}: write more files"
-        )
+        raise ValueError(f"{len(batches)} batches leave none to measure after skipping {skip}: write more files")
     return run
 
 
@@ -146,9 +155,7 @@ def _cells_touched(key: Column, band: int, cell: int) -> Column:
 
 
 def _batch(progress: Mapping[str, object]) -> Batch:
-    durations, observed, states = (
-        progress[key] for key in ("durationMs", "observedMetrics", "stateOperators")
-    )
+    durations, observed, states = (progress[key] for key in ("durationMs", "observedMetrics", "stateOperators"))
     assert isinstance(durations, Mapping) and isinstance(observed, Mapping) and isinstance(states, list)
     results = observed.get("results")
     return Batch(

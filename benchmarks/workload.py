@@ -39,9 +39,7 @@ class BandWorkload:
         if self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
         if not 0 <= self.match_rate <= self.window:
-            raise ValueError(
-                f"match rate must be between 0 and the window ({self.window}), not {self.match_rate}"
-            )
+            raise ValueError(f"match rate must be between 0 and the window ({self.window}), not {self.match_rate}")
 
     @property
     def band(self) -> int:

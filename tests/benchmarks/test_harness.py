@@ -183,9 +183,7 @@ def test_results_worth_keeping_are_copied(
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["toy.json", "toy.png"]
 
 
-def test_quick_runs_the_small_grid_once(
-    toys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quick_runs_the_small_grid_once(toys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["toy", "--quick", "--out", str(tmp_path)], toys) == 0
     rows = json.loads((tmp_path / "toy.json").read_text())["rows"]
     assert {row["window"] for row in rows} == {8} and {row["repeats"] for row in rows} == {1}

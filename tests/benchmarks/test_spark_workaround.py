@@ -30,8 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def plain_join(spark: SparkSession, left: Path, right: Path) -> list[tuple[int, int]]:
     """The batch join of the same files, as (left payload, right payload)."""
     left_df, right_df = (
-        spark.read.schema(SCHEMA).parquet(str(directory)).alias(name)
-        for directory, name in ((left, "l"), (right, "r"))
+        spark.read.schema(SCHEMA).parquet(str(directory)).alias(name) for directory, name in ((left, "l"), (right, "r"))
     )
     near = F.abs(F.col("l.key") - F.col("r.key")) <= WORKLOAD.band
     apart = F.unix_micros("l.ts") - F.unix_micros("r.ts")
@@ -49,9 +48,7 @@ def test_workaround_equals_a_batch_join(
     def build(left_df: DataFrame, right_df: DataFrame) -> DataFrame:
         return workaround(left_df, right_df, band=WORKLOAD.band, window_ms=WINDOW_MS, cell=cell)
 
-    streams = [
-        spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(path)) for path in files
-    ]
+    streams = [spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(path)) for path in files]
     query = (
         build(*streams)
         .writeStream.format("parquet")
@@ -67,15 +64,11 @@ def test_workaround_equals_a_batch_join(
     assert len(pairs) > ROWS, "the workload must join something"
 
 
-def test_runner_counts_every_row_and_pair(
-    spark: SparkSession, files: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_runner_counts_every_row_and_pair(spark: SparkSession, files: tuple[Path, Path], tmp_path: Path) -> None:
     shuffles = spark.conf.get("spark.sql.shuffle.partitions")
     run = run_files(
         spark,
-        lambda left, right: workaround(
-            left, right, band=WORKLOAD.band, window_ms=WINDOW_MS, cell=4 * WORKLOAD.band
-        ),
+        lambda left, right: workaround(left, right, band=WORKLOAD.band, window_ms=WINDOW_MS, cell=4 * WORKLOAD.band),
         *files,
         checkpoint=tmp_path / "checkpoint",
         skip=1,

@@ -22,16 +22,11 @@ def test_workload_band_gives_the_match_rate() -> None:
     workload = BandWorkload(window=1 << 12, match_rate=2, seed=1)
     keys = workload.table("right", 0, workload.window)["key"]
     probes = workload.keys("left", 0, 400)
-    met = [
-        pc.sum(pc.less_equal(pc.abs(pc.subtract(keys, int(key))), workload.band)).as_py() or 0
-        for key in probes
-    ]
+    met = [pc.sum(pc.less_equal(pc.abs(pc.subtract(keys, int(key))), workload.band)).as_py() or 0 for key in probes]
     assert 1.7 < sum(met) / len(met) < 2.3
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"window": 0}, {"window": 4, "match_rate": 5}, {"window": 4, "match_rate": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"window": 0}, {"window": 4, "match_rate": 5}, {"window": 4, "match_rate": -1}])
 def test_workload_refuses_what_cannot_be(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
         BandWorkload(**wrong)

@@ -69,9 +69,7 @@ def test_a_link_on_path_leads_to_the_home_behind_it(tmp_path: Path) -> None:
 def test_the_home_that_java_names_is_believed(tmp_path: Path) -> None:
     shim = tmp_path / "shims" / "java"
     shim.parent.mkdir()
-    shim.write_text(
-        "#!/bin/sh\necho '    java.home = /opt/a jdk/21' >&2\necho 'openjdk version \"21.0.1\"' >&2\n"
-    )
+    shim.write_text("#!/bin/sh\necho '    java.home = /opt/a jdk/21' >&2\necho 'openjdk version \"21.0.1\"' >&2\n")
     shim.chmod(0o755)
     assert find_java({"PATH": str(shim.parent)}).home == Path("/opt/a jdk/21")
 
@@ -154,15 +152,15 @@ def test_several_processes_at_once_share_one_wrapper(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "17.0.15")
     script = (
         "import sys; from pathlib import Path; from streamjoin.spark.java import Java, wrapped_home\n"
-        "sys.stdin.readline()\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
         f"print(wrapped_home(Java(Path({str(home)!r}), 17, 'PATH'), Path({str(tmp_path / 'cache')!r})))\n"
     )
     racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(6)
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
     ]
+    for racer in racers:
+        assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("go\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamjoin.model.errors import SetupError
-from streamjoin.spark import session as session_module
 from streamjoin.spark.daemon import preload
 from streamjoin.spark.session import ARROW_ROWS, DAEMON, defaults, session
+
+# The package may offer the function under the module's own name.
+session_module = importlib.import_module("streamjoin.spark.session")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +33,7 @@ print(spark.sparkContext._jvm.System.getProperty("java.home"))
 
 WORK = """
 workers = spark.sparkContext.parallelize(range(4), 2).map(lambda _: sorted(sys.modules)).collect()
-assert "pyarrow" in workers[0] and "streamjoin.spark.session" not in workers[0]
+assert "pyarrow" in workers[0] and "streamjoin.kernels.flags" in workers[0]
 
 import pyarrow, pyarrow.parquet
 os.mkdir("rows")
@@ -130,9 +133,7 @@ def test_existing_session_refuses_what_is_fixed_at_start(spark: SparkSession) ->
 
 
 @pytest.mark.spark
-def test_existing_session_without_the_daemon_is_told(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_session_without_the_daemon_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "_DAEMON", "spark.python.another.module")
     with pytest.warns(UserWarning, match="imports what they need anew") as caught:
         session()
