@@ -69,7 +69,7 @@ def ticks_per_ns() -> float:
 
 def column(values: npt.ArrayLike, length: int | None = None) -> I64:
     """One contiguous int64 column; a scalar is repeated."""
-    array = np.ascontiguousarray(values, dtype=np.int64)
+    array: I64 = np.asarray(values, dtype=np.int64, order="C")
     if array.ndim == 0 and length is not None:
         array = np.full(length, array)
     if array.ndim != 1 or (length is not None and array.size != length):
@@ -215,19 +215,22 @@ class Matches:
         self.__init__(2 * self.seq.size)  # type: ignore[misc]
 
 
-def push_task(left: Index, right: Index, columns: tuple[I64, ...], out: Matches) -> tuple[I64, I64]:
+def push_task(
+    left: Index, right: Index, columns: tuple[I64, ...], out: Matches, start: int = 0, stop: int | None = None
+) -> tuple[I64, I64]:
     """Process a task of tuples in arrival order; returns (tuple number, seq on the other side) of all matches.
 
     `columns` are ops, word, lo, hi, seq, min_seq and own_min, one value a tuple: what to do with it (ON_RIGHT, PROBES,
     INSERTS), its own word and seq, the interval and live bound it probes the other side with, and the bound its own
-    side expires to. Both indexes are of one kind; a self-join passes the same one twice. The arrays returned may
-    be views of `out`, good until the next call.
+    side expires to. The task is the tuples from `start` to `stop`: a caller with many small tasks cuts them from
+    one set of columns without slicing it. Both indexes are of one kind; a self-join passes the same one twice.
+    The arrays returned may be views of `out`, good until the next call.
     """
     done: list[tuple[I64, I64]] = []
-    start = 0
+    stop = columns[0].size if stop is None else stop
     task = type(left).task
     while True:
-        code, start, count = task(left.mem, right.mem, *columns, out.probe, out.seq, start)
+        code, start, count = task(left.mem, right.mem, *columns, out.probe, out.seq, start, stop)
         if code == DONE and not done:
             return out.probe[:count], out.seq[:count]
         if count:

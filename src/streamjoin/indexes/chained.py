@@ -92,11 +92,12 @@ class BChainIndex(Index):
     def maintain(self) -> None:
         """Archive the active sub-index, which is full; without a free link, double them all instead."""
         ticks = read_cycles() if self.mem[TIMED] else 0
-        if self.mem[CHAIN] == self.mem[LINKS] - 1:
-            self._double()
-        else:
-            self._archive()
-            self._start_active()
+        while self.mem[ACTIVE] == self.mem[SPAN]:
+            if self.mem[CHAIN] == self.mem[LINKS] - 1:
+                self._double()
+            else:
+                self._archive()
+                self._start_active()
         if self.mem[TIMED]:
             self.mem[TICKS + MERGE] += read_cycles() - ticks
 
@@ -145,7 +146,7 @@ class BChainIndex(Index):
 
     def check(self) -> None:
         """Test each sub-index and that their seqs do not overlap."""
-        youngest = self.min_seq - 1 - int(self.mem[SPAN])
+        youngest = -1
         demand(len(self) == self.mem[CHAIN] * self.mem[SPAN] + self.mem[ACTIVE], "the size is off")
         for (words, seqs), (tree, newest) in zip(self._archived(), self._rows(), strict=True):
             demand(seqs.max() == newest >= self.min_seq, "an expired sub-index is still there")
@@ -172,7 +173,7 @@ class IBChainIndex(BChainIndex):
         length: int = 2,
         fanout: int = btree.MOST_KEYS,
         leaf_size: int = 32,
-        immutable_fanout: int = 16,
+        immutable_fanout: int = 32,
     ) -> None:
         check_shape(leaf_size, immutable_fanout)
         self.leaf_size = leaf_size

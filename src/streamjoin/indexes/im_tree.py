@@ -42,7 +42,7 @@ class ImTreeIndex(Index):
         window: int | None = None,
         merge_ratio: float | None = None,
         leaf_size: int = 32,
-        fanout: int = 16,
+        fanout: int = 32,
         smallest_run: int = SMALLEST_RUN,
     ) -> None:
         if merge_ratio is not None and not 0 < merge_ratio <= 1:
@@ -74,7 +74,7 @@ class ImTreeIndex(Index):
         room = pages(stored + limit + self.leaf_size + css.LANES)
         self._sizes = {"separators": self._separator_words(room), **self._pending_words(room)}
         self._sizes |= {"T_S": 2 * room, "merge buffer": 2 * room}
-        nodes = self._node_count(limit)
+        nodes = self._node_count(limit, room)
         before = HEAD_WORDS + sum(self._sizes.values())
         self.mem = arena(before + nodes * btree.NODE)
         self._sizes["nodes"] = nodes * btree.NODE
@@ -96,7 +96,7 @@ class ImTreeIndex(Index):
     def _pending_words(self, room: int) -> dict[str, int]:  # noqa: ARG002
         return {}
 
-    def _node_count(self, limit: int) -> int:
+    def _node_count(self, limit: int, room: int) -> int:  # noqa: ARG002
         return nodes_for(limit, btree.MOST_KEYS)
 
     @property

@@ -23,7 +23,8 @@ from streamjoin.model.errors import SpecError
 
 WIDTHS = (8, 16, 32)
 _FIRST_NODES = 4 * pim.SPILL_NODES
-_TOLERATED_SPILLS = 1 / 16
+_SUBS_A_NODE = 8
+_TOLERATED_SPILLS = 1 / 6
 _HEADROOM = 1.75  # slots for each entry expected at the merge: one chunk in twenty overflows
 
 
@@ -40,7 +41,7 @@ class PimTreeIndex(ImTreeIndex):
         insertion_depth: int | None = None,
         width: int | None = None,
         leaf_size: int = 32,
-        fanout: int = 16,
+        fanout: int = 32,
         smallest_run: int = SMALLEST_RUN,
     ) -> None:
         if insertion_depth is not None and insertion_depth < 1:
@@ -73,16 +74,20 @@ class PimTreeIndex(ImTreeIndex):
     def _pending_words(self, room: int) -> dict[str, int]:
         return {"sub-indexes": pages((room // self.leaf_size + 1) * 2 * self.width)}
 
-    def _node_count(self, limit: int) -> int:  # noqa: ARG002
-        return _FIRST_NODES
+    def _node_count(self, limit: int, room: int) -> int:  # noqa: ARG002
+        return _FIRST_NODES + room // self.leaf_size // _SUBS_A_NODE
 
     def _fits(self, entries: int) -> bool:
         enough = self._pending_words(self._room)["sub-indexes"] <= self._sizes["sub-indexes"]
         return enough and super()._fits(entries)
 
     def maintain(self) -> None:
-        """Merge when T_I is full; add nodes when skew has spilled more sub-indexes than there are nodes for."""
-        if self.mem[PENDING] < self.mem[LIMIT]:
+        """Merge when T_I is full, or when skew has spilled it into more nodes than there are.
+
+        A drift that fills them early is better met by new ranges than by copying the arena; right after
+        a merge, new ranges would be the same, and there is nothing for it but to add nodes.
+        """
+        if 4 * self.mem[PENDING] < self.mem[LIMIT]:
             self._add_nodes()
         else:
             self.merge()

@@ -110,10 +110,11 @@ def _task(
     out_probe: I64,
     out_seq: I64,
     start: int,
+    stop: int,
 ) -> tuple[int, int, int]:
     n_out = 0
-    for begin in range(start, ops.size, BLOCK):
-        end = min(begin + BLOCK, ops.size)
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
         clock = now(left)
         for i in range(begin, end):
             if ops[i] & ON_RIGHT:
@@ -145,7 +146,7 @@ def _task(
             for j in range(n_out, found):
                 out_probe[j] = i
             n_out = found
-    return DONE, ops.size, n_out
+    return DONE, stop, n_out
 
 
 @kernel
