@@ -324,7 +324,7 @@ def test_threads_may_share_a_join() -> None:
 
 
 def test_a_failing_worker_reaches_the_caller() -> None:
-    from streamjoin.joins.workers import Workers
+    from streamjoin.windows.workers import Workers
 
     def step(part: int) -> int:
         if part == 2:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from streamjoin.joins.base import Algorithm
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.sweep import Sweep
-from streamjoin.joins.workers import Workers
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
+from streamjoin.windows.workers import Workers
 
 ALGORITHMS: dict[str, Callable[[BoundSpec, Workers], Algorithm]] = {
     NestedLoop.name: NestedLoop,

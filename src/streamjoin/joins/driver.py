@@ -21,11 +21,11 @@ from streamjoin.joins.intake import SIDES, Intake, Sources
 from streamjoin.joins.late import LateRows
 from streamjoin.joins.metrics import Counts
 from streamjoin.joins.operator import Operator
-from streamjoin.joins.workers import Workers
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import InputError, SpecError, StateError
 from streamjoin.model.spec import JoinSpec
+from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

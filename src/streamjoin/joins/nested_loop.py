@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
-from streamjoin.joins.workers import Workers, cuts
 from streamjoin.kernels.nested import every_pair, nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.encoding import TermWords
 from streamjoin.windows.store import Buffer
+from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

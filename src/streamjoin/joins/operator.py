@@ -17,13 +17,13 @@ from streamjoin.joins.auto import ALGORITHMS, Choice
 from streamjoin.joins.base import Chunk, Pairs, SidePart
 from streamjoin.joins.metrics import Counts
 from streamjoin.joins.refine import positions, refinement
-from streamjoin.joins.workers import Workers
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import RESULT_TIME, BoundSpec
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
 from streamjoin.windows.store import SideStore
+from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -180,11 +180,11 @@ class Operator:
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
             left, right = left[order], right[order]
 
-        def gather(column: Any) -> pa.Array:
-            side = 0 if column.side == "left" else 1
-            return self._payload[side].gather(column.source, left if side == 0 else right)
-
-        arrays = self._workers.spread(gather, self.bound.columns)
+        rows = {}
+        for side, seqs in (("left", left), ("right", right)):
+            names = [c.source for c in self.bound.columns if c.side == side]
+            rows[side] = self._payload[side == "right"].gather(names, seqs, self._workers)
+        arrays = [rows[c.side][c.source] for c in self.bound.columns]
         if self.bound.time is not None:
             arrays.append(self._result_time(arrays))
         return pa.Table.from_arrays(arrays, schema=self.bound.schema)

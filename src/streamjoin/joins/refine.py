@@ -13,8 +13,12 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.windows.store import SideStore
+from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+# Refinement runs inside a worker already.
+_ALONE = Workers(1)
 
 
 def refinement(
@@ -64,8 +68,9 @@ def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
 
 
 def _holds(expression: Expression, payload: tuple[SideStore, SideStore], left: Array, right: Array) -> Array:
-    columns = {}
-    for column in expression.columns:
-        store, seqs = (payload[0], left) if column.qualifier == "l" else (payload[1], right)
-        columns[column] = from_arrow(store.gather(column.name, seqs))
-    return truth(evaluate(expression, columns), (left.size,))
+    values = {}
+    for qualifier, store, seqs in (("l", payload[0], left), ("r", payload[1], right)):
+        wanted = [column for column in expression.columns if column.qualifier == qualifier]
+        rows = store.gather([column.name for column in wanted], seqs, _ALONE)
+        values.update({column: from_arrow(rows[column.name]) for column in wanted})
+    return truth(evaluate(expression, values), (left.size,))

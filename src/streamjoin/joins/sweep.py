@@ -13,10 +13,10 @@ import numpy as np
 
 from streamjoin.indexes.sorted_runs import Run, SortedRuns
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
-from streamjoin.joins.workers import Workers, cuts
 from streamjoin.kernels.sorting import sort_entries
-from streamjoin.kernels.sweep import order_pairs, sweep_batch, sweep_run
+from streamjoin.kernels.sweep import count_before, order_pairs, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -75,7 +75,7 @@ class Sweep:
         self._left.add(left.words, left.seqs, left.newest)
         self._right.add(right.words, right.seqs, right.newest)
         self._settle()
-        return _ordered(found, chunk.n)
+        return self._ordered(found, chunk.n)
 
     def _over_run(self, side: _Probes, part: tuple[int, int], run: Run, buffer: PairBuffer) -> None:
         cursor = np.array([part[0], 0, -1], np.int64)
@@ -111,6 +111,21 @@ class Sweep:
                 else:
                     runs.replace_merged(*(np.concatenate(column) for column in zip(*merged, strict=True)))
 
+    def _ordered(self, found: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
+        """Put the workers' pairs into result order; each worker orders a range of probes."""
+        pieces = [[piece for part in found for piece in part[i]] for i in (0, 1)]
+        probes, seqs = (p[0] if len(p) == 1 else np.concatenate([np.empty(0, np.int64), *p]) for p in pieces)
+        ranges = cuts(n_probes, max(1, min(self._workers.n, probes.size // _LEAST_PART)))
+        places = [*count_before(probes, np.array([begin for begin, _ in ranges])).tolist(), probes.size]
+        out_probe, out_seq = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
+
+        def order(part: int) -> None:
+            at = slice(places[part], places[part + 1])
+            order_pairs(probes, seqs, *ranges[part], out_probe[at], out_seq[at])
+
+        self._workers.map(order, range(len(ranges)))
+        return Pairs(out_probe, out_seq)
+
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
         self._left.forget(left_min)
@@ -129,15 +144,3 @@ class Sweep:
     def nbytes(self) -> int:
         """The memory of both sides' runs."""
         return self._left.nbytes + self._right.nbytes
-
-
-def _ordered(found: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
-    probes = [piece for part in found for piece in part[0]]
-    seqs = [piece for part in found for piece in part[1]]
-    if not probes:
-        nothing = np.empty(0, np.int64)
-        return Pairs(nothing, nothing)
-    one = len(probes) == 1
-    return Pairs(
-        *order_pairs(probes[0] if one else np.concatenate(probes), seqs[0] if one else np.concatenate(seqs), n_probes)
-    )

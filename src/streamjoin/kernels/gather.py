@@ -19,6 +19,23 @@ def gather(source: Array, places: Array, base: int, out: Array, begin: int, end:
 
 
 @kernel
+def gather_rows(source: Array, places: Array, base: int, out: Array, begin: int, end: int) -> None:
+    """out[c, i] = source[places[i] - base, c] for i from begin to end.
+
+    Two columns at a time: both come from one cache line, and an inner loop over columns would cost more than it.
+    """
+    columns = source.shape[1]
+    for c in range(0, columns - 1, 2):
+        for i in range(begin, end):
+            row = places[i] - base
+            out[c, i] = source[row, c]
+            out[c + 1, i] = source[row, c + 1]
+    if columns % 2:
+        for i in range(begin, end):
+            out[columns - 1, i] = source[places[i] - base, columns - 1]
+
+
+@kernel
 def sides_of_pairs(probes: Array, seqs: Array, is_right: Array, own_seq: Array, left: Array, right: Array) -> None:
     """Split (probe, seq) pairs into the left and the right tuple's position."""
     for i in range(probes.size):

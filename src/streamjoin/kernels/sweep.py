@@ -155,35 +155,51 @@ def sweep_batch(
 
 
 @kernel
-def order_pairs(probes: Array, seqs: Array, n_probes: int) -> tuple[Array, Array]:
-    """The pairs by probe, then by seq: a counting sort by probe, then each small group by itself."""
-    n = probes.size
-    place = np.zeros(n_probes + 1, np.int64)
-    for i in range(n):
-        place[probes[i] + 1] += 1
+def count_before(probes: Array, bounds: Array) -> Array:
+    """How many pairs belong to a probe before each bound."""
+    counts = np.zeros(bounds.size, np.int64)
+    for b in range(bounds.size):
+        bound = bounds[b]
+        n = 0
+        for i in range(probes.size):
+            n += probes[i] < bound
+        counts[b] = n
+    return counts
+
+
+@kernel
+def order_pairs(probes: Array, seqs: Array, begin: int, end: int, out_probe: Array, out_seq: Array) -> None:
+    """Fill the outputs with the pairs of probes begin to end, by probe, then by seq.
+
+    A counting sort by probe, then each small group by itself. Ranges of probes can be ordered side by side.
+    """
+    n_probes = end - begin
+    place = np.zeros(n_probes + 1, np.int32)
+    for i in range(probes.size):
+        p = probes[i] - begin
+        if 0 <= p < n_probes:
+            place[p + 1] += 1
     for p in range(n_probes):
         place[p + 1] += place[p]
-    out_probe = np.empty(n, np.int64)
-    out_seq = np.empty(n, np.int64)
-    for i in range(n):
-        p = probes[i]
-        at = place[p]
-        place[p] = at + 1
-        out_seq[at] = seqs[i]
-    begin = 0
+    for i in range(probes.size):
+        p = probes[i] - begin
+        if 0 <= p < n_probes:
+            at = place[p]
+            place[p] = at + 1
+            out_seq[at] = seqs[i]
+    first = 0
     for p in range(n_probes):
-        end = place[p]
-        for i in range(begin, end):
-            out_probe[i] = p
-        if end - begin > _INSERTION:
-            out_seq[begin:end].sort()
+        last = place[p]
+        for i in range(first, last):
+            out_probe[i] = begin + p
+        if last - first > _INSERTION:
+            out_seq[first:last].sort()
         else:
-            for i in range(begin + 1, end):
+            for i in range(first + 1, last):
                 s = out_seq[i]
                 j = i - 1
-                while j >= begin and out_seq[j] > s:
+                while j >= first and out_seq[j] > s:
                     out_seq[j + 1] = out_seq[j]
                     j -= 1
                 out_seq[j + 1] = s
-        begin = end
-    return out_probe, out_seq
+        first = last

@@ -1,7 +1,8 @@
 """A side's live tuples, column by column, addressed by their position in the stream.
 
 Tuples are appended at the end and forgotten at the front, so position p lies at p - base in every column.
-Columns of 1, 2, 4 or 8 bytes are plain arrays; the rest (strings, decimals, lists, ...) stay Arrow.
+Columns of 8 bytes lie together row by row, narrower ones in arrays of their own; the rest (strings, decimals,
+lists, ...) stay Arrow.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.gather import gather
+from streamjoin.kernels.gather import gather, gather_rows
 from streamjoin.windows.encoding import fixed_width, flat
+from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _LEAST_CAPACITY = 1024
+# Gathering fewer rows than this in a second thread costs more than it does.
+_LEAST_PART = 8192
 
 
 class Buffer:
     """A growing array that forgets from the front: each value is moved a constant number of times."""
 
-    def __init__(self, dtype: Any) -> None:
-        self._data: Array = np.empty(0, dtype)
+    def __init__(self, dtype: Any, *row: int) -> None:
+        self._data: Array = np.empty((0, *row), dtype)
         self._begin = 0
         self._end = 0
 
@@ -42,18 +46,22 @@ class Buffer:
 
     def append(self, values: Array) -> None:
         """Add `values` at the end."""
-        n = len(values)
-        if self._end + n > self._data.size:
+        self.room_for(len(values))[...] = values
+
+    def room_for(self, n: int) -> Array:
+        """Add `n` values that the caller fills in."""
+        if self._end + n > len(self._data):
             held = len(self)
-            if held + n > self._data.size // 2:
-                grown = np.empty(max(_LEAST_CAPACITY, 2 * (held + n)), self._data.dtype)
+            if held + n > len(self._data) // 2:
+                grown = np.empty((max(_LEAST_CAPACITY, 2 * (held + n)), *self._data.shape[1:]), self._data.dtype)
+                grown[:held] = self.values
+                self._data = grown
             else:
-                grown = self._data
-            # Within one array the live part lies in the upper half and moves to the lower: no overlap.
-            grown[:held] = self.values if grown is not self._data else self.values.copy()
-            self._data, self._begin, self._end = grown, 0, held
-        self._data[self._end : self._end + n] = values
+                # What is held lies in the upper half and moves to the lower: no overlap.
+                self._data[:held] = self.values
+            self._begin, self._end = 0, held
         self._end += n
+        return self._data[self._end - n : self._end]
 
     def forget(self, n: int) -> None:
         """Drop the oldest `n`."""
@@ -78,7 +86,7 @@ class Column(Protocol):
 
 
 class FixedColumn:
-    """Values of 1, 2, 4 or 8 bytes, with a validity array from the first NULL on."""
+    """Values of 1, 2 or 4 bytes, with a validity array from the first NULL on."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -107,17 +115,70 @@ class FixedColumn:
         source = self._values.values
         data = pa.allocate_buffer(n * source.itemsize)
         gather(source, places, base, np.frombuffer(data, source.dtype), 0, n)
-        bitmap = None
-        if self._valid is not None:
-            valid = np.empty(n, np.uint8)
-            gather(self._valid.values, places, base, valid, 0, n)
-            bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        bitmap = None if self._valid is None else _bitmap(self._valid, places, base)
         return pa.Array.from_buffers(self._type, n, [bitmap, data])
 
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
         return self._values.nbytes + (self._valid.nbytes if self._valid is not None else 0)
+
+
+class WideRows:
+    """The 8-byte columns of a side together, a row after another: gathering a row touches one cache line."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.names = [f.name for f in schema if _is_fixed(f.type) and f.type.bit_width == 64]
+        self._types = [schema.field(name).type for name in self.names]
+        self._rows = Buffer(np.uint64, len(self.names))
+        self._valid: dict[str, Buffer] = {}
+
+    def append(self, table: pa.Table, n: int) -> None:
+        """Add the rows of `table`."""
+        held = len(self._rows)
+        rows = self._rows.room_for(n)
+        for i, name in enumerate(self.names):
+            array = flat(table.column(name))
+            rows[:, i] = fixed_width(array).view(np.uint64)
+            if array.null_count and name not in self._valid:
+                self._valid[name] = Buffer(np.uint8)
+                self._valid[name].append(np.ones(held, np.uint8))
+            if name in self._valid:
+                self._valid[name].append(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
+
+    def forget(self, n: int) -> None:
+        """Drop the oldest `n`."""
+        for buffer in (self._rows, *self._valid.values()):
+            buffer.forget(n)
+
+    def start(self, n: int) -> tuple[pa.Buffer, Array]:
+        """Memory for `n` gathered rows: column after column."""
+        data = pa.allocate_buffer(8 * n * len(self.names))
+        return data, np.frombuffer(data, np.uint64).reshape(len(self.names), n)
+
+    def gather(self, places: Array, base: int, out: Array, begin: int, end: int) -> None:
+        """Fill rows begin to end of the output; ranges can be filled side by side."""
+        gather_rows(self._rows.values, places, base, out, begin, end)
+
+    def finish(self, data: pa.Buffer, places: Array, base: int) -> dict[str, pa.Array]:
+        """The gathered rows as Arrow columns over the same memory."""
+        n = places.size
+        columns = {}
+        for i, (name, type_) in enumerate(zip(self.names, self._types, strict=True)):
+            bitmap = _bitmap(self._valid[name], places, base) if name in self._valid else None
+            columns[name] = pa.Array.from_buffers(type_, n, [bitmap, data.slice(8 * n * i, 8 * n)])
+        return columns
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+        return self._rows.nbytes + sum(buffer.nbytes for buffer in self._valid.values())
+
+
+def _bitmap(valid: Buffer, places: Array, base: int) -> pa.Buffer:
+    chosen = np.empty(places.size, np.uint8)
+    gather(valid.values, places, base, chosen, 0, places.size)
+    return pa.py_buffer(np.packbits(chosen, bitorder="little"))
 
 
 class ArrowColumn:
@@ -155,9 +216,9 @@ class ArrowColumn:
         return sum(int(chunk.get_total_buffer_size()) for chunk in self._chunks)
 
 
-def _column(type_: pa.DataType) -> Column:
+def _is_fixed(type_: pa.DataType) -> bool:
     primitive = pa.types.is_primitive(type_) and not pa.types.is_boolean(type_)
-    return FixedColumn(type_) if primitive and type_.bit_width in (8, 16, 32, 64) else ArrowColumn(type_)
+    return bool(primitive and type_.bit_width in (8, 16, 32, 64))
 
 
 class SideStore:
@@ -169,10 +230,16 @@ class SideStore:
         self.count = 0
         self.words = [Buffer(np.int64) for _ in range(n_terms)]
         self.ticks = Buffer(np.int64) if timed else None
-        self._columns = {name: _column(schema.field(name).type) for name in schema.names}
+        self._wide = WideRows(schema)
+        self._columns: dict[str, Column] = {
+            f.name: FixedColumn(f.type) if _is_fixed(f.type) else ArrowColumn(f.type)
+            for f in schema
+            if f.name not in self._wide.names
+        }
 
     def append(self, table: pa.Table, words: list[Array], ticks: Array | None, n: int) -> None:
         """Add `n` tuples in stream order."""
+        self._wide.append(table, n)
         for name, column in self._columns.items():
             column.append(flat(table.column(name)))
         for buffer, values in zip(self.words, words, strict=True):
@@ -186,6 +253,7 @@ class SideStore:
         n = min(min_seq, self.count) - self.base
         if n <= 0:
             return 0
+        self._wide.forget(n)
         for column in self._columns.values():
             column.forget(n)
         for buffer in (*self.words, *([self.ticks] if self.ticks is not None else [])):
@@ -193,12 +261,20 @@ class SideStore:
         self.base += n
         return n
 
-    def gather(self, name: str, seqs: Array) -> pa.Array:
-        """The values of one column at stream positions `seqs`."""
-        return self._columns[name].gather(seqs, self.base)
+    def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
+        """The values of the named columns at stream positions `seqs`."""
+        gathered: dict[str, pa.Array] = {}
+        if any(name in self._wide.names for name in names):
+            data, out = self._wide.start(seqs.size)
+            parts = cuts(seqs.size, max(1, min(workers.n, seqs.size // _LEAST_PART)))
+            workers.map(lambda part: self._wide.gather(seqs, self.base, out, *part), parts)
+            gathered = self._wide.finish(data, seqs, self.base)
+        others = [name for name in names if name in self._columns]
+        arrays = workers.spread(lambda name: self._columns[name].gather(seqs, self.base), others)
+        return {**gathered, **dict(zip(others, arrays, strict=True))}
 
     @property
     def nbytes(self) -> int:
         """The memory all of it holds."""
         buffers = (*self.words, *([self.ticks] if self.ticks is not None else []))
-        return sum(c.nbytes for c in self._columns.values()) + sum(b.nbytes for b in buffers)
+        return self._wide.nbytes + sum(c.nbytes for c in self._columns.values()) + sum(b.nbytes for b in buffers)
