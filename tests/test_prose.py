@@ -1,0 +1,68 @@
+"""What the documents say is run: the README's example, its commands, and every doctest."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import streamjoin
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"(<!-- no-run[^>]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def test_the_readme_example_prints_what_it_says() -> None:
+    blocks = BLOCK.findall(README)
+    programs = [code for skipped, language, code in blocks if language == "python" and not skipped]
+    outputs = [code for _, language, code in blocks if language == "text"]
+    assert len(programs) == 1
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(programs[0], "README.md", "exec"), {"__name__": "readme"})
+    assert printed.getvalue() == outputs[0]
+    assert sum(1 for line in programs[0].splitlines() if line.strip()) <= 10
+
+
+def test_the_readme_commands_are_targets() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    commands = set(re.findall(r"make ([a-z]+)", README))
+    assert {"demo", "test", "bench", "help"} <= commands
+    for target in commands:
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), f"make {target} is not listed by make help"
+
+
+def test_ci_runs_the_readme_test_command() -> None:
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"
+
+
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda p: p.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(streamjoin.__path__, "streamjoin.")
+    return sorted(m.name for m in found if not m.name.endswith("__main__"))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_doctests(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+def test_every_dependency_has_its_sentence() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    named = set(re.findall(r'"([a-z0-9-]+)[><=]', project.split("[project.scripts]")[0]))
+    told = (ROOT / "docs" / "dependencies.md").read_text()
+    assert not [name for name in named - {"hatchling"} if name not in told]
