@@ -61,7 +61,7 @@ def _extreme(better: np.ufunc) -> Callable[[Values, Values], Values]:
         if second.valid is not None:
             takes = takes & second.valid
         if first.valid is not None:
-            takes = takes | (~first.valid if second.valid is None else ~first.valid & second.valid)
+            takes = takes | ~first.valid
         return choose(takes, second, first)
 
     return pick
