@@ -16,7 +16,9 @@ RELAXED = settings(
 
 
 def test_every_algorithm_is_checked() -> None:
-    assert set(auto.names()) >= {"auto", "nested_loop", "sweep"}
+    requests = auto.requests()
+    assert {request.algorithm for request in requests} == set(auto.names())
+    assert {"btree", "b_chain", "ib_chain", "im_tree", "pim_tree", "hashed", "scan"} <= {r.index for r in requests}
 
 
 @RELAXED

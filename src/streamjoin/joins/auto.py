@@ -6,23 +6,49 @@ or where the windows are so small that scanning them is cheaper than sorting the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from streamjoin.indexes.registry import INDEXES
 from streamjoin.joins.base import Algorithm
+from streamjoin.joins.indexed import Indexed, check_index
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.sweep import Sweep
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
 from streamjoin.windows.workers import Workers
 
-ALGORITHMS: dict[str, Callable[[BoundSpec, Workers], Algorithm]] = {
-    NestedLoop.name: NestedLoop,
-    Sweep.name: Sweep,
-}
-_NEEDS_INDEX = frozenset({Sweep.name})
+ALGORITHMS = (Indexed.name, NestedLoop.name, Sweep.name)
+_NEEDS_WORD = frozenset({Sweep.name, Indexed.name})
+DEFAULT_INDEX = "pim_tree"
 # Scanning this many tuples in vector registers takes less time than sorting and merging one.
 _SMALL_WINDOW = 256
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    algorithm: str = "auto"
+    index: str | None = None
+    index_options: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in names():
+            raise SpecError(f"algorithm={self.algorithm!r} is not known; it is one of {', '.join(names())}")
+        if self.index is not None and self.index not in INDEXES:
+            raise SpecError(f"index={self.index!r} is not known; it is one of {', '.join(sorted(INDEXES))}")
+        if (self.index is not None or self.index_options) and self.algorithm != Indexed.name:
+            raise SpecError(f"index= goes with algorithm='indexed', not with {self.algorithm!r}")
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} over {self.index}" if self.index else self.algorithm
+
+
+def requests() -> tuple[Request, ...]:
+    """Every algorithm over every index it can run over: what tests and the warm-up go through."""
+    able = [name for name, index in INDEXES.items() if index.capabilities.incremental]
+    return (Request(), *(Request(Indexed.name, name) for name in able), Request(NestedLoop.name), Request(Sweep.name))
 
 
 @dataclass(frozen=True)
@@ -31,27 +57,28 @@ class Choice:
 
     name: str
     reason: str
+    index: str | None = None
+    index_options: Mapping[str, float] = field(default_factory=dict)
 
 
 def names() -> tuple[str, ...]:
     """Everything `algorithm=` takes."""
-    return ("auto", *sorted(ALGORITHMS))
+    return ("auto", *ALGORITHMS)
 
 
-def check_name(name: str) -> None:
-    """Refuse an algorithm nobody knows."""
-    if name not in names():
-        raise SpecError(f"algorithm={name!r} is not known; it is one of {', '.join(names())}")
-
-
-def choose(bound: BoundSpec, asked: str) -> Choice:
+def choose(bound: BoundSpec, request: Request) -> Choice:
     """The algorithm for `bound`: the one asked for, or the cheapest."""
+    asked = request.algorithm
+    if asked in _NEEDS_WORD and not bound.index:
+        raise NotSupportedError(
+            f"algorithm={asked!r} looks tuples up by a key or a band, and {bound.spec.on} has neither; "
+            "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
+        )
+    if asked == Indexed.name:
+        index = request.index or DEFAULT_INDEX
+        check_index(bound, index)
+        return Choice(asked, f"asked for, over {index}", index, request.index_options)
     if asked != "auto":
-        if asked in _NEEDS_INDEX and not bound.index:
-            raise NotSupportedError(
-                f"algorithm={asked!r} looks tuples up by a key or a band, and {bound.spec.on} has neither; "
-                "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
-            )
         return Choice(asked, "asked for")
     if not bound.index:
         return Choice(NestedLoop.name, f"{bound.spec.on} has no key or band to look tuples up by")
@@ -60,3 +87,12 @@ def choose(bound: BoundSpec, asked: str) -> Choice:
         return Choice(NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest")
     by = " with ".join(str(term.term) for term in bound.index)
     return Choice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
+
+
+def make(choice: Choice, bound: BoundSpec, workers: Workers) -> Algorithm:
+    """Start the chosen algorithm."""
+    if choice.name == NestedLoop.name:
+        return NestedLoop(bound, workers)
+    if choice.name == Sweep.name:
+        return Sweep(bound, workers)
+    return Indexed(bound, choice.index or DEFAULT_INDEX, choice.index_options)

@@ -37,6 +37,8 @@ def open(
     algorithm: str = "auto",
     workers: int = 1,
     *,
+    index: str | None = None,
+    index_options: Mapping[str, float] | None = None,
     left_schema: pa.Schema | None = None,
     right_schema: pa.Schema | None = None,
     sources: Mapping[str, Sequence[str]] | None = None,
@@ -47,12 +49,23 @@ def open(
         spec: what to join.
         algorithm: "auto", or one by name; all give the same rows.
         workers: threads that share the work.
+        index: for algorithm="indexed", the index by name; "pim_tree" where nothing is said.
+        index_options: settings of that index, such as {"merge_ratio": 0.125}.
         left_schema: the left side's schema, if it should be checked before the first push.
         right_schema: likewise for the right side.
         sources: for event-time order, the physical sources of each side by name
             ({"left": ["a", "b"], "right": ["c"]}): the gate then waits for all of them. Others may join later.
     """
-    return Join(spec, algorithm, workers, left_schema=left_schema, right_schema=right_schema, sources=sources)
+    return Join(
+        spec,
+        algorithm,
+        workers,
+        index=index,
+        index_options=index_options,
+        left_schema=left_schema,
+        right_schema=right_schema,
+        sources=sources,
+    )
 
 
 class Join:
@@ -64,17 +77,18 @@ class Join:
         algorithm: str = "auto",
         workers: int = 1,
         *,
+        index: str | None = None,
+        index_options: Mapping[str, float] | None = None,
         left_schema: pa.Schema | None = None,
         right_schema: pa.Schema | None = None,
         sources: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         if not isinstance(spec, JoinSpec):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
-        auto.check_name(algorithm)
+        self._request = auto.Request(algorithm, index, dict(index_options or {}))
         if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 1024:
             raise SpecError(f"workers={workers!r}: give a number of threads from 1 to 1024")
         self.spec = spec
-        self._asked = algorithm
         self._sources = _check_sources(spec, sources)
         self._schemas: list[pa.Schema | None] = [
             None if s is None else plain_schema(s) for s in (left_schema, right_schema)
@@ -246,7 +260,7 @@ class Join:
         if self._bound is not None or left is None or (right is None and not self.spec.self_join):
             return
         bound = bind(self.spec, left, right)
-        self._choice = auto.choose(bound, self._asked)
+        self._choice = auto.choose(bound, self._request)
         self._operator = Operator(bound, self._choice, self._workers, self._counts)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound

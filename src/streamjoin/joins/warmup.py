@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from streamjoin.joins.auto import ALGORITHMS, choose
-from streamjoin.joins.driver import open
+from streamjoin.joins.auto import choose, requests
+from streamjoin.joins.driver import open  # noqa: A004
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import bind
 from streamjoin.model.errors import NotSupportedError
@@ -48,14 +48,14 @@ def _specs() -> Iterator[JoinSpec]:
 def warmup() -> Iterator[str]:
     """Run every algorithm over every kind of key; says what it did after each step."""
     shuffled = _TABLE.take(pa.array([(7 * i) % _ROWS for i in range(_ROWS)]))
-    for name in ALGORITHMS:
+    for request in requests():
         before = WATCH.seconds
         for spec in _specs():
             try:
-                choose(bind(spec, _TABLE.schema, _TABLE.schema), name)
+                choose(bind(spec, _TABLE.schema, _TABLE.schema), request)
             except NotSupportedError:
                 continue
-            with open(spec, name) as join:
+            with open(spec, request.algorithm, index=request.index) as join:
                 join.push(_TABLE, _TABLE)
                 join.push(shuffled, shuffled)
-        yield f"{name}: {WATCH.seconds - before:.1f} s of compiling"
+        yield f"{request}: {WATCH.seconds - before:.1f} s of compiling"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.joins import auto
-from streamjoin.joins.driver import Join, open
+from streamjoin.joins.driver import Join, open  # noqa: A004
 from streamjoin.model.binding import bind
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.testing import oracle
@@ -18,16 +18,16 @@ from streamjoin.testing.cases import Case
 IdPair = tuple[int, int]
 
 
-def algorithms_for(case: Case) -> list[str]:
+def algorithms_for(case: Case) -> list[auto.Request]:
     """Every algorithm that can run the case."""
     bound = bind(case.spec, *case.schemas)
     able = []
-    for name in auto.names():
+    for request in auto.requests():
         try:
-            auto.choose(bound, name)
+            auto.choose(bound, request)
         except NotSupportedError:
             continue
-        able.append(name)
+        able.append(request)
     return able
 
 
@@ -55,13 +55,25 @@ def ids(result: pa.Table) -> list[IdPair]:
     return list(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
 
 
-def run_arrival(case: Case, algorithm: str, workers: int = 1) -> list[IdPair]:
+def run_arrival(case: Case, request: auto.Request, workers: int = 1) -> list[IdPair]:
     """Push the case's events in their order, cut where the case says."""
-    with open(case.spec, algorithm, workers, left_schema=case.schemas[0], right_schema=case.schemas[1]) as join:
+    with _opened(case, request, workers) as join:
         found = []
         for begin, end in pairwise((0, *case.cuts, len(case.events))):
             found += ids(_push(join, case, case.events[begin:end]))
         return found + ids(join.close())
+
+
+def _opened(case: Case, request: auto.Request, workers: int, sources: dict[str, list[str]] | None = None) -> Join:
+    return open(
+        case.spec,
+        request.algorithm,
+        workers,
+        index=request.index,
+        left_schema=case.schemas[0],
+        right_schema=case.schemas[1],
+        sources=sources,
+    )
 
 
 def _push(join: Join, case: Case, events: Sequence[oracle.Event]) -> pa.Table:
@@ -73,17 +85,14 @@ def _push(join: Join, case: Case, events: Sequence[oracle.Event]) -> pa.Table:
 
 
 def run_event_time(
-    case: Case, algorithm: str, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
+    case: Case, request: auto.Request, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
 ) -> list[IdPair]:
     """Push each source's events in its own order; `steps` say how many of which source come next."""
     queues: dict[tuple[bool, str], list[oracle.Event]] = {}
     for event in case.events:
         queues.setdefault((event.right, event.source), []).append(event)
     sources = {side: sorted(name for right, name in queues if right == (side == "right")) for side in ("left", "right")}
-    with open(
-        case.spec, algorithm, workers,
-        left_schema=case.schemas[0], right_schema=case.schemas[1], sources=sources,
-    ) as join:  # fmt: skip
+    with _opened(case, request, workers, sources) as join:
         found = []
         for right, name, n in (*steps, *((right, name, len(case.events)) for right, name in sorted(queues))):
             queue = queues.get((right, name), [])

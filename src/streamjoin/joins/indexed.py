@@ -1,0 +1,128 @@
+"""`indexed`: each tuple is probed and indexed the moment it arrives, over any index of `indexes/`.
+
+The regime for small tasks: a push of one tuple costs one lookup and one insertion, whatever the window. Pairs come
+out in result order as they are found. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.indexes.base import Index, Matches
+from streamjoin.indexes.registry import INDEXES, make_index
+from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.kernels.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.errors import NotSupportedError
+from streamjoin.model.keys import Kind
+from streamjoin.model.predicates import Equi
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ROOM = 1 << 16
+
+
+def check_index(bound: BoundSpec, name: str) -> None:
+    """Refuse an index that can't answer what the join asks."""
+    single_words = (
+        len(bound.index) == 1 and isinstance(bound.index[0].term, Equi) and bound.index[0].kind is not Kind.WIDE
+    )
+    if name in INDEXES and not INDEXES[name].capabilities.ranges and not single_words:
+        raise NotSupportedError(
+            f"index={name!r} finds equal keys only, and {bound.spec.on} needs ranges; "
+            "use index='pim_tree' or 'btree', or leave it out"
+        )
+    if name in INDEXES and not INDEXES[name].capabilities.incremental:
+        able = sorted(kind for kind, index in INDEXES.items() if index.capabilities.incremental)
+        raise NotSupportedError(f"index={name!r} does not take single tuples; use one of {', '.join(able)}")
+
+
+class Indexed:
+    """The join over two indexes of one kind."""
+
+    name: ClassVar[str] = "indexed"
+
+    def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float]) -> None:
+        sizes = [window.size if window.kind == "count" else None for window in bound.windows]
+        self.indexes: tuple[Index, Index] = (
+            make_index(index, sizes[0], **settings),
+            make_index(index, sizes[1], **settings),
+        )
+        self._self_join = bound.spec.self_join
+        self._out = Matches(_ROOM)
+        self._mins = [0, 0]
+        # Whether the bounds of a side's window only grow from probe to probe; times in arrival order may fall.
+        gated = bound.spec.order == "event_time"
+        self._grows = [gated or window.kind == "count" for window in bound.windows]
+        one_exact = len(bound.index) == 1 and bound.index[0].exact
+        self.decides = frozenset([bound.terms.index(bound.index[0])] if one_exact else [])
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Take the tuples in order: look up, expire, insert."""
+        columns = self._columns(chunk)
+        found: list[tuple[Array, Array]] = []
+        start, n = 0, chunk.n
+        code = FULL
+        left, right = self.indexes
+        while code != DONE:
+            code, start, count = type(left).task(
+                left.mem, right.mem, *columns, self._out.probe, self._out.seq, start, n
+            )
+            if count:
+                found.append(self._kept(chunk, self._out.probe[:count], self._out.seq[:count], refine))
+            elif code == FULL:
+                self._out.double()
+            if code not in (DONE, FULL):
+                (left if code == MAINTAIN_LEFT else right).maintain()
+        empty = np.empty(0, np.int64)
+        return Pairs(*(np.concatenate([empty, *(pair[i] for pair in found)]) for i in (0, 1)))
+
+    def _kept(self, chunk: Chunk, probes: Array, seqs: Array, refine: Refine) -> tuple[Array, Array]:
+        if self._self_join:
+            # Its left role is indexed before its right role looks: a tuple would find itself.
+            others = seqs < chunk.upto[probes]
+            probes, seqs = probes[others], seqs[others]
+        kept = refine(probes, seqs)
+        return kept[0].copy(), kept[1].copy()
+
+    def _columns(self, chunk: Chunk) -> tuple[Array, ...]:
+        ops = chunk.is_right * np.int64(ON_RIGHT)
+        word, lo, hi = (np.empty(chunk.n, np.int64) for _ in range(3))
+        own_min = np.empty(chunk.n, np.int64)
+        for side, part in enumerate((chunk.left, chunk.right)):
+            _scatter(part, ops, word, lo, hi)
+            # What the other side's tuples so far could still meet is the least that must stay.
+            probed_by = (chunk.is_right == (side == 0)) & self._grows[side]
+            needed = np.where(probed_by, chunk.min_seq, self._mins[side])
+            own_min[part.at] = np.maximum(np.maximum.accumulate(needed), self._mins[side])[part.at]
+        return ops, word, lo, hi, chunk.own_seq, chunk.min_seq, own_min
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        for side, bound in enumerate((left_min, right_min)):
+            self._mins[side] = max(self._mins[side], bound)
+            self.indexes[side].expire(self._mins[side])
+
+    def counters(self) -> dict[str, int]:
+        """Steps of both indexes, by kind."""
+        left, right = (index.counters() for index in self.indexes)
+        return {f"steps_{name}": left[name] + right[name] for name in left}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of both indexes."""
+        return sum(sum(index.nbytes().values()) for index in self.indexes)
+
+
+def _scatter(part: SidePart, ops: Array, word: Array, lo: Array, hi: Array) -> None:
+    """Put one side's words into gate order; a tuple that can't match is neither looked up nor indexed."""
+    index = part.encoded.index
+    if index is None:
+        raise AssertionError("indexed needs an index word")
+    at = part.at
+    word[at], lo[at], hi[at] = index.word, index.lo, index.hi
+    use = np.int64(PROBES | INSERTS)
+    ops[at] |= use if part.encoded.valid is None else part.encoded.valid * use
