@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.spark.joining import CASES, expected, pairs, read_parquet, stream, tables, write_files
 
 KILLS = 5
