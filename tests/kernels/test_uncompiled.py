@@ -1,0 +1,37 @@
+"""The kernels run as plain Python give the same joins: what is tested is the code, not the compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import numpy as np, pyarrow as pa, streamjoin as sj
+from numba import config
+rng = np.random.default_rng(int(config.DISABLE_JIT) * 0 + 5)
+table = lambda: pa.table({
+    "k": rng.integers(0, 30, 70), "x": rng.normal(0, 2, 70).astype(np.float32), "t": np.sort(rng.integers(0, 50, 70)),
+    "s": [f"s{i}" for i in rng.integers(0, 4, 70)]})
+for on in (sj.Band("k", "k", 1), sj.Band("k", "k", 3) & sj.Band("x", "x", 0.5), sj.Equi("s") & sj.Band("x", "x", 1.0)):
+    for window in (sj.CountWindow(25), sj.TimeWindow(6)):
+        l, r = table(), table()
+        for algorithm in ("nested_loop", "sweep"):
+            with sj.open(sj.JoinSpec(on=on, window=window, time="t"), algorithm) as join:
+                rows = [join.push(l.slice(i, 35), r.slice(i, 35)).to_pydict() for i in (0, 35)]
+            print(algorithm, rows)
+"""
+
+
+def run(disabled: str) -> str:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": disabled, "PYTHONWARNINGS": "ignore:overflow"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=True, env=environment
+    )
+    return done.stdout
+
+
+def test_joins_are_the_same_with_the_jit_off() -> None:
+    compiled = run("0")
+    assert len(compiled) > 1_000
+    assert run("1") == compiled
