@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, Moment, Span, cell, slow, tables, trees
 
 from streamjoin.model import expression as x
 from streamjoin.model.errors import SchemaError
@@ -22,9 +21,10 @@ from streamjoin.model.evaluation import Values, evaluate, from_arrow, from_numpy
 from streamjoin.model.parsing import parse_condition
 from streamjoin.model.typing_rules import check
 from streamjoin.model.value_kinds import Kind
+from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, Moment, Span, cell, slow, tables, trees
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-SLOW = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=350, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def decode(values: Values, shape: tuple[int, ...]) -> list[Any]:

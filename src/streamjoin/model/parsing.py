@@ -208,9 +208,7 @@ class _Conversion:
         text = str(node.this)
         if node.is_string:
             return self._build(node, nodes.Literal, text)
-        return self._build(
-            node, nodes.Literal, int(text) if text.isdecimal() and len(text) < 999 else Decimal(text)
-        )
+        return self._build(node, nodes.Literal, int(text) if text.isdecimal() and len(text) < 999 else Decimal(text))
 
     def _negative(self, node: exp.Expr) -> Expression:
         operand = self.convert(node.this)
@@ -253,10 +251,15 @@ class _Conversion:
     def _interval(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "unit")
         unit = node.args.get("unit")
-        if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var | None):
-            raise self._error(node, "an interval is a number with a unit: INTERVAL '5 seconds'")
-        text = node.this.name if unit is None else f"{node.this.name} {unit.name}"
-        return self._build(node, lambda: nodes.Interval(parse_interval(text)))
+        try:
+            if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var | None):
+                raise ExpressionError("an interval is a number with a unit: INTERVAL '5 seconds'")
+            text = node.this.name if unit is None else f"{node.this.name} {unit.name}"
+            return nodes.Interval(parse_interval(text))
+        except ExpressionError as error:
+            # sqlglot splits the quoted text and forgets where it stood.
+            span = self._source.pair("INTERVAL", str(node.this.name))
+            raise self._source.error(str(error), *span) if span else self._error(node, str(error)) from None
 
     def _binary(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "expression")
@@ -292,15 +295,11 @@ class _Conversion:
                 condition = self._build(branch, nodes.Compare, "=", subject, condition)
             branches.append((condition, self.convert(branch.args["true"])))
         default = node.args.get("default")
-        return self._build(
-            node, nodes.Case, tuple(branches), self.convert(default) if default else nodes.NULL
-        )
+        return self._build(node, nodes.Case, tuple(branches), self.convert(default) if default else nodes.NULL)
 
     def _between(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "low", "high")
-        return self._build(
-            node, nodes.Between, *(self.convert(node.args[k]) for k in ("this", "low", "high"))
-        )
+        return self._build(node, nodes.Between, *(self.convert(node.args[k]) for k in ("this", "low", "high")))
 
     def _in(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "expressions", "query", "field")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from streamjoin.model.errors import ExpressionError
@@ -62,6 +63,13 @@ class SourceText:
         """The first word of one of these kinds."""
         return next((word for word in self.words if word.kind in kinds), None)
 
+    def pair(self, kind: str, part: str) -> tuple[int, int] | None:
+        """The span of the first word of a kind and the word after it, if ``part`` is in that."""
+        for word, after in pairwise(self.words):
+            if word.kind == kind and part in self.of(after):
+                return word.start, after.end
+        return None
+
     def unclosed(self) -> int:
         """The offset of the quote or comment that never ends; the text's end if there is none."""
         position = 0
@@ -83,10 +91,9 @@ class SourceText:
             ExpressionError: two comparisons stand side by side without AND, OR or parentheses between them.
         """
         open_comparisons, open_betweens = [0], [0]
-        after_dot = False
-        for word in self.words:
-            kind = "" if after_dot else word.kind
-            after_dot = word.kind == "DOT"
+        for before, word, after in zip([None, *self.words], self.words, [*self.words[1:], None], strict=False):
+            named = any(neighbour and neighbour.kind == "DOT" for neighbour in (before, after))
+            kind = "" if named else word.kind
             if kind in ("L_PAREN", "CASE"):
                 open_comparisons.append(0)
                 open_betweens.append(0)
