@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -29,7 +29,7 @@ from streamjoin.model.temporal import parse_date, parse_interval, parse_timestam
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_Nodes = dict[type[exp.Expr], T]
+_Nodes: TypeAlias = "dict[type[exp.Expr], T]"
 
 _ARITHMETIC: Final[_Nodes[str]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
 _COMPARISONS: Final[_Nodes[str]] = {
