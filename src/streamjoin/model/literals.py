@@ -128,9 +128,7 @@ class Timestamp(Constant):
 
     def __post_init__(self) -> None:
         if not _is_int(self.nanoseconds) or not _FIRST_DAY <= self.nanoseconds // DAY <= _LAST_DAY:
-            raise ExpressionError(
-                f"a timestamp lies in the years 1 to 9999; {self.nanoseconds!r} ns does not"
-            )
+            raise ExpressionError(f"a timestamp lies in the years 1 to 9999; {self.nanoseconds!r} ns does not")
         super().__post_init__()
 
     def __str__(self) -> str:
