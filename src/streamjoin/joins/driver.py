@@ -290,7 +290,10 @@ class Join:
     def _joined(self, results: list[pa.Table]) -> pa.Table:
         if self._bound is None:
             return pa.table({})
-        return pa.concat_tables([self._bound.schema.empty_table(), *(t for t in results if t.num_rows)])
+        filled = [table for table in results if table.num_rows]
+        if len(filled) == 1:
+            return filled[0]
+        return pa.concat_tables(filled) if filled else self._bound.schema.empty_table()
 
 
 def _check_sources(spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None) -> Sources:

@@ -55,41 +55,47 @@ class SideEncoder:
     """Encodes one side's batches for one bound spec."""
 
     def __init__(self, bound: BoundSpec, side: SideName) -> None:
-        self._bound = bound
         self._side: SideName = side
+        # Each term once: those of the index may be among the exact ones.
+        self._terms = list(bound.terms) + [term for term in bound.index if term not in bound.terms]
+        self._n_exact = len(bound.terms)
+        self._index = tuple(self._terms.index(term) for term in bound.index)
+        self._limits = [_limits(*_own_and_other(term, side)) for term in self._terms]
 
     def encode(self, table: pa.Table) -> Encoded:
         """The words of every tuple of `table`."""
         n = table.num_rows
         valid = np.ones(n, np.bool_)
-        words: dict[KeyTerm, TermWords] = {}
-        for term in (*self._bound.terms, *self._bound.index):
-            if term not in words:
-                words[term] = self._encode_term(term, table, valid)
-        index = self._index_words(words)
-        terms = tuple(words[term] for term in self._bound.terms)
-        return Encoded(n, None if valid.all() else valid, terms, index)
+        words = [
+            self._encode_term(term, limits, table, valid)
+            for term, limits in zip(self._terms, self._limits, strict=True)
+        ]
+        return Encoded(n, None if valid.all() else valid, tuple(words[: self._n_exact]), self._index_words(words))
 
-    def _encode_term(self, term: KeyTerm, table: pa.Table, valid: Array) -> TermWords:
-        own, other = (term.left, term.right) if self._side == "left" else (term.right, term.left)
-        down, up = (term.below, term.above) if self._side == "left" else (term.above, term.below)
+    def _encode_term(self, term: KeyTerm, limits: Array, table: pa.Table, valid: Array) -> TermWords:
+        own, other, down, up = _own_and_other(term, self._side)
         array = flat(table.column(own.name))
         if array.null_count:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
         if term.kind is Kind.INTEGER:
-            return _integer_words(array, own, other, int(down), int(up))
+            return _integer_words(array, own, other, int(down), int(up), limits)
         if term.kind is Kind.BYTES:
             word = _hashed(array)
             return TermWords(word, word, word)
         return _float_words(array, term, float(down), float(up), valid)
 
-    def _index_words(self, words: dict[KeyTerm, TermWords]) -> TermWords | None:
-        if not self._bound.index:
-            return None
-        if len(self._bound.index) == 1:
-            return words[self._bound.index[0]]
-        key, band = self._bound.index
-        return _compose(key, words[key], band, words[band], self._side)
+    def _index_words(self, words: list[TermWords]) -> TermWords | None:
+        if len(self._index) < 2:
+            return words[self._index[0]] if self._index else None
+        key, band = self._index
+        return _compose(self._terms[key], words[key], self._terms[band], words[band], self._side)
+
+
+def _own_and_other(term: KeyTerm, side: SideName) -> tuple[KeyColumn, KeyColumn, int | float, int | float]:
+    """This side's column and the other's, and how far the other's value may lie below and above."""
+    if side == "left":
+        return term.left, term.right, term.below, term.above
+    return term.right, term.left, term.above, term.below
 
 
 def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -132,7 +138,7 @@ def integer_values(array: pa.Array) -> Array:
     return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
-def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int) -> TermWords:
+def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int, limits: Array) -> TermWords:
     word = integer_values(array)
     if own.unsigned:
         word = word ^ np.int64(-_SIGN)
@@ -143,14 +149,14 @@ def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int,
         )
         return TermWords(word, lo, hi)
     flips = [np.uint64(_SIGN if column.unsigned else 0) for column in (own, other)]
-    limits = _limits(own, other, down, up)
     scale, below, above = (np.uint64(d % (1 << 64)) for d in (own.multiplier, down, up))
     kernels.integer_intervals(word, flips[0], flips[1], scale, below, above, limits, lo, hi)
     return TermWords(word, lo, hi)
 
 
-def _limits(own: KeyColumn, other: KeyColumn, down: int, up: int) -> Array:
+def _limits(own: KeyColumn, other: KeyColumn, down: int | float, up: int | float) -> Array:
     """The words of `own` beyond which an end of the interval leaves `other`'s domain: see the kernel."""
+    down, up = int(down), int(up)
     least, most = _DOMAIN[own.unsigned]
     other_least, other_most = _DOMAIN[other.unsigned]
     m = own.multiplier
