@@ -1,7 +1,8 @@
 """Which algorithm runs, and why.
 
-Batches with an index word go to the sweep: its cost a tuple grows with the logarithm of the window. Without one,
-or where the windows are so small that scanning them is cheaper than sorting the chunk, the nested loop runs.
+Batches with an index word go to the sweep: its cost a tuple grows with the logarithm of the window. Where the first
+push is so small that sorting it does not pay by the cost model, an index takes its place. Without an index word,
+or where the windows are so small that scanning them is cheapest, the nested loop runs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 
 from streamjoin.indexes.registry import INDEXES
 from streamjoin.joins.base import Algorithm
-from streamjoin.joins.indexed import Indexed, check_index
+from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
+from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.sweep import Sweep
 from streamjoin.model.binding import BoundSpec
@@ -20,7 +22,9 @@ from streamjoin.windows.workers import Workers
 
 ALGORITHMS = (Indexed.name, NestedLoop.name, Sweep.name)
 _NEEDS_WORD = frozenset({Sweep.name, Indexed.name})
-DEFAULT_INDEX = "pim_tree"
+_RANGE_INDEXES = ("btree", "b_chain", "ib_chain", "im_tree", "pim_tree")
+# What a time window may hold when nothing is known yet.
+_UNKNOWN_WINDOW = 1 << 16
 # Scanning this many tuples in vector registers takes less time than sorting and merging one.
 _SMALL_WINDOW = 256
 
@@ -66,8 +70,8 @@ def names() -> tuple[str, ...]:
     return ("auto", *ALGORITHMS)
 
 
-def choose(bound: BoundSpec, request: Request) -> Choice:
-    """The algorithm for `bound`: the one asked for, or the cheapest."""
+def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choice:
+    """The algorithm for `bound`: the one asked for, or the cheapest for pushes of about `batch` tuples."""
     asked = request.algorithm
     if asked in _NEEDS_WORD and not bound.index:
         raise NotSupportedError(
@@ -75,9 +79,7 @@ def choose(bound: BoundSpec, request: Request) -> Choice:
             "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
         )
     if asked == Indexed.name:
-        index = request.index or DEFAULT_INDEX
-        check_index(bound, index)
-        return Choice(asked, f"asked for, over {index}", index, request.index_options)
+        return _indexed(bound, request, "asked for")
     if asked != "auto":
         return Choice(asked, "asked for")
     if not bound.index:
@@ -85,8 +87,28 @@ def choose(bound: BoundSpec, request: Request) -> Choice:
     counts = [w.size for w in bound.windows if w.kind == "count"]
     if len(counts) == 2 and max(counts) <= _SMALL_WINDOW and bound.terms:
         return Choice(NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest")
+    window = _expected_window(bound)
+    if batch is not None and batch > 0:
+        cost = model(Workload(window), Constants())["pim_tree"].total
+        if cost < sweep_cost(window, batch):
+            return _indexed(bound, Request(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
     by = " with ".join(str(term.term) for term in bound.index)
     return Choice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
+
+
+def _indexed(bound: BoundSpec, request: Request, why: str) -> Choice:
+    """The join over an index: the one asked for, the hash table for plain keys, or the cheapest by the cost model."""
+    if request.index is not None:
+        check_index(bound, request.index)
+        return Choice(Indexed.name, f"{why}, over {request.index}", request.index, request.index_options)
+    if finds_single_words(bound):
+        return Choice(Indexed.name, f"{why}; equal keys are found in a hash table", "hashed", request.index_options)
+    index = cheapest(Workload(_expected_window(bound)), _RANGE_INDEXES)
+    return Choice(Indexed.name, f"{why}; {index} is the cheapest by the cost model", index, request.index_options)
+
+
+def _expected_window(bound: BoundSpec) -> float:
+    return max((w.size for w in bound.windows if w.kind == "count"), default=_UNKNOWN_WINDOW)
 
 
 def make(choice: Choice, bound: BoundSpec, workers: Workers) -> Algorithm:
@@ -95,4 +117,6 @@ def make(choice: Choice, bound: BoundSpec, workers: Workers) -> Algorithm:
         return NestedLoop(bound, workers)
     if choice.name == Sweep.name:
         return Sweep(bound, workers)
-    return Indexed(bound, choice.index or DEFAULT_INDEX, choice.index_options)
+    if choice.index is None:
+        raise AssertionError("indexed without an index")
+    return Indexed(bound, choice.index, choice.index_options)

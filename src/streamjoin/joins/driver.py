@@ -250,17 +250,17 @@ class Join:
             if table is not None and self._schemas[side] is None:
                 self._schemas[side] = table.schema
         try:
-            self._bind_if_known()
+            self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
         except Exception:
             self._schemas = before
             raise
 
-    def _bind_if_known(self) -> None:
+    def _bind_if_known(self, batch: int | None = None) -> None:
         left, right = self._schemas
         if self._bound is not None or left is None or (right is None and not self.spec.self_join):
             return
         bound = bind(self.spec, left, right)
-        self._choice = auto.choose(bound, self._request)
+        self._choice = auto.choose(bound, self._request, batch)
         self._operator = Operator(bound, self._choice, self._workers, self._counts)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamjoin.joins.auto import Choice
+from streamjoin.joins.cost import EQUATIONS, Workload, calibrate, model
 from streamjoin.model.binding import BoundSpec, describe_window
 from streamjoin.model.spec import JoinSpec
 
@@ -35,7 +36,31 @@ def explain(
         f"so far      {figures['tuples_left']:,} left and {figures['tuples_right']:,} right tuples, "
         f"{figures['compared']:,} candidates, {figures['results']:,} results, {figures['expired']:,} expired"
     )
+    if choice.index is not None:
+        lines += _costs(choice, workers, figures)
     return "\n".join(lines)
+
+
+def _costs(choice: Choice, workers: int, figures: dict[str, Any]) -> list[str]:
+    """The papers' cost model for this window, with constants measured here, beside what was measured."""
+    tuples = max(1, figures["tuples_left"] + figures["tuples_right"])
+    window = max(2.0, (figures["window_left"] + figures["window_right"]) / 2)
+    work = Workload(
+        window,
+        matches=figures["compared"] / tuples,
+        merge_ratio=choice.index_options.get("merge_ratio", Workload.merge_ratio),
+        chain_length=int(choice.index_options.get("length", Workload.chain_length)),
+        workers=workers,
+    )
+    lines = [f"cost model  ns a tuple at {window:,.0f} tuples a side: look up + delete + insert = total"]
+    for name, steps in sorted(model(work, calibrate(window)).items(), key=lambda item: item[1].total):
+        mark = "*" if name == choice.index else " "
+        equation = f"(equation {EQUATIONS[name]})" if name in EQUATIONS else ""
+        parts = f"{steps.lookup:10,.0f} + {steps.delete:4,.0f} + {steps.insert:5,.0f} = {steps.total:10,.0f}"
+        lines.append(f"          {mark} {name:<12}{parts}  {equation}".rstrip())
+    measured = 1e9 * figures["seconds"].get("pair", 0.0) / tuples
+    lines.append(f"            measured so far for {choice.index}: {measured:,.0f} ns a tuple, refinement included")
+    return lines
 
 
 def _lateness(bound: BoundSpec) -> str:

@@ -25,17 +25,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _ROOM = 1 << 16
 
 
+def finds_single_words(bound: BoundSpec) -> bool:
+    """Whether every lookup is for one word: a plain key."""
+    term = bound.index[0]
+    return len(bound.index) == 1 and isinstance(term.term, Equi) and term.kind is not Kind.WIDE
+
+
 def check_index(bound: BoundSpec, name: str) -> None:
     """Refuse an index that can't answer what the join asks."""
-    single_words = (
-        len(bound.index) == 1 and isinstance(bound.index[0].term, Equi) and bound.index[0].kind is not Kind.WIDE
-    )
-    if name in INDEXES and not INDEXES[name].capabilities.ranges and not single_words:
+    if not INDEXES[name].capabilities.ranges and not finds_single_words(bound):
         raise NotSupportedError(
             f"index={name!r} finds equal keys only, and {bound.spec.on} needs ranges; "
             "use index='pim_tree' or 'btree', or leave it out"
         )
-    if name in INDEXES and not INDEXES[name].capabilities.incremental:
+    if not INDEXES[name].capabilities.incremental:
         able = sorted(kind for kind, index in INDEXES.items() if index.capabilities.incremental)
         raise NotSupportedError(f"index={name!r} does not take single tuples; use one of {', '.join(able)}")
 

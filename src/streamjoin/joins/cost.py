@@ -1,0 +1,185 @@
+"""What a tuple costs by index: the cost model of the PIM-Tree papers (arXiv version, equations 1 to 6).
+
+A tuple is looked up, expired and inserted (equation 1). Each step is a number of tree levels times the time a
+level takes, and a number of matches times the time to scan one. The heights follow from the window; the times
+are measured on this machine by `calibrate`, or the defaults, which are right in proportion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from streamjoin.indexes.base import I64, Index
+from streamjoin.indexes.registry import make_index
+
+_FANOUT = 24.0
+_LARGEST_CALIBRATION = 1 << 18
+_SMALLEST_CALIBRATION = 1 << 12
+_SLICES = 16
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Nanoseconds for a level of a B+-tree, a level of an immutable one, a match scanned, an entry merged."""
+
+    search: float = 22.0
+    delete: float = 28.0
+    insert: float = 28.0
+    immutable_search: float = 14.0
+    scan: float = 4.0
+    merge: float = 5.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The three steps of equation 1, in nanoseconds a tuple."""
+
+    lookup: float
+    delete: float
+    insert: float
+
+    @property
+    def total(self) -> float:
+        """Equation 1."""
+        return self.lookup + self.delete + self.insert
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A window of `window` tuples a side, `matches` found by a lookup, and the indexes' parameters."""
+
+    window: float
+    matches: float = 2.0
+    merge_ratio: float = 1 / 8
+    chain_length: int = 2
+    workers: int = 1
+
+
+def height(entries: float) -> float:
+    """Levels of a B+-tree of so many entries."""
+    return max(1.0, math.log(max(entries, 2.0), _FANOUT))
+
+
+def model(work: Workload, c: Constants) -> dict[str, Steps]:
+    """The cost of every index the papers compare, and of the scan without one."""
+    w, m, links = work.window, work.merge_ratio, max(2, work.chain_length)
+    whole, link, pending = height(w), height(w / links), height(m * w)
+    found = work.matches * c.scan
+    expired_in_chain = found * (1 + 1 / (2 * (links - 1)))
+    expired_in_run = found * (1 + m / 2)
+    # A merge moves the window and T_I, and comes once for every m * w tuples.
+    merging = c.merge * (1 + m) / m
+    sub_index = 1.0
+    return {
+        "scan": Steps(w * 0.1, 0.0, 1.0),
+        "btree": Steps(whole * c.search + found, whole * c.delete, whole * c.insert),
+        "b_chain": Steps(links * link * c.search + expired_in_chain, 0.0, link * c.insert),
+        "ib_chain": Steps(
+            link * c.search + (links - 1) * link * c.immutable_search + expired_in_chain,
+            c.merge,
+            link * c.insert,
+        ),
+        "round robin": Steps(
+            work.workers * height(w / work.workers) * c.search + found,
+            height(w / work.workers) * c.delete,
+            height(w / work.workers) * c.insert,
+        ),
+        "im_tree": Steps(whole * c.immutable_search + pending * c.search + expired_in_run, merging, pending * c.insert),
+        "pim_tree": Steps(
+            whole * c.immutable_search + sub_index * c.search + expired_in_run,
+            merging,
+            whole * c.immutable_search + sub_index * c.insert,
+        ),
+    }
+
+
+EQUATIONS = {"btree": 2, "b_chain": 3, "ib_chain": 3, "round robin": 4, "im_tree": 5, "pim_tree": 6}
+# A push of the sweep costs this much more than one of an index: sorting, runs and merging begin anew each time.
+_SWEEP_PUSH_NS = 120_000.0
+_SWEEP_TUPLE_NS = 80.0
+_SWEEP_RUN_NS = 20.0
+
+
+def sweep_cost(window: float, batch: float) -> float:
+    """Nanoseconds a tuple of the sweep for pushes of `batch` tuples."""
+    runs = max(0.0, math.log2(max(window / batch, 1.0)))
+    return _SWEEP_PUSH_NS / batch + _SWEEP_TUPLE_NS + _SWEEP_RUN_NS * runs
+
+
+def cheapest(work: Workload, names: tuple[str, ...], constants: Constants | None = None) -> str:
+    """The index of `names` that the model finds cheapest."""
+    costs = model(work, constants or Constants())
+    return min(names, key=lambda name: costs[name].total)
+
+
+def calibrate(window: float) -> Constants:
+    """The constants of this machine for a window of about this size, measured once."""
+    size = 1 << math.ceil(math.log2(max(2.0, window)))
+    return _calibrate(min(max(size, _SMALLEST_CALIBRATION), _LARGEST_CALIBRATION))
+
+
+@cache
+def _calibrate(n: int) -> Constants:
+    """Time the steps of small indexes, a fraction of a second in all.
+
+    Each step is timed in several slices and the fastest counts: the cycle counter runs on while others have the core.
+    """
+    rng = np.random.default_rng(0)
+    levels = height(n)
+    words = rng.integers(0, 1 << 40, 2 * n)
+    seqs = np.arange(2 * n)
+    half = (1 << 40) // n
+
+    def probe(index: Index, part: slice) -> int:
+        return int(index.probe(words[part] - half, words[part] + half)[0].size)
+
+    def fresh(name: str) -> Index:
+        index = make_index(name, 2 * n)
+        index.insert(words[:n], seqs[:n])
+        return index
+
+    tree, run, merged = fresh("btree"), fresh("immutable_btree"), fresh("im_tree")
+    run.merge()
+    matches = [probe(tree, part) for part in _slices(n)]
+    return Constants(
+        search=_fastest(tree, n, "search", lambda part: probe(tree, part)) / levels,
+        scan=_fastest(tree, n, "scan", lambda part: probe(tree, part)) * n / sum(matches),
+        insert=_fastest(tree, n, "insert", lambda part: tree.insert(words[n:][part], seqs[n:][part])) / levels,
+        delete=_fastest(tree, n, "delete", lambda part: tree.expire(part.stop)) / levels,
+        immutable_search=_fastest(run, n, "search", lambda part: probe(run, part)) / levels,
+        merge=_merging(merged, words[n:], seqs[n:]),
+    )
+
+
+def _slices(n: int) -> list[slice]:
+    return [slice(begin, begin + n // _SLICES) for begin in range(0, n, n // _SLICES)]
+
+
+def _fastest(index: Index, n: int, step: str, work: Callable[[slice], object]) -> float:
+    """Nanoseconds of `step` for one tuple, in the fastest slice."""
+    best = math.inf
+    for part in _slices(n):
+        index.time_steps()
+        work(part)
+        best = min(best, index.counters()[f"{step}_ns"] / (part.stop - part.start))
+    index.time_steps(False)
+    return best
+
+
+def _merging(index: Index, words: I64, seqs: I64) -> float:
+    """Nanoseconds to merge one entry, in the fastest merge."""
+    best = math.inf
+    for part in _slices(words.size):
+        index.insert(words[part], seqs[part])
+        moved = index.counters()["merge"]
+        index.time_steps()
+        index.merge()
+        moved = index.counters()["merge"] - moved
+        if moved:
+            best = min(best, index.counters()["merge_ns"] / moved)
+    return best

@@ -1,0 +1,84 @@
+"""The cost model: shapes the papers derive, and what `auto` and `explain` make of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.joins.cost import Constants, Workload, calibrate, cheapest, model, sweep_cost
+
+
+def test_the_model_has_the_shape_of_the_equations() -> None:
+    c = Constants()
+    small, large = model(Workload(2**12), c), model(Workload(2**23), c)
+    for name, steps in large.items():
+        assert steps.total == pytest.approx(steps.lookup + steps.delete + steps.insert)
+        assert steps.total > small[name].total, name
+    assert large["pim_tree"].total < large["im_tree"].total < large["btree"].total
+    assert large["b_chain"].delete == 0
+    long_chain = model(Workload(2**20, chain_length=8), c)["b_chain"]
+    assert long_chain.lookup > model(Workload(2**20, chain_length=2), c)["b_chain"].lookup
+    assert long_chain.insert < model(Workload(2**20, chain_length=2), c)["b_chain"].insert
+    late, early = (model(Workload(2**20, merge_ratio=m), c)["im_tree"] for m in (1.0, 1 / 64))
+    assert (late.delete, late.insert) < (early.delete, late.insert)
+    assert late.lookup > early.lookup
+    assert model(Workload(2**20, workers=8), c)["round robin"].lookup > large["btree"].lookup
+
+
+def test_the_cheapest_is_chosen() -> None:
+    assert cheapest(Workload(2**20), ("btree", "im_tree", "pim_tree")) == "pim_tree"
+    assert sweep_cost(2**20, 65_536) < sweep_cost(2**20, 64)
+
+
+def test_constants_are_measured_once() -> None:
+    constants = calibrate(5_000)
+    assert all(value > 0 for value in vars(constants).values())
+    assert calibrate(5_001) is constants
+
+
+def stream(n: int) -> pa.Table:
+    return pa.table({"k": np.arange(n)})
+
+
+@pytest.mark.parametrize(
+    ("on", "rows", "chosen"),
+    [
+        (sj.Band("k", "k", 1), 20, "indexed: pushes of 40 tuples are too small to sort; pim_tree"),
+        (sj.Equi("k"), 20, "equal keys are found in a hash table"),
+        (sj.Band("k", "k", 1), 20_000, "sweep: tuples are looked up"),
+    ],
+)
+def test_auto_goes_by_the_first_push(on: sj.Band, rows: int, chosen: str) -> None:
+    with sj.open(sj.JoinSpec(on=on, window=sj.CountWindow(2**18))) as join:
+        join.push(stream(rows), stream(rows))
+        assert chosen in join.explain()
+
+
+def test_explain_puts_the_model_beside_what_was_measured() -> None:
+    spec = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(4_096))
+    with sj.open(spec, "indexed", index="im_tree", index_options={"merge_ratio": 0.5}) as join:
+        join.push(stream(5_000), stream(5_000))
+        text = join.explain()
+    assert "* im_tree" in text
+    for name in ("btree", "b_chain", "ib_chain", "pim_tree", "round robin"):
+        assert name in text
+    assert "measured so far for im_tree" in text
+
+
+def test_index_settings_are_checked() -> None:
+    spec = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(64))
+    with pytest.raises(sj.SpecError, match="index='tree' is not known"):
+        sj.open(spec, "indexed", index="tree")
+    with pytest.raises(sj.SpecError, match="goes with algorithm='indexed'"):
+        sj.open(spec, "sweep", index="btree")
+    with pytest.raises(sj.NotSupportedError, match="finds equal keys only"):
+        sj.open(spec, "indexed", index="hashed", left_schema=stream(0).schema, right_schema=stream(0).schema)
+    with pytest.raises(sj.NotSupportedError, match="does not take single tuples"):
+        sj.open(spec, "indexed", index="immutable_btree", left_schema=stream(0).schema, right_schema=stream(0).schema)
+    with pytest.raises(sj.SpecError, match="does not take"):
+        sj.open(
+            spec, "indexed", index="btree", index_options={"size": 1},
+            left_schema=stream(0).schema, right_schema=stream(0).schema,
+        )  # fmt: skip
