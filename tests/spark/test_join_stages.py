@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.spark.joining import CASES, EAGER, EPOCH, TS, Case, blueprint, expected, in_process, pairs, stream, tables
 
 import streamjoin as sj
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.merging import MergePolicy
+from tests.spark.joining import CASES, EAGER, EPOCH, TS, Case, blueprint, expected, in_process, pairs, stream, tables
 
 IDS = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}
@@ -152,6 +152,9 @@ def test_a_self_join_pairs_no_tuple_with_itself(tmp_path: Path) -> None:
     for i, (sides, _) in enumerate(tables(case, rows, [], 6)):
         found += pairs(in_process(blueprint(case, 3), tmp_path, i, [sides]))
     assert found == expected(case, rows, rows)
+    early = tables(case, rows[:5], [], 1)[0][0]
+    in_process(blueprint(case, 3), tmp_path, 6, [early])
+    assert dict(WindowLog(tmp_path, 1, blueprint(case, 3)).version(6).late) == {"left: late": 5}
 
 
 def test_one_value_for_all_and_the_ends_of_the_type(tmp_path: Path) -> None:

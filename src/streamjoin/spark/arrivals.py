@@ -34,12 +34,12 @@ class Arrivals:
     owned: Segment
     clock: int | None
     late: dict[str, pa.Table]
-    side: str
+    name: str
 
     @property
     def late_counts(self) -> dict[str, int]:
         """The late rows by side and reason."""
-        return {f"{self.side}: {reason}": rows.num_rows for reason, rows in self.late.items()}
+        return {f"{self.name}: {reason}": rows.num_rows for reason, rows in self.late.items()}
 
 
 def arrivals(blueprint: Blueprint, side: int, table: pa.Table, clock: int | None, span: tuple[int, int]) -> Arrivals:
@@ -66,6 +66,9 @@ def arrivals(blueprint: Blueprint, side: int, table: pa.Table, clock: int | None
     window = blueprint.windows
     back, ahead = (window[0], window[1]) if side else (window[1], window[0])
     probes = Probes(rows, lo, hi, bounds, *tick_bounds(rows.ticks, back, ahead))
+    # In a self-join every row comes in both roles; one of them reports it.
+    if bound.spec.self_join and side:
+        reasons = {}
     set_apart = {reason: _owned_rows(table, encoded, mask, span) for reason, mask in reasons.items() if mask.any()}
     return Arrivals(probes, rows.within(*span), newest, set_apart, SIDES[side])
 

@@ -13,17 +13,18 @@ from streamjoin.spark.checkpoints import log_root
 from streamjoin.spark.log import late_files
 from streamjoin.spark.pieces import damaged
 
+_HEAD = pa.schema([("batch", pa.int64()), ("side", pa.string()), ("reason", pa.string())])
+
 
 def late_rows(bound: BoundSpec, batch: int, side: str, rows: Mapping[str, pa.Table]) -> pa.Table:
     """Rows set apart, by reason, as the log keeps them: batch, side, reason, the columns under the result's names."""
-    head = [pa.field("batch", pa.int64()), pa.field("side", pa.string()), pa.field("reason", pa.string())]
     fields = [pa.field(c.name, bound.schema.field(c.name).type) for c in bound.columns]
-    schema = pa.schema(head + fields)
+    schema = pa.schema([*_HEAD, *fields])
     tables = [schema.empty_table()]
     for reason, table in rows.items():
         n = table.num_rows
-        head_values = ((batch, pa.int64()), (side, pa.string()), (reason, pa.string()))
-        columns = [pa.array([value] * n, type_) for value, type_ in head_values]
+        values = zip((batch, side, reason), _HEAD.types, strict=True)
+        columns = [pa.array([value] * n, type_) for value, type_ in values]
         columns += [
             table.column(c.source) if c.side == side else pa.nulls(n, schema.field(c.name).type) for c in bound.columns
         ]
@@ -50,4 +51,4 @@ def late(checkpoint: str | Path, name: str = "join") -> pa.Table:
             tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
         except (OSError, pa.ArrowException) as error:
             raise damaged(path, error) from error
-    return pa.concat_tables(tables) if tables else pa.table({"batch": pa.array([], pa.int64())})
+    return pa.concat_tables(tables) if tables else _HEAD.empty_table()

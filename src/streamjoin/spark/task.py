@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.spark.arrivals import Arrivals, arrivals
-from streamjoin.spark.blueprint import SIDES, Blueprint
+from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import open_log
 from streamjoin.spark.late import late_rows
 from streamjoin.spark.log import WindowLog
-from streamjoin.spark.manifest import Manifest
 from streamjoin.spark.merging import horizons
 from streamjoin.spark.pairing import Probes, holds, matches
 from streamjoin.spark.parts import unpack
@@ -99,7 +98,7 @@ class RangeOfBatch:
             "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
         }
         batches = [blocks(run, stored_schema(plan, side)) for side, run in enumerate(runs)]
-        late = [late_rows(plan.bound, self._batch, SIDES[i], side.late) for i, side in enumerate(new)]
+        late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
         self._log.publish(self._batch, self._partition, (batches[0], batches[1]), facts)
@@ -135,6 +134,3 @@ def _extent(run: Segment) -> list[int]:
 
 def _flat(nested: Sequence[Sequence[Segment]]) -> list[Segment]:
     return [segment for segments in nested for segment in segments]
-
-
-__all__ = ["JoinTask", "Manifest", "RangeOfBatch"]
