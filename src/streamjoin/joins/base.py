@@ -64,8 +64,17 @@ class Pairs:
     seq: Array
 
 
-# Takes candidate pairs, may overwrite them, and gives back those that satisfy what the algorithm left undecided.
-Refine = Callable[[Array, Array], tuple[Array, Array]]
+class Refine(Protocol):
+    """The tests an algorithm leaves undecided. Safe to call from several threads."""
+
+    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        """Those of the candidate pairs that hold; the arrays given may be overwritten."""
+
+    def grid(self, probes: Array, seqs: Array) -> Array:
+        """For probes of one side: whether the residual holds with each of the other side's positions, a row a probe."""
+
+
+Keep = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class Algorithm(Protocol):
@@ -93,17 +102,17 @@ class PairBuffer:
 
     CAPACITY = 1 << 18
 
-    def __init__(self, refine: Refine) -> None:
+    def __init__(self, keep: Keep) -> None:
         self.probe = np.empty(self.CAPACITY, np.int64)
         self.seq = np.empty(self.CAPACITY, np.int64)
         self.n = 0
-        self._refine = refine
+        self._keep = keep
         self._done: list[tuple[Array, Array]] = []
 
     def flush(self) -> None:
         """Refine what is in the block and empty it."""
         if self.n:
-            kept = self._refine(self.probe[: self.n], self.seq[: self.n])
+            kept = self._keep(self.probe[: self.n], self.seq[: self.n])
             self._done.append((kept[0].copy(), kept[1].copy()))
             self.n = 0
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
-from streamjoin.kernels.nested import every_pair, nested_one, nested_two
+from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePart
+from streamjoin.kernels.nested import nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.encoding import TermWords
 from streamjoin.windows.store import Buffer
@@ -20,6 +20,9 @@ from streamjoin.windows.workers import Workers, cuts
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _INT32 = (-(2**31), 2**31 - 1)
+# A tile's intermediate results stay in the second-level cache.
+_TILE_PROBES = 64
+_TILE_STORED = 2048
 
 
 class _Stored:
@@ -104,6 +107,8 @@ class NestedLoop:
         last = np.maximum(first, last)
         self._compared += int((last - first).sum())
         words = [buffer.values for buffer in other.words]
+        if not terms:
+            return self._scan_grid(part, seqs, first, last, refine)
 
         def scan_part(cut: tuple[int, int]) -> tuple[list[Array], list[Array]]:
             buffer = PairBuffer(_by_position(refine, part.at, seqs))
@@ -115,6 +120,29 @@ class NestedLoop:
         found = self._workers.map(scan_part, cuts(part.n, self._workers.n if part.n > 1 else 1))
         nothing = (np.empty(0, np.int64), np.empty(0, np.int64))
         return [nothing, *(pair for probes, seqs in found for pair in zip(probes, seqs, strict=True))]
+
+    def _scan_grid(
+        self, part: SidePart, seqs: Array, first: Array, last: Array, refine: Refine
+    ) -> list[tuple[Array, Array]]:
+        """No word decides anything: evaluate the condition for tiles of probes and stored tuples."""
+
+        def tile_row(begin: int) -> tuple[Array, Array]:
+            rows = slice(begin, min(begin + _TILE_PROBES, part.n))
+            low, high = int(first[rows].min()), int(last[rows].max())
+            found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+            for place in range(low, high, _TILE_STORED):
+                places = np.arange(place, min(place + _TILE_STORED, high))
+                holds = refine.grid(part.at[rows], seqs[places])
+                holds &= (first[rows, None] <= places) & (places < last[rows, None])
+                hit_probe, hit_place = np.nonzero(holds)
+                found.append((begin + hit_probe, places[hit_place]))
+            probe, place_ = (np.concatenate(column) for column in zip(*found, strict=True))
+            order = np.lexsort((place_, probe))
+            return refine(part.at[probe[order]], seqs[place_[order]])
+
+        return self._workers.spread(tile_row, range(0, part.n, _TILE_PROBES)) or [
+            (np.empty(0, np.int64), np.empty(0, np.int64))
+        ]
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
@@ -131,7 +159,7 @@ class NestedLoop:
         return self._left.nbytes + self._right.nbytes
 
 
-def _by_position(refine: Refine, at: Array, seqs: Array) -> Refine:
+def _by_position(refine: Refine, at: Array, seqs: Array) -> Keep:
     """Turn (place on this side, place among the stored) into (place in the chunk, position in the stream) first."""
 
     def translated(probes: Array, places: Array) -> tuple[Array, Array]:
@@ -154,9 +182,7 @@ def _fill(
     if largest > buffer.probe.size:
         buffer.probe, buffer.seq = np.empty(largest, np.int64), np.empty(largest, np.int64)
     out = (first, last, p, end, buffer.probe, buffer.seq)
-    if not terms:
-        p, buffer.n = every_pair(*out)
-    elif len(terms) == 1:
+    if len(terms) == 1:
         p, buffer.n = nested_one(words[0], terms[0][1], terms[0][2], *out)
     else:
         p, buffer.n = nested_two(words[0], words[1], terms[0][1], terms[0][2], terms[1][1], terms[1][2], *out)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from streamjoin.joins.auto import Choice, make
 from streamjoin.joins.base import Chunk, Pairs, SidePart
 from streamjoin.joins.metrics import Counts
-from streamjoin.joins.refine import positions, refinement
+from streamjoin.joins.refine import Refinement, positions
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import RESULT_TIME, BoundSpec
@@ -110,11 +110,10 @@ class Operator:
                 store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
                 chunk_parts.append((piece, first, side_ticks))
             chunk, least = self._chunk(is_right, chunk_parts)
-        compared: list[int] = []
         with self.counts.step("pair"):
-            refine = refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, compared)
+            refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
             pairs = self.algorithm.process(chunk, refine)
-        self.counts.compared += sum(compared)
+        self.counts.compared += sum(refine.compared)
         self.counts.results += pairs.probe.size
         with self.counts.step("gather"):
             return self._materialize(chunk, pairs)

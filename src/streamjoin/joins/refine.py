@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.joins.base import Chunk, Refine
+from streamjoin.joins.base import Chunk
 from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
@@ -21,43 +21,78 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _ALONE = Workers(1)
 
 
-def refinement(
-    bound: BoundSpec,
-    stores: tuple[SideStore, SideStore],
-    payload: tuple[SideStore, SideStore],
-    chunk: Chunk,
-    open_terms: tuple[int, ...],
-    least_ticks: Array | None,
-    compared: list[int],
-) -> Refine:
-    """A function that keeps the pairs of `chunk` that satisfy everything; safe to call from several threads."""
-    left, right = stores
-    place = np.empty(chunk.n, np.int64)
-    if open_terms:
-        place[chunk.left.at] = np.arange(chunk.left.n)
-        place[chunk.right.at] = np.arange(chunk.right.n)
+class Refinement:
+    """Keeps the pairs of one chunk that satisfy everything; see `base.Refine`."""
 
-    def refine(probes: Array, seqs: Array) -> tuple[Array, Array]:
-        n = probes.size
-        compared.append(n)
-        if least_ticks is not None and left.ticks is not None and right.ticks is not None:
+    def __init__(
+        self,
+        bound: BoundSpec,
+        stores: tuple[SideStore, SideStore],
+        payload: tuple[SideStore, SideStore],
+        chunk: Chunk,
+        open_terms: tuple[int, ...],
+        least_ticks: Array | None,
+    ) -> None:
+        self._residual = bound.residual
+        self._stores = stores
+        self._payload = payload
+        self._chunk = chunk
+        self._open_terms = open_terms
+        self._least_ticks = least_ticks
+        self._place = np.empty(chunk.n, np.int64)
+        # Appending is atomic where adding to a number is not: several threads may count.
+        self.compared: list[int] = []
+        if open_terms:
+            self._place[chunk.left.at] = np.arange(chunk.left.n)
+            self._place[chunk.right.at] = np.arange(chunk.right.n)
+
+    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        """The pairs that hold, in the arrays given."""
+        chunk, (left, right), n = self._chunk, self._stores, probes.size
+        self.compared.append(n)
+        if self._least_ticks is not None and left.ticks is not None and right.ticks is not None:
             n = filter_ticks(
-                probes, seqs, n, chunk.is_right, least_ticks,
+                probes, seqs, n, chunk.is_right, self._least_ticks,
                 left.ticks.values, right.ticks.values, left.base, right.base,
             )  # fmt: skip
-        for t in open_terms:
+        for t in self._open_terms:
             a, b = chunk.left.encoded.terms[t], chunk.right.encoded.terms[t]
             n = filter_terms(
-                probes, seqs, n, chunk.is_right, place, a.lo, a.hi, b.lo, b.hi,
+                probes, seqs, n, chunk.is_right, self._place, a.lo, a.hi, b.lo, b.hi,
                 left.words[t].values, right.words[t].values, left.base, right.base,
             )  # fmt: skip
         probes, seqs = probes[:n], seqs[:n]
-        if bound.residual is not None and n:
-            keep = _holds(bound.residual, payload, *positions(chunk, probes, seqs))
+        if self._residual is not None and n:
+            keep = self._holds(self._residual, *positions(chunk, probes, seqs))
             probes, seqs = probes[keep], seqs[keep]
         return probes, seqs
 
-    return refine
+    def grid(self, probes: Array, seqs: Array) -> Array:
+        """The residual alone for every probe and position at once: columns are read once, not once a pair."""
+        if self._residual is None:
+            return np.ones((probes.size, seqs.size), np.bool_)
+        own = self._chunk.own_seq[probes]
+        if self._chunk.is_right[probes[0]]:
+            return self._holds(self._residual, seqs, own, (1, -1), (-1, 1))
+        return self._holds(self._residual, own, seqs, (-1, 1), (1, -1))
+
+    def _holds(
+        self,
+        expression: Expression,
+        left: Array,
+        right: Array,
+        left_shape: tuple[int, ...] = (-1,),
+        right_shape: tuple[int, ...] = (-1,),
+    ) -> Array:
+        values = {}
+        sides = (("l", self._payload[0], left, left_shape), ("r", self._payload[1], right, right_shape))
+        for qualifier, store, seqs, shape in sides:
+            wanted = [column for column in expression.columns if column.qualifier == qualifier]
+            rows = store.gather([column.name for column in wanted], seqs, _ALONE)
+            values.update({column: from_arrow(rows[column.name]).reshape(*shape) for column in wanted})
+        probes_first = left.size if left_shape != (1, -1) else right.size
+        shape = (left.size,) if len(left_shape) == 1 else (probes_first, left.size + right.size - probes_first)
+        return truth(evaluate(expression, values), shape)
 
 
 def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
@@ -65,12 +100,3 @@ def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
     left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
     sides_of_pairs(probes, seqs, chunk.is_right, chunk.own_seq, left, right)
     return left, right
-
-
-def _holds(expression: Expression, payload: tuple[SideStore, SideStore], left: Array, right: Array) -> Array:
-    values = {}
-    for qualifier, store, seqs in (("l", payload[0], left), ("r", payload[1], right)):
-        wanted = [column for column in expression.columns if column.qualifier == qualifier]
-        rows = store.gather([column.name for column in wanted], seqs, _ALONE)
-        values.update({column: from_arrow(rows[column.name]) for column in wanted})
-    return truth(evaluate(expression, values), (left.size,))

@@ -154,18 +154,3 @@ def _extent(first: Array, last: Array, p: int, group: int) -> tuple[int, int]:
         low = min(low, first[p + g])
         high = max(high, last[p + g])
     return low, max(low, high)
-
-
-@kernel
-def every_pair(
-    first: Array, last: Array, p_begin: int, p_end: int, out_probe: Array, out_place: Array
-) -> tuple[int, int]:
-    """All (probe, place) of the ranges, for conditions no word can decide; stops before a probe that won't fit."""
-    n_out = 0
-    for p in range(p_begin, p_end):
-        if n_out + last[p] - first[p] > out_probe.size:
-            return p, n_out
-        for j in range(first[p], last[p]):
-            out_probe[n_out], out_place[n_out] = p, j
-            n_out += 1
-    return p_end, n_out
