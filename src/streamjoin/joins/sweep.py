@@ -14,7 +14,7 @@ import numpy as np
 from streamjoin.indexes.sorted_runs import Run, SortedRuns
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.kernels.sorting import sort_entries
-from streamjoin.kernels.sweep import count_before, order_pairs, sweep_batch, sweep_run
+from streamjoin.kernels.sweep import arrange, count_before, order_pairs, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.workers import Workers, cuts
 
@@ -34,11 +34,11 @@ class _Probes:
         places = part.valid_places()
         words = index.word if places.size == part.n else index.word[places]
         self.words, places = sort_entries(words, places)
-        self.lo = index.lo[places]
-        self.hi = index.hi[places]
-        self.probes = part.at[places]
-        self.live = min_seq[self.probes]
-        self.seqs = places + part.first_seq
+        self.lo, self.hi, self.probes, self.live, self.seqs = (np.empty(places.size, np.int64) for _ in range(5))
+        arrange(
+            places, index.lo, index.hi, part.at, min_seq, part.first_seq,
+            self.lo, self.hi, self.probes, self.live, self.seqs,
+        )  # fmt: skip
         self.newest = part.first_seq + part.n - 1
 
 

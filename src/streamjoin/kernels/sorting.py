@@ -12,57 +12,113 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _SMALL = 40
 _DIGIT = 11
+_PATIENCE = 4
 
 
 @kernel
 def sort_entries(words: Array, tags: Array) -> tuple[Array, Array]:
     """The entries by word: new arrays of words and of the tags that came with them.
 
-    A least-significant-digit radix sort that passes only over the digits in which the words differ, so keys
-    of a small domain cost two or three passes.
+    Two passes of a radix sort over the leading 22 bits of the range leave keys of any width nearly sorted, and an
+    insertion sort finishes them. Keys that crowd together would make that quadratic: they get all the passes.
     """
-    n = words.size
-    if n <= _SMALL:
+    if words.size <= _SMALL:
         return _insertion(words, tags)
+    out_words, out_tags, sorted_ = _by_leading_bits(words, tags)
+    return (out_words, out_tags) if sorted_ else _by_all_bits(words, tags)
+
+
+@kernel
+def _by_leading_bits(words: Array, tags: Array) -> tuple[Array, Array, bool]:
+    n = words.size
+    least, most = words[0], words[0]
+    for i in range(n):
+        least, most = min(least, words[i]), max(most, words[i])
+    # Unsigned: the range of int64 words may not fit an int64.
+    base = np.uint64(least)
+    span = np.uint64(most) - base
+    bits = 0
+    while bits < 64 and (span >> np.uint64(bits)) != 0:
+        bits += 1
+    shift, digit = np.uint64(max(0, bits - 2 * _DIGIT)), np.uint64(_DIGIT)
+    mask = np.uint64((1 << _DIGIT) - 1)
+    low, high = np.zeros(1 << _DIGIT, np.int64), np.zeros(1 << _DIGIT, np.int64)
+    for i in range(n):
+        leading = (np.uint64(words[i]) - base) >> shift
+        low[leading & mask] += 1
+        high[leading >> digit] += 1
+    _to_places(low)
+    _to_places(high)
+    half_words, half_tags = np.empty(n, np.int64), np.empty(n, np.int64)
+    for i in range(n):
+        bucket = ((np.uint64(words[i]) - base) >> shift) & mask
+        at = low[bucket]
+        low[bucket] = at + 1
+        half_words[at], half_tags[at] = words[i], tags[i]
+    out_words, out_tags = np.empty(n, np.int64), np.empty(n, np.int64)
+    for i in range(n):
+        bucket = (np.uint64(half_words[i]) - base) >> shift >> digit
+        at = high[bucket]
+        high[bucket] = at + 1
+        out_words[at], out_tags[at] = half_words[i], half_tags[i]
+    return out_words, out_tags, _finish(out_words, out_tags)
+
+
+@kernel
+def _to_places(counts: Array) -> None:
+    total = 0
+    for d in range(counts.size):
+        here = counts[d]
+        counts[d] = total
+        total += here
+
+
+@kernel
+def _finish(words: Array, tags: Array) -> bool:
+    """Insertion sort in place, given up after a few moves an entry."""
+    moves = _PATIENCE * words.size
+    for i in range(1, words.size):
+        w = words[i]
+        if words[i - 1] > w:
+            t = tags[i]
+            j = i - 1
+            while j >= 0 and words[j] > w:
+                words[j + 1], tags[j + 1] = words[j], tags[j]
+                j -= 1
+            words[j + 1], tags[j + 1] = w, t
+            moves -= i - j
+            if moves < 0:
+                return False
+    return True
+
+
+@kernel
+def _by_all_bits(words: Array, tags: Array) -> tuple[Array, Array]:
+    """A least-significant-digit radix sort over the digits in which the words differ."""
+    n = words.size
     differ: Any = np.uint64(0)
     for i in range(n):
         differ |= np.uint64(words[i]) ^ np.uint64(words[0])
     # Flipping the sign bit makes the unsigned digit order the signed order.
     flip = np.uint64(1) << np.uint64(63)
-    buckets = 1 << _DIGIT
-    source_w, source_t = words, tags
+    mask = np.uint64((1 << _DIGIT) - 1)
+    source_w, source_t = words.copy(), tags.copy()
     spare_w, spare_t = np.empty(n, np.int64), np.empty(n, np.int64)
-    other_w, other_t = np.empty(n, np.int64), np.empty(n, np.int64)
-    count = np.empty(buckets, np.int64)
-    moved = False
+    count = np.empty(1 << _DIGIT, np.int64)
     for shift in range(0, 64, _DIGIT):
-        mask = np.uint64(buckets - 1)
         if (differ >> np.uint64(shift)) & mask == 0:
             continue
         count[:] = 0
         for i in range(n):
             count[((np.uint64(source_w[i]) ^ flip) >> np.uint64(shift)) & mask] += 1
-        total = 0
-        for d in range(buckets):
-            here = count[d]
-            count[d] = total
-            total += here
+        _to_places(count)
         for i in range(n):
-            digit = ((np.uint64(source_w[i]) ^ flip) >> np.uint64(shift)) & mask
-            at = count[digit]
-            count[digit] = at + 1
-            spare_w[at] = source_w[i]
-            spare_t[at] = source_t[i]
-        if moved:
-            source_w, spare_w = spare_w, source_w
-            source_t, spare_t = spare_t, source_t
-        else:
-            # The first pass read the caller's arrays, which stay as they are.
-            source_w, spare_w = spare_w, other_w
-            source_t, spare_t = spare_t, other_t
-            moved = True
-    if not moved:
-        return words.copy(), tags.copy()
+            bucket = ((np.uint64(source_w[i]) ^ flip) >> np.uint64(shift)) & mask
+            at = count[bucket]
+            count[bucket] = at + 1
+            spare_w[at], spare_t[at] = source_w[i], source_t[i]
+        source_w, spare_w = spare_w, source_w
+        source_t, spare_t = spare_t, source_t
     return source_w, source_t
 
 

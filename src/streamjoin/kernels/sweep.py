@@ -66,6 +66,29 @@ def _gallop(words: Array, at: int, word: int) -> int:
 
 
 @kernel
+def arrange(
+    places: Array,
+    lo: Array,
+    hi: Array,
+    at: Array,
+    min_seq: Array,
+    first_seq: int,
+    out_lo: Array,
+    out_hi: Array,
+    out_probe: Array,
+    out_live: Array,
+    out_seq: Array,
+) -> None:
+    """What the sweep needs of each tuple, in the order of its words."""
+    for i in range(places.size):
+        place = places[i]
+        probe = at[place]
+        out_lo[i], out_hi[i] = lo[place], hi[place]
+        out_probe[i], out_live[i] = probe, min_seq[probe]
+        out_seq[i] = first_seq + place
+
+
+@kernel
 def sweep_run(
     lo: Array,
     hi: Array,
