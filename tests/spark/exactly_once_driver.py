@@ -5,15 +5,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.spark.joining import CASES, EAGER, streams
-
 from streamjoin.spark import session
 from streamjoin.spark.plan import _join
+from tests.spark.joining import CASES, EAGER, streams
+
+# A program that lives for some batches spends its time compiling what it then hardly runs.
+QUICK_START = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 def main(directory: Path, name: str, partitions: int) -> None:
     case = next(case for case in CASES if case.name == name)
-    spark = session("exactly once", "local[2]", memory="512m")
+    spark = session("exactly once", "local[2]", memory="512m", config=QUICK_START)
     left, right = streams(spark, directory, case.left, case.right)
     query = (
         _join(left, right, case.bound_spec(), partitions, None, EAGER)

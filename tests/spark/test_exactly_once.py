@@ -15,7 +15,7 @@ import pytest
 from tests.spark.joining import CASES, expected, pairs, read_parquet, stream, tables, write_files
 
 KILLS = 5
-BATCHES = 16
+BATCHES = 14
 PATIENCE = 120.0
 """Seconds without any progress after which the program is taken for stuck."""
 
