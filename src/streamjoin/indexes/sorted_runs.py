@@ -30,7 +30,7 @@ class Run:
 class SortedRuns:
     """Sorted runs, oldest and largest first."""
 
-    def __init__(self, ratio: int = 2) -> None:
+    def __init__(self, ratio: int = 4) -> None:
         self.runs: list[Run] = []
         self.merges = 0
         self.merged_entries = 0
