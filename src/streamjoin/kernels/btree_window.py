@@ -13,7 +13,7 @@ from streamjoin.kernels.btree_delete import delete_first
 from streamjoin.kernels.entries import MIN_SEQ, SCRATCH, SIZE
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
-from streamjoin.kernels.task import fuse, no_prepare, no_refine
+from streamjoin.kernels.task import fuse, no_approach, no_prepare, no_refine
 
 FRONT = TREE_OWN
 BACK = TREE_OWN + 1
@@ -69,6 +69,7 @@ def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
 task = fuse(
     "btree",
     ready=ready,
+    approach=no_approach,
     prepare=no_prepare,
     refine=no_refine,
     locate=locate,

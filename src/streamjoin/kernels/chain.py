@@ -16,7 +16,7 @@ from streamjoin.kernels.css import build_levels, find_place, scan_run
 from streamjoin.kernels.entries import DELETE, MIN_SEQ, SCRATCH, SIZE, note
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
-from streamjoin.kernels.task import fuse, no_prepare, no_refine
+from streamjoin.kernels.task import fuse, no_approach, no_prepare, no_refine
 
 FIRST = 100  # the oldest archived link
 CHAIN = 101  # archived links
@@ -153,6 +153,7 @@ def start_active(mem: I64, first_node: int, nodes: int) -> None:
 task_b = fuse(
     "b_chain",
     ready=ready,
+    approach=no_approach,
     prepare=no_prepare,
     refine=no_refine,
     locate=locate_b,
@@ -163,6 +164,7 @@ task_b = fuse(
 task_ib = fuse(
     "ib_chain",
     ready=ready,
+    approach=no_approach,
     prepare=no_prepare,
     refine=no_refine,
     locate=locate_ib,

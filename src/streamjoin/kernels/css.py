@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from streamjoin.kernels.entries import LARGEST, MERGE, MIN_SEQ, SCAN, SEARCH, note
 from streamjoin.kernels.flags import inlined, kernel
-from streamjoin.kernels.machine import I64, below_8, below_32, count_bits, upto_8
+from streamjoin.kernels.machine import I64, below_8, below_16, below_32, count_bits, prefetch, upto_8
 
 LANES = 8  # leaf size and fan-out are multiples
 
@@ -40,10 +40,19 @@ def count_below(mem: I64, at: int, width: int, key: int) -> int:
     total = 0
     if width == 32:
         total = count_bits(below_32(mem, at, key))
+    elif width == 16:
+        total = count_bits(below_16(mem, at, key))
     else:
         for j in range(0, width, LANES):
             total += count_bits(below_8(mem, at + j, key))
     return total
+
+
+@inlined
+def fetch(mem: I64, at: int, words: int) -> None:
+    """Start loading a few cache lines."""
+    for j in range(at, at + words, LANES):
+        prefetch(mem, j)
 
 
 @kernel
@@ -96,6 +105,23 @@ def find_node(mem: I64, inner: int, key: int, level: int) -> int:
         at = inner + mem[LEVEL_AT + h] + node * fanout
         node = node * fanout + count_below(mem, at, fanout, key)
     return node
+
+
+@kernel
+def approach_leaf(mem: I64, inner: int, key: int) -> int:
+    """Search down to level 1, start loading the separators that decide between leaves; returns the node."""
+    fanout = mem[CSS_FANOUT]
+    node = find_node(mem, inner, key, 1)
+    fetch(mem, inner + node * fanout, fanout)
+    return node
+
+
+@inlined
+def find_leaf(mem: I64, inner: int, key: int, node: int) -> int:
+    """The leaf below a node of level 1 that `approach_leaf` found."""
+    fanout = mem[CSS_FANOUT]
+    leaf: int = node * fanout + count_below(mem, inner + node * fanout, fanout, key)
+    return leaf
 
 
 @kernel

@@ -14,7 +14,7 @@ from __future__ import annotations
 from streamjoin.kernels.entries import DELETE, INSERT, MIN_SEQ, OWN, SCAN, SEARCH, SIZE, note
 from streamjoin.kernels.flags import inlined, kernel
 from streamjoin.kernels.machine import I64, mix, prefetch
-from streamjoin.kernels.task import INSERTS, PROBES, fuse
+from streamjoin.kernels.task import INSERTS, PROBES, fuse, no_approach
 
 FRONT = OWN
 BACK = OWN + 1
@@ -150,6 +150,7 @@ def copy_entries(old: I64, new: I64) -> None:
 task = fuse(
     "hashed",
     ready=ready,
+    approach=no_approach,
     prepare=prepare,
     refine=refine,
     locate=locate,

@@ -18,8 +18,10 @@ from streamjoin.kernels.css import (
     SEQS,
     STORED,
     WORDS,
+    approach_leaf,
     count_below,
-    find_node,
+    fetch,
+    find_leaf,
     scan_run,
 )
 from streamjoin.kernels.entries import BLOCK, MIN_SEQ, SCRATCH, SEARCH, SIZE, note
@@ -38,13 +40,20 @@ def ready(mem: I64, own_min: int) -> bool:
 
 
 @kernel
+def approach(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
+    """Search T_S down to the last separators."""
+    if op & PROBES:
+        other[PLACE + slot] = approach_leaf(other, other[INNER], lo)
+
+
+@kernel
 def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Find a probe's leaf of T_S and start loading it."""
     if op & PROBES:
-        at = other[WORDS] + find_node(other, other[INNER], lo, 0) * other[LEAF_SIZE]
+        leaf = find_leaf(other, other[INNER], lo, other[PLACE + slot])
+        at = other[WORDS] + leaf * other[LEAF_SIZE]
         other[PLACE + slot] = at
-        for j in range(at, at + other[LEAF_SIZE], 8):
-            prefetch(other, j)
+        fetch(other, at, other[LEAF_SIZE])
         note(other, SEARCH, other[LEVELS] + 1)
 
 
@@ -108,6 +117,7 @@ def clear_tree(mem: I64, first_node: int) -> None:
 task = fuse(
     "im_tree",
     ready=ready,
+    approach=approach,
     prepare=prepare,
     refine=refine,
     locate=locate,

@@ -79,6 +79,7 @@ def _unary(name: str) -> Callable[[int], int]:
 
 
 below_8 = _lane_mask(8, "<")
+below_16 = _lane_mask(16, "<")
 below_32 = _lane_mask(32, "<")
 upto_8 = _lane_mask(8, "<=")
 upto_32 = _lane_mask(32, "<=")
@@ -98,6 +99,17 @@ def _prefetch(typing_context: Any, words: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(words, types.int64), codegen
+
+
+@intrinsic
+def _borrow(typing_context: Any, words: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        view.meminfo = ir.Constant(view.meminfo.type, None)
+        view.parent = ir.Constant(view.parent.type, None)
+        return view._getvalue()
+
+    return words(words), codegen
 
 
 @intrinsic
@@ -141,6 +153,11 @@ def _plain_prefetch(words: I64, index: int) -> None:
     return None
 
 
+def _plain_borrow(words: I64) -> I64:
+    """The same array without an owner: its reference count, an atomic word, is left alone from here on."""
+    return words
+
+
 def _plain_cycles() -> int:
     return time.perf_counter_ns()
 
@@ -156,6 +173,7 @@ def _plain_mix(word: int, bits: int) -> int:
 
 
 prefetch = _choose(_prefetch, _plain_prefetch)
+borrow = _choose(_borrow, _plain_borrow)
 cycles = _choose(_cycles, _plain_cycles)
 move_words = _choose(_move_words, _plain_move_words)
 mix = _choose(_mix, _plain_mix)

@@ -27,7 +27,10 @@ from streamjoin.kernels.css import (
     SEQS,
     STORED,
     WORDS,
+    approach_leaf,
     count_below,
+    fetch,
+    find_leaf,
     find_node,
     scan_run,
 )
@@ -60,30 +63,37 @@ def ready(mem: I64, own_min: int) -> bool:
     return not due and spare >= SPILL_NODES
 
 
-@inlined
-def fetch_chunk(mem: I64, at: int, words: int) -> None:
-    """Start loading a chunk."""
-    for j in range(at, at + words, 8):
-        prefetch(mem, j)
+@kernel
+def approach(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
+    """Search T_S down to the last separators on both sides, for the insert not further than it goes."""
+    if op & PROBES:
+        other[PLACE + slot] = approach_leaf(other, other[INNER], lo)
+        note(other, SEARCH, other[LEVELS] + 1)
+    if op & INSERTS:
+        if own[SUB_LEVEL] == 0:
+            own[OWN_SUB + slot] = approach_leaf(own, own[INNER], word)
+        else:
+            own[OWN_SUB + slot] = find_node(own, own[INNER], word, own[SUB_LEVEL])
+        note(own, INSERT, own[LEVELS] - own[SUB_LEVEL])
 
 
 @kernel
 def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Find a tuple's leaf and sub-indexes on both sides and start loading them."""
     if op & PROBES:
-        leaf = find_node(other, other[INNER], lo, 0)
+        leaf = find_leaf(other, other[INNER], lo, other[PLACE + slot])
         at = other[WORDS] + leaf * other[LEAF_SIZE]
         sub = other[CHUNKS] + (leaf >> other[SUB_SHIFT]) * 2 * other[WIDTH]
         other[PLACE + slot] = at
         other[PLACE_SUB + slot] = leaf >> other[SUB_SHIFT]
-        fetch_chunk(other, at, other[LEAF_SIZE])
-        fetch_chunk(other, sub, other[WIDTH])
-        note(other, SEARCH, other[LEVELS] + 1)
+        fetch(other, at, other[LEAF_SIZE])
+        fetch(other, sub, other[WIDTH])
     if op & INSERTS:
-        sub = find_node(own, own[INNER], word, own[SUB_LEVEL])
+        sub = own[OWN_SUB + slot]
+        if own[SUB_LEVEL] == 0:
+            sub = find_leaf(own, own[INNER], word, sub)
         own[OWN_SUB + slot] = own[CHUNKS] + sub * 2 * own[WIDTH]
-        fetch_chunk(own, own[OWN_SUB + slot], 2 * own[WIDTH])
-        note(own, INSERT, own[LEVELS] - own[SUB_LEVEL])
+        fetch(own, own[OWN_SUB + slot], 2 * own[WIDTH])
 
 
 @kernel
@@ -232,6 +242,7 @@ def clear_chunks(mem: I64, first_node: int) -> None:
 task = fuse(
     "pim_tree",
     ready=ready,
+    approach=approach,
     prepare=prepare,
     refine=refine,
     locate=locate,

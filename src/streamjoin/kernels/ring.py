@@ -10,7 +10,7 @@ from __future__ import annotations
 from streamjoin.kernels.entries import DELETE, INSERT, MIN_SEQ, OWN, SCAN, SIZE, note
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64, below_8, count_bits, lowest_bit, upto_8
-from streamjoin.kernels.task import fuse, no_prepare, no_refine
+from streamjoin.kernels.task import fuse, no_approach, no_prepare, no_refine
 
 FRONT = OWN
 BACK = OWN + 1
@@ -90,6 +90,7 @@ def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
 task = fuse(
     "scan",
     ready=ready,
+    approach=no_approach,
     prepare=no_prepare,
     refine=no_refine,
     locate=locate,

@@ -17,7 +17,7 @@ from typing import Any
 
 from streamjoin.kernels.entries import BLOCK, DELETE, INSERT, SCAN, SEARCH, charge, now, order_group
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, cycles
+from streamjoin.kernels.machine import I64, borrow, cycles
 
 # What is done with a tuple: bits of `ops`.
 ON_RIGHT = 1
@@ -32,6 +32,11 @@ MAINTAIN_RIGHT = 3
 
 _NO_ROOM = -1
 _NOT_READY = -2
+
+
+@kernel
+def no_approach(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
+    """For kinds that need no stage ahead of `prepare`."""
 
 
 @kernel
@@ -50,6 +55,7 @@ def _unbound(*arguments: Any) -> Any:
 
 # Stand-ins that `fuse` replaces by the functions of a kind.
 ready: Callable[..., bool] = _unbound
+approach: Callable[..., None] = _unbound
 prepare: Callable[..., None] = _unbound
 refine: Callable[..., None] = _unbound
 locate: Callable[..., None] = _unbound
@@ -112,10 +118,19 @@ def _task(
     start: int,
     stop: int,
 ) -> tuple[int, int, int]:
+    # Counting references costs two atomic instructions an array and call: as much as all the rest of a tuple.
+    left = borrow(left)
+    right = borrow(right)
+    out_seq = borrow(out_seq)
     n_out = 0
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         clock = now(left)
+        for i in range(begin, end):
+            if ops[i] & ON_RIGHT:
+                approach(right, left, i - begin, ops[i], word[i], lo[i])
+            else:
+                approach(left, right, i - begin, ops[i], word[i], lo[i])
         for i in range(begin, end):
             if ops[i] & ON_RIGHT:
                 prepare(right, left, i - begin, ops[i], word[i], lo[i])
