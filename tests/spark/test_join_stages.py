@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -70,6 +71,17 @@ def test_a_task_that_runs_twice_gives_the_same(tmp_path: Path) -> None:
         again = pairs(in_process(plan, tmp_path, i, sides))
         assert once == again
         assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.piece")}
+
+
+def test_a_new_log_in_the_place_of_a_deleted_one(tmp_path: Path) -> None:
+    """The same file names with other rows, in a process that still has the old ones mapped."""
+    for seed in (1, 2):
+        left, right = stream(BAND, seed=seed, n=100)
+        found: Counter[tuple[int, int]] = Counter()
+        for i, sides in enumerate(tables(BAND, left, right, 3)):
+            found += pairs(in_process(blueprint(BAND, 2), tmp_path / "log", i, sides))
+        assert found == expected(BAND, left, right)
+        shutil.rmtree(tmp_path / "log")
 
 
 def test_another_start_writes_the_same_bytes(tmp_path: Path) -> None:

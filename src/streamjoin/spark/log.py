@@ -77,7 +77,7 @@ class WindowLog:
     def piece(self, manifest: Manifest, file: str) -> MappedPiece:
         """A file of `manifest`, mapped; pieces of other versions are let go."""
         mapped = _mapped.setdefault(str(self.root), {})
-        if file not in mapped:
+        if file not in mapped or not mapped[file].current():
             needed = manifest.files
             for old in [name for name in mapped if name not in needed]:
                 del mapped[old]

@@ -124,17 +124,25 @@ class MappedPiece:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._batches: dict[int, pa.RecordBatch] = {}
+        self._batches: dict[Block, pa.RecordBatch] = {}
         try:
+            self._identity = _identity(path)
             self._buffer = pa.memory_map(str(path)).read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
             raise damaged(path, error) from error
 
+    def current(self) -> bool:
+        """Whether the file is still the one that was mapped: who deletes a checkpoint may begin again in its place."""
+        try:
+            return _identity(self._path) == self._identity
+        except OSError as error:
+            raise damaged(self._path, error) from error
+
     def batch(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
         """The rows of a block, where they are mapped."""
-        found = self._batches.get(block.offset)
+        found = self._batches.get(block)
         if found is None:
-            found = self._batches[block.offset] = self._read(block, schema)
+            found = self._batches[block] = self._read(block, schema)
         return found
 
     def _read(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
@@ -150,3 +158,8 @@ class MappedPiece:
         if batch.num_rows != block.rows:
             raise damaged(self._path)
         return batch
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
