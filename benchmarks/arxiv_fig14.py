@@ -1,0 +1,92 @@
+"""arXiv version, figure 14: the cost of one merge against the window size.
+
+The index is filled up to the entry that would start a merge, and the merge alone is timed: unloading T_I, merging it
+with what is live of T_S, and building the inner levels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Cell, Context, Row
+from benchmarks.index_experiment import IndexExperiment, agrees, draw, mean, pick, power, values
+from benchmarks.index_join import IndexJoin
+from benchmarks.index_keys import keys_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_INDEXES = ("im_tree", "pim_tree")
+_MERGE_RATIO = 1 / 8
+_LEAST_ENTRIES = 1 << 20
+_LINEAR = 2.0
+
+
+class MergeCost(IndexExperiment):
+    """Entries merged a second; both merging indexes."""
+
+    title = "arXiv figure 14: cost of a merge against window size, merge ratio 1/8"
+    claim = "arXiv figure 14 (equation 7): the cost of a merge is linear in the number of elements of the tree"
+    measure = "entries_per_s"
+    unit = "entries/s"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Every fourfold window and the largest."""
+        windows = (12, 16) if quick else (14, 16, 18, 20, 22, 23)
+        return [{"window": 1 << w, "index": index} for w in windows for index in _INDEXES]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """A B+-tree does not merge: the plain IM-Tree is compared with."""
+        return None if cell["index"] == "im_tree" else {**cell, "index": "im_tree"}
+
+    def make(self, cell: Cell, seed: int) -> IndexJoin:
+        """The index of one side."""
+        window = cell["window"]
+        ratio = {"merge_ratio": _MERGE_RATIO}
+        return IndexJoin(cell["index"], (window, window), keys_for("uniform", window, seed=seed), ratio, self_join=True)
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Merge until enough entries have been: small merges are short."""
+        join = self.settled(cell, context)
+        merges = max(1, _LEAST_ENTRIES // cell["window"])
+        spent = entries = 0
+        for _ in range(merges):
+            join.left.merge()
+            join.advance(join.period())
+            entries += len(join.left)
+            begin = time.thread_time_ns()
+            join.left.merge()
+            spent += time.thread_time_ns() - begin
+        return {
+            "entries_per_s": entries / spent * 1e9,
+            "ms_a_merge": spent / merges / 1e6,
+            "ns_an_entry": spent / entries,
+        }
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Milliseconds a merge."""
+        draw(figure.subplots(), rows, x="window", by=("index",), y="ms_a_merge", log=True)
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Whether an entry costs the same at every size, and in both trees."""
+        lines = []
+        for index in _INDEXES:
+            cost = {row["window"]: row["ns_an_entry"] for row in pick(rows, index=index)}
+            spread = max(cost.values()) / min(cost.values())
+            lines.append(
+                f"{index}: {cost[min(cost)]:.1f} ns an entry at w = {power(min(cost))}, {cost[max(cost)]:.1f} at "
+                f"{power(max(cost))}; most over least {spread:.2f} (paper: linear, 1): "
+                + agrees(spread <= _LINEAR, "small trees merge within the cache")
+            )
+        ratio = mean(row["ratio"] for row in pick(rows, index="pim_tree"))
+        largest = pick(rows, index="pim_tree", window=values(rows, "window")[-1])[0]
+        lines.append(
+            f"pim_tree merges {ratio:.2f} times as fast as im_tree (figure 10a: the same); the join stands still for "
+            f"{largest['ms_a_merge']:.0f} ms at w = {power(largest['window'])}"
+        )
+        return lines
+
+
+EXPERIMENT = MergeCost()

@@ -1,0 +1,69 @@
+"""Figures 9b and 9c are one experiment on two indexes: throughput against the merge ratio m."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from benchmarks.harness import Cell, Row
+from benchmarks.index_experiment import IndexExperiment, agrees, draw, met, pick, power, speeds, values
+from streamjoin.indexes.registry import make_index
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PAPER_BEST = {1 << 16: -3, 1 << 23: -4}
+_CLOSE_ENOUGH = 0.9
+
+
+class MergeRatio(IndexExperiment):
+    """One index at every merge ratio."""
+
+    index: ClassVar[str]
+    absent = ("merge_ratio",)
+    settings = ("merge_ratio",)
+    repeats = 2  # a period at m = 1 and w = 2^23 is 2^24 tuples long
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The paper's ratios from 2^-6 to 1."""
+        windows, exponents = ((12, 15), (-6, -3, 0)) if quick else ((16, 20, 23), range(-6, 1))
+        cells: list[Cell] = []
+        for window in (1 << w for w in windows):
+            cells.append({"window": window, "index": "btree", "merge_ratio": None})
+            cells += [{"window": window, "index": self.index, "merge_ratio": 2.0**k} for k in exponents]
+        return cells
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Throughput against the ratio, a line a window."""
+        draw(figure.subplots(), pick(rows, index=self.index), x="merge_ratio", by=("window",))
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The best ratio by window, both ends, the spread, and the ratio that the index chooses itself."""
+        lines, spreads = [], []
+        for window in values(rows, "window"):
+            by_ratio = speeds(rows, "merge_ratio", index=self.index, window=window)
+            lowest, best, highest = min(by_ratio), max(by_ratio, key=by_ratio.__getitem__), max(by_ratio)
+            spreads.append(max(by_ratio.values()) / min(by_ratio.values()))
+            line = f"w = {power(window)}: best at m = {power(best)}"
+            if window in _PAPER_BEST:
+                paper = _PAPER_BEST[window]
+                near = abs(math.log2(best) - paper) <= 1
+                line += f" (paper 2^{paper}, {agrees(near, 'costs of merge and search stand in another proportion')})"
+            ends = "neither end is best" if lowest < best < highest else "an end is best"
+            lines.append(f"{line}; {ends}: {agrees(lowest < best < highest)}")
+            lines.append(self._own_choice(window, by_ratio))
+        lines.append(
+            f"best over worst is {spreads[0]:.2f} in the smallest and {spreads[-1]:.2f} in the largest window (paper: "
+            f"the ratio matters more in small windows): {agrees(spreads[0] > spreads[-1])}"
+        )
+        return lines
+
+    def _own_choice(self, window: int, by_ratio: Mapping[float, float]) -> str:
+        chosen = make_index(self.index, window).settings()["merge_ratio"]
+        measured = min(by_ratio, key=lambda ratio: abs(math.log2(ratio / chosen)))
+        share = by_ratio[measured] / max(by_ratio.values())
+        return (
+            f"w = {power(window)}: {self.index} chooses m = {power(chosen)}, which gives {share:.0%} of the best; aim "
+            "90%: " + met(share >= _CLOSE_ENOUGH)
+        )
