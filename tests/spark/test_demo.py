@@ -1,0 +1,274 @@
+"""The demo: what it measures, how it looks, what it clears, and the whole of it as a stranger runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+import streamjoin as sj
+from streamjoin.spark.demo import MARKER, CtrlC, claimed
+from streamjoin.spark.demo_figures import Figures, Watch, Window, newest, weighted
+from streamjoin.spark.demo_view import WIDTH, closing, curve, frame, plain_line, view
+
+START = datetime(2025, 1, 2, 14, 30, tzinfo=UTC)
+EVERY = timedelta(milliseconds=250)
+
+
+def matches(*milliseconds: int) -> pa.Table:
+    """Matches whose later row came at these times, each of another symbol."""
+    ts = pa.array([START + timedelta(milliseconds=at) for at in milliseconds], pa.timestamp("us", "UTC"))
+    n = len(milliseconds)
+    symbols = [f"S{i:02}" for i in range(n)]
+    prices = {name: [169.39] * n for name in ("px", "bid", "ask")}
+    early = pa.array([START - timedelta(milliseconds=1995 - at) for at in milliseconds], ts.type)
+    return pa.table({"ts": ts, "sym_left": symbols, "qty": [1_200] * n, **prices, "ts_left": ts, "ts_right": early})
+
+
+class Output:
+    """A demo's directory written by hand: slices of the feeds, and what the sink committed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "matches" / "_spark_metadata"
+        self.log.mkdir(parents=True)
+        (root / "trades").mkdir()
+        self.names: list[str] = []
+
+    def drop(self, number: int, at: float) -> None:
+        path = self.root / "trades" / f"{number:08d}.parquet"
+        path.touch()
+        os.utime(path, (at, at))
+
+    def commit(self, number: int, at: float, table: pa.Table | None = None, *, compact: bool = False) -> None:
+        fresh = []
+        if table is not None:
+            fresh = [f"part-{number}.parquet"]
+            pq.write_table(table, self.root / "matches" / fresh[0])
+        self.names += fresh
+        lines = [json.dumps({"path": f"file:///elsewhere/{name}"}) for name in (self.names if compact else fresh)]
+        path = self.log / (f"{number}.compact" if compact else str(number))
+        path.write_text("\n".join(["v1", *lines]))
+        (self.log / f".{path.name}.crc").touch()
+        os.utime(path, (at, at))
+
+
+def progress(batch: int, trades: int, quotes: int, milliseconds: int = 500) -> Mapping[str, Any]:
+    sources = [
+        {"description": f"FileStreamSource[file:/x/{name}]", "numInputRows": rows}
+        for name, rows in (("quotes", quotes), ("trades", trades))
+    ]
+    return {
+        "batchId": batch,
+        "numInputRows": trades + quotes,
+        "sources": sources,
+        "durationMs": {"triggerExecution": milliseconds},
+    }
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Output:
+    return Output(tmp_path)
+
+
+def test_latency_runs_from_the_slice_to_the_commit(output: Output) -> None:
+    output.drop(0, 1000.0)
+    output.drop(1, 1000.25)
+    output.commit(0, 1001.0, matches(10, 20, 249, 250))
+    figures = Watch(output.root, START, EVERY).update(2.0, [])
+    assert figures.matches == 4
+    assert figures.latency == pytest.approx((1.0, 1.0))
+    assert list(figures.latencies) == pytest.approx([1.0])
+    output.commit(1, 1010.25, matches(260))
+    watch = Watch(output.root, START, EVERY)
+    watch.update(1.0, [])
+    assert watch.figures.latency == pytest.approx((1.0, 10.0))
+
+
+def test_every_file_counts_once_and_only_when_committed(output: Output) -> None:
+    watch = Watch(output.root, START, EVERY)
+    assert watch.update(0.0, []).matches == 0
+    output.drop(0, 1.0)
+    pq.write_table(matches(1, 2), output.root / "matches" / "part-uncommitted.parquet")
+    output.commit(0, 2.0, matches(1))
+    output.commit(1, 3.0)
+    assert watch.update(0.1, []).matches == 1
+    output.commit(2, 4.0, matches(1, 2, 3), compact=True)
+    assert watch.update(0.2, []).matches == 4
+    assert watch.update(0.3, []).matches == 4
+    assert watch.figures.newest[0]["ts"] == START + timedelta(milliseconds=3)
+
+
+def test_progress_counts_each_batch_once_and_no_idle_moment(output: Output) -> None:
+    watch = Watch(output.root, START, EVERY)
+    watch.update(1.0, [progress(0, 0, 0), progress(0, 10, 30, 400)])
+    figures = watch.update(2.0, [progress(0, 10, 30, 400), progress(1, 0, 0), progress(1, 5, 0, 200)])
+    assert (figures.trades, figures.quotes, figures.batches) == (15, 30, 2)
+    assert figures.batch_median == pytest.approx(0.3)
+
+
+def test_rates_are_of_the_last_seconds(output: Output) -> None:
+    watch = Watch(output.root, START, EVERY)
+    watch.update(0.0, [])
+    for second in range(1, 20):
+        watch.update(float(second), [progress(second, 100 if second > 10 else 1000, 200)])
+    assert watch.figures.rates == pytest.approx((100.0, 200.0, 0.0))
+
+
+def test_weighted_quantiles() -> None:
+    assert weighted([(2.0, 1)], (0.5, 0.95)) == [2.0, 2.0]
+    values = [(float(i), 1) for i in range(1, 101)]
+    assert weighted(values, (0.5, 0.95)) == [50.0, 95.0]
+    assert weighted([(5.0, 99), (1.0, 1)], (0.005, 0.5)) == [1.0, 5.0]
+
+
+def test_newest_shows_each_symbol_once_and_the_latest_first() -> None:
+    table = pa.concat_tables([matches(1, 5, 3), matches(7, 2)])
+    assert [(row["sym_left"], row["ts"].microsecond // 1000) for row in newest(table, 2)] == [("S00", 7), ("S01", 5)]
+
+
+def filled() -> Figures:
+    return Figures(
+        elapsed=1234.5,
+        trades=123_456_789,
+        quotes=123_456_789,
+        matches=1_234_567_890,
+        rates=(9_999.0, 9_999.0, 999_999.0),
+        latency=(12.3, 45.6),
+        window=Window(123_456, 654_321, 123_456_789, 12, 3),
+        newest=newest(matches(*range(12)), 12),
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("size", [(100, 40), (80, 24)])
+@pytest.mark.parametrize("figures", [Figures(), filled()], ids=["empty", "full"])
+def test_the_frame_fits_the_terminal(figures: Figures, size: tuple[int, int], encoding: str) -> None:
+    figures.batch_seconds.extend([0.5, 1.5])
+    figures.match_rates.extend([1.0, 2.0] * 30)
+    width, height = size
+    written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=written, force_terminal=True, color_system=None, width=width, height=height)
+    console.print(frame(figures, 30, console))
+    written.seek(0)
+    lines = written.read().splitlines()
+    assert max(map(len, lines)) <= min(width, WIDTH)
+    assert len(lines) < height
+    if figures.newest:
+        row = next(line for line in lines if "14:30:00.011" in line).replace("|", " ").split()
+        assert row == [
+            "14:30:00.011",
+            "S11",
+            "1,200",
+            "169.39",
+            "169.39",
+            "169.39",
+            "+0",
+            "ct",
+            "1,995",
+            "ms",
+            "before",
+        ]
+    assert all(any(line.strip().startswith(name) for line in lines) for name in ("trades", "latency", "window", "late"))
+
+
+def test_plain_lines_fit_and_come_now_and_then() -> None:
+    ordinary = Figures(
+        elapsed=28.6, rates=(1_006.0, 3_076.0, 26_741.0), latency=(0.7, 1.2), window=Window(2_000, 9_000)
+    )
+    ordinary.batch_seconds.append(0.5)
+    assert len(plain_line(ordinary)) <= 100
+    console = Console(file=io.StringIO(), width=100)
+    with view(console, 30) as show:
+        for tenth in range(100):
+            show(Figures(elapsed=tenth / 10))
+    assert isinstance(console.file, io.StringIO)
+    assert len(console.file.getvalue().splitlines()) == 4
+
+
+def test_closing_words_keep_brackets() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    closing(console, "done", [("result", "a/[b]/matches")])
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "\ndone\n  result   a/[b]/matches\n"
+
+
+def test_curves() -> None:
+    assert curve([], 5) == curve([1.0], 0) == ""
+    assert curve([0.0, 0.0], 5) == "▁▁"
+    assert curve([1.0, 8.0], 5) == "▂█"
+
+
+def test_a_demo_clears_its_own_and_nothing_else(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "demo"
+    with claimed(place):
+        (place / "matches").mkdir()
+        (place / "matches" / "old.parquet").touch()
+        with pytest.raises(sj.InputError, match="another demo is running"), claimed(place):
+            pass
+    (place / "notes.txt").write_text("mine")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    (place / "trades").symlink_to(elsewhere)
+    with claimed(place):
+        assert sorted(path.name for path in place.iterdir()) == [MARKER, "notes.txt"]
+    assert (elsewhere / "kept").exists()
+
+
+def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "matches").mkdir()
+    with pytest.raises(sj.InputError, match="no demo's"), claimed(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["matches"]
+    file = tmp_path / "matches" / "file"
+    file.touch()
+    with pytest.raises(sj.InputError, match="no demo's"), claimed(file):
+        pass
+    with pytest.raises(sj.InputError, match="can't write"), claimed(file / "below"):
+        pass
+
+
+def test_the_first_ctrl_c_is_noted_and_the_second_raised() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with CtrlC() as ctrl_c:
+        signal.raise_signal(signal.SIGINT)
+        assert ctrl_c.pressed
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_whole_demo_stopped_and_run_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", "streamjoin", "demo", "--output", "out", "--seconds"]
+    pipes: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "600"], **pipes) as stopped:
+        assert stopped.stdout is not None and stopped.stderr is not None
+        begun = next((line for line in iter(stopped.stdout.readline, "") if "matches" in line), "")
+        stopped.send_signal(signal.SIGINT)
+        said, noise = stopped.stdout.read(), stopped.stderr.read()
+    assert "stopped by Ctrl-C" in said, (begun, said, noise)
+    assert (stopped.returncode, noise.strip()) == (130, "")
+
+    again = subprocess.run([*command, "3"], **pipes, timeout=300, check=False)
+    assert (again.returncode, again.stderr) == (0, "")
+    closing_words = again.stdout.split("\n\n")[-1]
+    count = closing_words.split()[0]
+    assert f"Spark's own batch join of the same files finds the same {count} pairs" in closing_words
+    assert all(f"\n  {name} " in closing_words for name in ("rate", "latency", "late", "result", "code"))
+    assert "out/matches (Parquet)" in closing_words
+    assert pq.read_table(tmp_path / "out" / "matches").num_rows == int(count.replace(",", "")) > 10_000
