@@ -69,7 +69,7 @@ def test_every_module_says_what_it_is(path: Path) -> None:
 
 
 def test_every_layer_is_listed() -> None:
-    private = {"__init__", "__main__", "_lazy", "_version"}
+    private = {"__init__", "__main__", "_cache", "_lazy", "_version"}
     assert {layer_of(path) for path in modules()} - private <= set(LAYERS)
 
 

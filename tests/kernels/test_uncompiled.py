@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import numpy as np, pyarrow as pa, streamjoin as sj
@@ -35,3 +36,19 @@ def test_joins_are_the_same_with_the_jit_off() -> None:
     compiled = run("0")
     assert len(compiled) > 1_000
     assert run("1") == compiled
+
+
+def test_compiled_kernels_are_kept_by_the_digest_of_all_of_them(tmp_path: Path) -> None:
+    program = (
+        "import numba, streamjoin.kernels.sorting as kernels\n"
+        "print(kernels.lower_bound._cache.cache_path)\n"
+        "print(numba.config.CACHE_DIR)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=120, check=True, env={**environment, "XDG_CACHE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    ours, theirs = done.stdout.splitlines()
+    assert ours.startswith(str(tmp_path / "streamjoin" / "kernels-"))
+    assert theirs == ""

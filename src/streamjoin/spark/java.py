@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamjoin._cache import cache_dir
 from streamjoin.model.errors import SetupError
 
 OLDEST = 17
@@ -93,7 +94,7 @@ def wrapped_home(java: Java, cache: Path | None = None) -> Path:
     """
     script = _SCRIPT.format(java=shlex.quote(str(java.home / "bin" / "java")))
     name = f"java-{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    parent = _cache_dir() if cache is None else cache
+    parent = cache_dir() if cache is None else cache
     try:
         parent.mkdir(parents=True, exist_ok=True)
         return _publish(parent / name, script, java.home)
@@ -146,11 +147,6 @@ def _probe(origin: str, executable: Path) -> Java | str:
     told = _HOME.search(text)
     home = Path(told.group(1)) if told else executable.resolve().parent.parent
     return Java(home, version, origin)
-
-
-def _cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "streamjoin"
 
 
 def _publish(target: Path, script: str, home: Path) -> Path:
