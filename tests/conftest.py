@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# A session that runs for some small batches spends its time compiling what it then hardly runs.
+QUICK_START = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Small and shared: a test leaves no query running and no setting changed."""
@@ -20,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
         "streamjoin-tests",
         "local[2]",
         memory="1g",
-        config={"spark.sql.shuffle.partitions": 2},
+        config={"spark.sql.shuffle.partitions": 2, **QUICK_START},
     )
     yield started
     started.stop()

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from benchmarks import __main__ as command_line
+from benchmarks import report
 from benchmarks.harness import (
     Cell,
     Context,
@@ -22,10 +26,6 @@ from benchmarks.harness import (
     measure,
     planned,
 )
-from rich.console import Console
-
-from benchmarks import __main__ as command_line
-from benchmarks import report
 
 TOY = """
 from benchmarks.report import plot_lines

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
+
 from benchmarks.spark_workaround import SCHEMA, _settings, run_files, workaround
 from benchmarks.workload import BandWorkload
-from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

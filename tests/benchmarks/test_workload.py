@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from benchmarks.workload import BandWorkload
 
 WORKLOAD = BandWorkload(window=200, match_rate=6, seed=5, domain=1 << 20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import duckdb
 import numpy as np
 import pyarrow as pa
@@ -35,7 +37,7 @@ def run(spec: sj.JoinSpec, tables: tuple[pa.Table, pa.Table], algorithm: str, wo
     parts = []
     edges = np.linspace(0, tables[0].num_rows, cuts + 1).astype(int)
     with sj.open(spec, algorithm, workers) as join:
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in itertools.pairwise(edges):
             parts.append(join.push(*(t.slice(begin, end - begin) for t in tables)))
     return pa.concat_tables(parts)
 

@@ -7,14 +7,8 @@ from pathlib import Path
 
 from streamjoin.spark import session
 from streamjoin.spark.plan import _join
+from tests.conftest import QUICK_START
 from tests.spark.joining import CASES, EAGER, streams
-
-# A program that lives for some batches spends its time compiling what it then hardly runs.
-QUICK_START = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": False,
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 
 
 def main(directory: Path, name: str, partitions: int) -> None:
