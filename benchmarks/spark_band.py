@@ -155,7 +155,7 @@ class SparkBand(Experiment):
                 axes.bar_label(bars, [f"{row['ratio']:.0f}×" for row in points])
         labels = [f"window {human(row['window'])}\nbatch {human(row['batch'])}" for row in points]
         axes.set_xticks(range(len(points)), labels)
-        axes.set(yscale="log", ylabel="rows/s")
+        axes.set(yscale="log", ylabel="rows/s", ylim=(1_000, 10_000_000))
         axes.legend()
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
