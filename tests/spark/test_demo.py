@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 import streamjoin as sj
-from streamjoin.spark.demo import MARKER, CtrlC, claimed
+from streamjoin.spark.demo import MARKER, CtrlC, _errors_to, claimed
 from streamjoin.spark.demo_figures import Figures, Watch, Window, newest, weighted
 from streamjoin.spark.demo_view import WIDTH, closing, curve, frame, plain_line, view
 
@@ -203,6 +203,29 @@ def test_closing_words_keep_brackets() -> None:
     closing(console, "done", [("result", "a/[b]/matches")])
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "\ndone\n  result   a/[b]/matches\n"
+
+
+def test_a_window_that_is_pruned_while_it_is_read_waits_for_the_next_look(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(path: Path, pattern: str) -> list[Path]:
+        if pattern == "*/*.manifest":
+            raise FileNotFoundError(path)
+        return []
+
+    monkeypatch.setattr(Path, "glob", gone)
+    assert Watch(output.root, START, EVERY).update(1.0, []).window == Window()
+
+
+def test_what_starts_inside_complains_into_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with _errors_to(tmp_path / "log"):
+        subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('quiet')"], check=True)
+    assert (tmp_path / "log").read_text() == "quiet"
+    assert capfd.readouterr().err == ""
+    with pytest.raises(sj.SetupError), _errors_to(tmp_path / "log"):
+        os.write(2, b"the reason")
+        raise sj.SetupError("no Java")
+    assert capfd.readouterr().err == "the reason"
 
 
 def test_curves() -> None:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -46,7 +47,8 @@ SPEC = JoinSpec(
 EXAMPLE = "examples/trades_near_quotes.py"
 MARKER = ".streamjoin-demo"
 
-_PARTS = ("trades", "quotes", "matches", "checkpoint")
+_LOG = "spark.log"
+_PARTS = ("trades", "quotes", "matches", "checkpoint", _LOG)
 _EVERY = timedelta(milliseconds=250)
 _POLL = 0.2
 _MOST_CORES = 4
@@ -67,7 +69,7 @@ def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
     cores = min(_MOST_CORES, os.cpu_count() or 1)
     with claimed(output), CtrlC() as ctrl_c:
         with _step(console, "starting Spark"):
-            spark = _session(cores)
+            spark = _session(cores, output / _LOG)
         try:
             with _step(console, "warming up: a little of both feeds through the same join"):
                 _warm_up(spark, market, ctrl_c)
@@ -87,28 +89,37 @@ def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
 @contextlib.contextmanager
 def claimed(output: Path) -> Iterator[None]:
     """Hold `output` as this demo's own, empty; whatever a demo did not write stays."""
-    marker = output / MARKER
     try:
-        if output.exists() and not marker.is_file() and (not output.is_dir() or any(output.iterdir())):
-            raise InputError(
-                f"{output} is not empty and no demo's: nothing there was touched; name another place with --output"
-            )
-        output.mkdir(parents=True, exist_ok=True)
-        with marker.open("w") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"another demo is running in {output}: wait for it, or use another --output") from None
-            held.write("Made by `streamjoin demo`, which clears this directory when it runs again.\n")
-            held.flush()
-            for path in (output / part for part in _PARTS):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-            yield
+        held = _cleared(output)
     except OSError as error:
         raise InputError(f"can't write to {output}: {error}") from error
+    with held:
+        yield
+
+
+def _cleared(output: Path) -> IO[str]:
+    """Clear `output` and give its marker, locked for as long as it is open."""
+    marker = output / MARKER
+    if output.exists() and not marker.is_file() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(
+            f"{output} is not empty and no demo's: nothing there was touched; name another place with --output"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        held = opened.enter_context(marker.open("w"))
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another demo is running in {output}: wait for it, or use another --output") from None
+        held.write("Made by `streamjoin demo`, which clears this directory when it runs again.\n")
+        held.flush()
+        for path in (output / part for part in _PARTS):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        opened.pop_all()
+        return held
 
 
 @contextlib.contextmanager
@@ -121,7 +132,7 @@ def _step(console: Console, what: str) -> Iterator[None]:
         yield
 
 
-def _session(cores: int) -> SparkSession:
+def _session(cores: int, log: Path) -> SparkSession:
     config = {
         # Spark's default is a type of its own making, which other readers of Parquet take for local time.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -130,8 +141,25 @@ def _session(cores: int) -> SparkSession:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     # On a thread of its own, as on the main one pyspark would make Ctrl-C its own.
-    with ThreadPoolExecutor(1) as pool:
+    with _errors_to(log), ThreadPoolExecutor(1) as pool:
         return pool.submit(session, "streamjoin-demo", f"local[{cores}]", config=config).result()
+
+
+@contextlib.contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """Give the processes started here a file as error stream: workers that are stopped at work complain there."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    except StreamJoinError:
+        os.write(terminal, log.read_bytes())
+        raise
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def _joined(spark: SparkSession, feeds: Path) -> DataFrame:

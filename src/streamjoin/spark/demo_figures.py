@@ -138,15 +138,15 @@ class Watch:
 
     def _take_window(self) -> None:
         versions = log_root(self._output / "checkpoint", "join") / "versions"
-        manifests = sorted(versions.glob("*/*.manifest"))
-        if not manifests or manifests[-1] == self._manifest:
-            return
         try:
-            manifest = Manifest.from_json(manifests[-1].read_bytes())
+            latest = max(versions.glob("*/*.manifest"), default=None)
+            if latest is None or latest == self._manifest:
+                return
+            manifest = Manifest.from_json(latest.read_bytes())
         except FileNotFoundError:
-            # Pruned between the listing and the reading: the next update finds a newer one.
+            # The join pruned a version between the listing and the reading; the next update finds a newer one.
             return
-        self._manifest = manifests[-1]
+        self._manifest = latest
         trades, quotes = (sum(run.extents[side].rows for run in manifest.runs) for side in (0, 1))
         blocks = [b for run in manifest.runs for piece in run.pieces for side in piece.blocks for b in side]
         late = sum(manifest.late.values())

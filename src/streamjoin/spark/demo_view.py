@@ -148,7 +148,7 @@ def curve(values: Sequence[float], room: int) -> str:
     """The last values as a row of bars from zero to the largest.
 
     >>> curve([0.0, 1.0, 2.0, 4.0], 3)
-    '▂▄█'
+    '▃▅█'
     """
     shown = list(values)[-room:] if room else []
     top = max(shown, default=0.0)
