@@ -40,7 +40,6 @@ class ShiftingGaussian(IndexExperiment):
         "16% of the throughput, as threads queue for one sub-index's lock; once the drift ends, throughput recovers"
     )
     absent = ("layout",)
-    repeats = 1  # each run is a stream of 18 windows
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The paper's drifts, and one ten times as fast as its fastest."""
@@ -109,7 +108,7 @@ class ShiftingGaussian(IndexExperiment):
             skewed = fast["largest_share"] >= 0.5 and fast["idle_share"] >= 0.5
             lines.append(f"{layout}, r = 1: {_spread(fast)} (paper 77% and 70%): {agrees(skewed, moved)}")
             alike = fastest["largest_share"] >= 0.5 and fastest["idle_share"] >= 0.5
-            as_if = ", the paper's picture of r = 1: as if its r were the distance a window" if alike else ""
+            as_if = ", close to the paper's r = 1: as if its r were the distance a window" if alike else ""
             lines.append(f"{layout}, r = {max(own):g}: {_spread(fastest)}{as_if}")
             kept = {drift: row["tuples_per_s"] / row["before_per_s"] for drift, row in own.items()}
             slow = min(share for drift, share in kept.items() if drift <= _SLOW)
