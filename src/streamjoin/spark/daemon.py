@@ -16,7 +16,15 @@ import sys
 
 from pyspark.daemon import manager
 
-PRELOADED = ("numpy", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "pyspark.worker")
+PRELOADED = (
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pyspark.worker",
+    "streamjoin.spark.route",
+    "streamjoin.spark.task",
+)
 PRELOADED_PACKAGES = ("streamjoin.model", "streamjoin.kernels", "streamjoin.windows")
 
 
