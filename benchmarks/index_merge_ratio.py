@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _PAPER_BEST = {1 << 16: -3, 1 << 23: -4}
 _CLOSE_ENOUGH = 0.9
+_SOONER = "a merge is cheap here beside the misses in a large T_I"
+_LATER = "a merge weighs more here than a fuller T_I"
 
 
 class MergeRatio(IndexExperiment):
@@ -49,7 +51,7 @@ class MergeRatio(IndexExperiment):
             if window in _PAPER_BEST:
                 paper = _PAPER_BEST[window]
                 near = abs(math.log2(best) - paper) <= 1
-                line += f" (paper 2^{paper}, {agrees(near, 'costs of merge and search stand in another proportion')})"
+                line += f" (paper 2^{paper}, {agrees(near, _SOONER if math.log2(best) < paper else _LATER)})"
             ends = "neither end is best" if lowest < best < highest else "an end is best"
             lines.append(f"{line}; {ends}: {agrees(lowest < best < highest)}")
             lines.append(self._own_choice(window, by_ratio))
