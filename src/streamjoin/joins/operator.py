@@ -68,7 +68,7 @@ class Operator:
         them the newest time of this call is one, as in event-time order.
         """
         with self.counts.step("encode"):
-            encoded = tuple(e.encode(t) for e, t in zip(self._encoders, ordered.tables, strict=True))
+            encoded = self._workers.map(lambda side: self._encoders[side].encode(ordered.tables[side]), (0, 1))
         results = []
         n, at = ordered.is_right.size, [0, 0]
         begin = 0
@@ -99,17 +99,8 @@ class Operator:
 
     def _process_chunk(self, is_right: Array, parts: list[Any]) -> pa.Table:
         with self.counts.step("store"):
-            chunk_parts = []
-            for side, (table, encoded, cut, ticks) in enumerate(parts):
-                piece = _slice(encoded, cut)
-                store = self.stores[side]
-                first = store.count
-                side_ticks = None if ticks is None else ticks[cut]
-                self._note_descent(side, side_ticks)
-                payload = table if store.schema.names else table.select([])
-                store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
-                chunk_parts.append((piece, first, side_ticks))
-            chunk, least = self._chunk(is_right, chunk_parts)
+            stored = self._workers.map(lambda side: self._store(side, *parts[side]), (0, 1))
+            chunk, least = self._chunk(is_right, stored)
         with self.counts.step("pair"):
             refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
             pairs = self.algorithm.process(chunk, refine)
@@ -117,6 +108,18 @@ class Operator:
         self.counts.results += pairs.probe.size
         with self.counts.step("gather"):
             return self._materialize(chunk, pairs)
+
+    def _store(
+        self, side: int, table: pa.Table, encoded: Encoded, cut: slice, ticks: Array | None
+    ) -> tuple[Encoded, int, Array | None]:
+        """Store one side's tuples of a chunk; returns their words, the first one's position and their ticks."""
+        store, piece = self.stores[side], _slice(encoded, cut)
+        first = store.count
+        side_ticks = None if ticks is None else ticks[cut]
+        self._note_descent(side, side_ticks)
+        payload = table if store.schema.names else table.select([])
+        store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
+        return piece, first, side_ticks
 
     def _chunk(self, is_right: Array, parts: list[tuple[Encoded, int, Array | None]]) -> tuple[Chunk, Array | None]:
         (left, left_first, left_ticks), (right, right_first, right_ticks) = parts

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.machine import prefetch
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_AHEAD = 24
 
 
 @kernel
@@ -20,19 +23,22 @@ def gather(source: Array, places: Array, base: int, out: Array, begin: int, end:
 
 @kernel
 def gather_rows(source: Array, places: Array, base: int, out: Array, begin: int, end: int) -> None:
-    """out[c, i] = source[places[i] - base, c] for i from begin to end.
+    """out[c, i] = source[places[i] - base, c] for i from begin to end; source is row after row in one array.
 
-    Two columns at a time: both come from one cache line, and an inner loop over columns would cost more than it.
+    Two columns at a time: both come from one cache line, and an inner loop over columns would cost more than it. Rows
+    lie anywhere in the window, so each is asked for some rows ahead.
     """
-    columns = source.shape[1]
+    columns = out.shape[0]
     for c in range(0, columns - 1, 2):
         for i in range(begin, end):
-            row = places[i] - base
-            out[c, i] = source[row, c]
-            out[c + 1, i] = source[row, c + 1]
+            if i + _AHEAD < end:
+                prefetch(source, (places[i + _AHEAD] - base) * columns + c)
+            at = (places[i] - base) * columns + c
+            out[c, i] = source[at]
+            out[c + 1, i] = source[at + 1]
     if columns % 2:
         for i in range(begin, end):
-            out[columns - 1, i] = source[places[i] - base, columns - 1]
+            out[columns - 1, i] = source[(places[i] - base) * columns + columns - 1]
 
 
 @kernel

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.machine import prefetch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,31 +22,8 @@ _INSERTION = 24
 
 _BLOCK = 16
 _HOPS = 8
-
-
-@kernel
-def skip_to(words: Array, at: int, word: int) -> int:
-    """The first place at or after `at` whose word is at least `word`.
-
-    Near places are found by hopping over blocks and counting within one, which vectorises and has one branch
-    that is hard to predict; far ones by galloping and bisecting.
-    """
-    n = words.size
-    hops = 0
-    while at + _BLOCK <= n and words[at + _BLOCK - 1] < word:
-        at += _BLOCK
-        hops += 1
-        if hops == _HOPS:
-            return _gallop(words, at, word)
-    if at + _BLOCK > n:
-        while at < n and words[at] < word:
-            at += 1
-        return at
-    block = words[at : at + _BLOCK]
-    smaller = 0
-    for k in range(_BLOCK):
-        smaller += block[k] < word
-    return at + smaller
+_LINE = 8
+_AHEAD = 12
 
 
 @kernel
@@ -110,10 +88,32 @@ def sweep_run(
     capacity = out_probe.size
     i, begin, resume = cursor[0], cursor[1], cursor[2]
     n = run_words.size
+    stride = n // max(1, lo.size)
+    ahead = _AHEAD * max(1, stride)
     while i < last:
-        high = hi[i]
-        if lo[i] <= high:
-            begin = skip_to(run_words, begin, lo[i])
+        low, high = lo[i], hi[i]
+        if low <= high:
+            if stride > 1:
+                # The run does not fit a cache: what the probes some steps ahead will read is asked for now.
+                for line in range(0, stride + _LINE, _LINE):
+                    prefetch(run_words, begin + ahead + line)
+                prefetch(run_seqs, begin + ahead)
+                # Near places are found by hopping over blocks and counting within one, which vectorises and has one
+                # branch that is hard to predict; far ones by galloping.
+                hops = 0
+                while begin + _BLOCK <= n and run_words[begin + _BLOCK - 1] < low:
+                    begin += _BLOCK
+                    hops += 1
+                    if hops == _HOPS:
+                        begin = _gallop(run_words, begin, low)
+                if begin + _BLOCK <= n:
+                    block = run_words[begin : begin + _BLOCK]
+                    smaller = 0
+                    for k in range(_BLOCK):
+                        smaller += block[k] < low
+                    begin += smaller
+            while begin < n and run_words[begin] < low:
+                begin += 1
             j = begin if resume < 0 else resume
             resume = -1
             probe, least = probes[i], live[i]
@@ -155,9 +155,10 @@ def sweep_batch(
     i, begin, resume = cursor[0], cursor[1], cursor[2]
     n = run_words.size
     while i < last:
-        high = hi[i]
-        if lo[i] <= high:
-            begin = skip_to(run_words, begin, lo[i])
+        low, high = lo[i], hi[i]
+        if low <= high:
+            while begin < n and run_words[begin] < low:
+                begin += 1
             j = begin if resume < 0 else resume
             resume = -1
             probe, seq = probes[i], seqs[i]

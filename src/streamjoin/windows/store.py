@@ -130,7 +130,7 @@ class WideRows:
     def __init__(self, schema: pa.Schema) -> None:
         self.names = [f.name for f in schema if _is_fixed(f.type) and f.type.bit_width == 64]
         self._types = [schema.field(name).type for name in self.names]
-        self._rows = Buffer(np.uint64, len(self.names))
+        self._rows = Buffer(np.int64, len(self.names))
         self._valid: dict[str, Buffer] = {}
 
     def append(self, table: pa.Table, n: int) -> None:
@@ -139,7 +139,7 @@ class WideRows:
         rows = self._rows.room_for(n)
         for i, name in enumerate(self.names):
             array = flat(table.column(name))
-            rows[:, i] = fixed_width(array).view(np.uint64)
+            rows[:, i] = fixed_width(array).view(np.int64)
             if array.null_count and name not in self._valid:
                 self._valid[name] = Buffer(np.uint8)
                 self._valid[name].append(np.ones(held, np.uint8))
@@ -154,11 +154,11 @@ class WideRows:
     def start(self, n: int) -> tuple[pa.Buffer, Array]:
         """Memory for `n` gathered rows: column after column."""
         data = pa.allocate_buffer(8 * n * len(self.names))
-        return data, np.frombuffer(data, np.uint64).reshape(len(self.names), n)
+        return data, np.frombuffer(data, np.int64).reshape(len(self.names), n)
 
     def gather(self, places: Array, base: int, out: Array, begin: int, end: int) -> None:
         """Fill rows begin to end of the output; ranges can be filled side by side."""
-        gather_rows(self._rows.values, places, base, out, begin, end)
+        gather_rows(self._rows.values.reshape(-1), places, base, out, begin, end)
 
     def finish(self, data: pa.Buffer, places: Array, base: int) -> dict[str, pa.Array]:
         """The gathered rows as Arrow columns over the same memory."""
