@@ -57,7 +57,9 @@ class ImTreeIndex(Index):
     @staticmethod
     def choose_ratio(window: int | None) -> float:
         """The merge ratio that costs least: a merge moves the whole window, a large T_I slows every search."""
-        return 1 / 4 if window is None or window < 1 << 21 else 1 / 8
+        if window is None or window < 1 << 18:
+            return 1 / 8
+        return 1 / 16 if window < 1 << 22 else 1 / 64
 
     def _start(self, window: int) -> None:
         self._lay(window)
