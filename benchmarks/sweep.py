@@ -122,10 +122,10 @@ class Sweep(Experiment):
             _TARGET["window"] if any(r["window"] == _TARGET["window"] for r in rows) else max(r["window"] for r in rows)
         )
         for axes, x, fixed, at in ((left, "window", "batch", target_b), (right, "batch", "window", target_w)):
-            for system in sorted({row["system"] for row in named}):
+            for color, system in enumerate(sorted({row["system"] for row in named})):
                 points = sorted((r[x], r["tuples_per_s"]) for r in named if r["system"] == system and r[fixed] == at)
                 if points:
-                    axes.plot(*zip(*points, strict=True), marker="o", label=system)
+                    axes.plot(*zip(*points, strict=True), marker="o", color=f"C{color}", label=system)
             axes.set(xscale="log", yscale="log", xlabel=f"{x} (tuples a side), {fixed} {at:,}", ylabel="tuples/s")
             axes.set_xscale("log", base=2)
             axes.grid(True, alpha=0.3)

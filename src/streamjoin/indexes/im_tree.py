@@ -140,7 +140,8 @@ class ImTreeIndex(Index):
         if self._fits(stored + extra):
             return
         old, room, at = self.mem, self._room, int(self.mem[WORDS])
-        self._lay(stored + max(extra, stored // 4))
+        # The arena of so many entries has room for their T_I as well.
+        self._lay(stored + max(extra - self._limit(stored), stored // 4))
         self._carry(old)
         self.mem[STORED] = stored
         for part in (0, 1):
