@@ -13,7 +13,6 @@ from streamjoin.model.errors import (
     SpecError,
     StateError,
     StreamJoinError,
-    WorkerError,
 )
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
@@ -36,7 +35,6 @@ __all__ = [
     "StreamJoinError",
     "Theta",
     "TimeWindow",
-    "WorkerError",
     "__version__",
     "open",
 ]

@@ -85,11 +85,6 @@ class SortedRuns:
         self.runs = [run for run in self.runs if run.newest >= self._min_seq]
 
     @property
-    def entries(self) -> int:
-        """How many entries are held, the dead ones included."""
-        return sum(run.words.size for run in self.runs)
-
-    @property
     def nbytes(self) -> int:
         """The memory of all runs."""
         return sum(run.words.nbytes + run.seqs.nbytes for run in self.runs)

@@ -50,7 +50,6 @@ class Sweep:
     def __init__(self, bound: BoundSpec, workers: Workers) -> None:
         self._workers = workers
         self._left, self._right = SortedRuns(), SortedRuns()
-        self._candidates = 0
         one_exact = len(bound.index) == 1 and bound.index[0].exact
         self.decides = frozenset([bound.terms.index(bound.index[0])] if one_exact else [])
 

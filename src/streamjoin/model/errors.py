@@ -9,7 +9,6 @@ Each message says what was wrong, where, and what to do; state is left as it was
     │   └── NotSupportedError           well-formed, but not there (yet): the message says what is
     ├── InputError (ValueError)         what was pushed is not what the join takes
     ├── StateError (RuntimeError)       the call comes at the wrong moment: closed join, two threads at once
-    ├── WorkerError (RuntimeError)      a worker thread failed; its own error is the cause
     ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
     └── SetupError (RuntimeError)       something outside is missing: Java, pyspark, a jar
 """
@@ -43,10 +42,6 @@ class InputError(StreamJoinError, ValueError):
 
 class StateError(StreamJoinError, RuntimeError):
     """The call comes at the wrong moment."""
-
-
-class WorkerError(StreamJoinError, RuntimeError):
-    """A worker thread failed; the original error is the cause."""
 
 
 class CheckpointError(StreamJoinError, RuntimeError):
