@@ -87,6 +87,8 @@ def discover(package: str) -> Iterator[tuple[str, Experiment | Unavailable]]:
             continue
         try:
             found = getattr(importlib.import_module(f"{package}.{module.name}"), "EXPERIMENT", None)
+        except ImportError as error:
+            yield module.name, Unavailable(str(error))
         except Exception as error:  # a broken experiment must not hide the others
             yield module.name, Unavailable(f"{type(error).__name__}: {error}")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,12 +21,12 @@ QUICK_START = {
 }
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    """Let the runner's closing line be the last.
+@atexit.register
+def _let_the_closing_line_be_the_last() -> None:
+    """Close stderr to what native code says on the way out.
 
     Py4J's threads outlive the session, so the interpreter can't free what they might see, and DuckDB's binding then
-    lists all its types as leaked on the way out.
+    lists all its types as leaked.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
