@@ -15,18 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.model.errors import InputError
+from streamjoin.windows.clock import NEVER, minus
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_NEVER = -(1 << 63)
 LEFT, RIGHT = 0, 1
+# After everything any source can send.
+_END = ((1 << 63) - 1, RIGHT, chr(0x10FFFF))
 
 
 @dataclass
 class _Source:
     """One physical source: its newest time, and what it sent that is not ready."""
 
-    clock: int = _NEVER
+    clock: int = NEVER
     finished: bool = False
     tables: list[pa.Table] = field(default_factory=list)
     ticks: list[Array] = field(default_factory=list)
@@ -52,7 +54,7 @@ class EventTimeGate:
         self._sides = sides
         self._sources: dict[tuple[int, str], _Source] = {}
         # Everything up to here has been let out.
-        self._bound: tuple[int, int, str] = (_NEVER, LEFT, "")
+        self._bound: tuple[int, int, str] = (NEVER, LEFT, "")
 
     def add(self, side: int, name: str) -> None:
         """Make a source known before it sends: the gate waits for it from now on."""
@@ -69,9 +71,7 @@ class EventTimeGate:
         self.add(side, name)
         source = self._sources[side, name]
         newest = np.maximum.accumulate(np.concatenate([[source.clock], ticks]))
-        # Saturating: a clock that has not started yet is at the smallest int64.
-        horizon = np.where(newest[:-1] < _NEVER + self._lateness, _NEVER, newest[:-1] - self._lateness)
-        late = ticks < horizon
+        late = ticks < minus(newest[:-1], self._lateness)
         bound_tick, *bound_rank = self._bound
         late |= ticks < bound_tick
         if [side, name] < bound_rank:
@@ -109,16 +109,16 @@ class EventTimeGate:
     def release(self, everything: bool = False) -> Released:
         """What is ready now, in order; with `everything`, all that is held, as at the end of input."""
         if everything:
-            bound = ((1 << 63) - 1, RIGHT, chr(0x10FFFF))
+            bound = _END
         elif not all(any(side == s for s, _ in self._sources) for side in self._sides):
             bound = self._bound
         else:
             open_sources = [
-                (max(_NEVER, source.clock - self._lateness), side, name)
+                (max(NEVER, source.clock - self._lateness), side, name)
                 for (side, name), source in self._sources.items()
                 if not source.finished
             ]
-            bound = min(open_sources, default=((1 << 63) - 1, RIGHT, chr(0x10FFFF)))
+            bound = min(open_sources, default=_END)
         self._bound = max(self._bound, bound)
         taken = [(side, *self._take(side, name)) for side, name in sorted(self._sources)]
         return self._merge(taken)

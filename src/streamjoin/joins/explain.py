@@ -64,6 +64,4 @@ def _costs(choice: Choice, workers: int, figures: dict[str, Any]) -> list[str]:
 
 
 def _lateness(bound: BoundSpec) -> str:
-    if bound.spec.order == "event_time" and bound.spec.lateness is None:
-        return ""
     return f", lateness {bound.spec.lateness}" if bound.spec.lateness is not None else ""

@@ -60,8 +60,7 @@ class Indexed:
         # Whether the bounds of a side's window only grow from probe to probe; times in arrival order may fall.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
-        one_exact = len(bound.index) == 1 and bound.index[0].exact
-        self.decides = frozenset([bound.terms.index(bound.index[0])] if one_exact else [])
+        self.decides = bound.settled
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Take the tuples in order: look up, expire, insert."""

@@ -50,8 +50,7 @@ class Sweep:
     def __init__(self, bound: BoundSpec, workers: Workers) -> None:
         self._workers = workers
         self._left, self._right = SortedRuns(), SortedRuns()
-        one_exact = len(bound.index) == 1 and bound.index[0].exact
-        self.decides = frozenset([bound.terms.index(bound.index[0])] if one_exact else [])
+        self.decides = bound.settled
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Pair the chunk with both windows and with itself, then add it to them."""

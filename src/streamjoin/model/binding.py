@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import And, Expression
+from streamjoin.model.expression import Expression, conjunction
 from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, plain_type, tick_ns
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
@@ -68,6 +68,12 @@ class BoundSpec:
     lateness: int | None
     columns: tuple[OutputColumn, ...]
     schema: pa.Schema
+
+    @property
+    def settled(self) -> frozenset[int]:
+        """Which of `terms` a hit in the index settles: the one whose words the index holds as they are."""
+        plain = len(self.index) == 1 and self.index[0].exact
+        return frozenset([self.terms.index(self.index[0])] if plain else [])
 
     @property
     def index_decides(self) -> bool:
@@ -130,7 +136,7 @@ def _residual(spec: JoinSpec, fitted: list[KeyTerm], left: pa.Schema, right: pa.
             if not (pa.types.is_boolean(result) or pa.types.is_null(result)):
                 raise SchemaError(f"{term} is a {result}, not a condition; compare it with something")
             parts.append(term.expression)
-    return parts[0] if len(parts) == 1 else And(tuple(parts)) if parts else None
+    return conjunction(tuple(parts)) if parts else None
 
 
 def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | None:

@@ -87,8 +87,8 @@ def _pair_of_windows(window: object) -> tuple[Window, Window]:
 
 
 def _check_time(time: object) -> None:
-    names = time if isinstance(time, tuple) else (time,)
-    if time is not None and (len(names) not in (1, 2) or not all(isinstance(n, str) and n for n in names)):
-        raise SpecError(f"time= takes a column name, or a pair (left name, right name), not {time!r}")
-    if isinstance(time, tuple) and len(time) != 2:
+    if time is None:
+        return
+    names = time if isinstance(time, tuple) else (time, time)
+    if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
         raise SpecError(f"time= takes a column name, or a pair (left name, right name), not {time!r}")
