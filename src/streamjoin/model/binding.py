@@ -19,7 +19,7 @@ from streamjoin.model.expression import Expression, conjunction
 from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, plain_type, tick_ns
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
-from streamjoin.model.typing_rules import check
+from streamjoin.model.typing_rules import check_condition
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 RESULT_TIME = "ts"
@@ -132,9 +132,7 @@ def _residual(spec: JoinSpec, fitted: list[KeyTerm], left: pa.Schema, right: pa.
     parts = [term.residual for term in fitted if term.residual is not None]
     for term in spec.on.terms():
         if isinstance(term, Theta):
-            result = check(term.expression, {"l": left, "r": right})
-            if not (pa.types.is_boolean(result) or pa.types.is_null(result)):
-                raise SchemaError(f"{term} is a {result}, not a condition; compare it with something")
+            check_condition(term.expression, {"l": left, "r": right})
             parts.append(term.expression)
     return conjunction(tuple(parts)) if parts else None
 
