@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from streamjoin.kernels import flags
+
 PROGRAM = """
 import numpy as np, pyarrow as pa, streamjoin as sj
 from numba import config
@@ -38,7 +40,7 @@ def test_joins_are_the_same_with_the_jit_off() -> None:
     assert run("1") == compiled
 
 
-def test_compiled_kernels_are_kept_by_the_digest_of_all_of_them(tmp_path: Path) -> None:
+def test_compiled_kernels_are_kept_by_the_digest_of_their_sources(tmp_path: Path) -> None:
     program = (
         "import numba, streamjoin.kernels.sorting as kernels\n"
         "print(kernels.lower_bound._cache.cache_path)\n"
@@ -52,3 +54,8 @@ def test_compiled_kernels_are_kept_by_the_digest_of_all_of_them(tmp_path: Path) 
     ours, theirs = done.stdout.splitlines()
     assert ours.startswith(str(tmp_path / "streamjoin" / "kernels-"))
     assert theirs == ""
+
+
+def test_a_kernel_depends_on_every_module_it_imports() -> None:
+    assert {"pim", "css", "btree", "entries", "machine", "flags"} <= flags._needs("pim")
+    assert "pim" not in flags._needs("sorting")

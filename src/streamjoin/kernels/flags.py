@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,37 +27,58 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
-def _sources() -> str:
-    """A digest of all kernels. Numba looks at a kernel's own file only and would miss a change in one it calls."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+# A test build, by the environment: every access to a shared word may give up the processor (see `atomics`).
+YIELDING = os.environ.get("STREAMJOIN_FORCED_YIELDS", "")
+
+_HERE = Path(__file__).parent
+_IMPORT = re.compile(r"^from streamjoin\.kernels(?:\.(\w+))? import (\(?[\w, ]*)", re.MULTILINE)
+
+
+@cache
+def _needs(module: str) -> frozenset[str]:
+    """The kernel modules that one imports, itself and what those import included."""
+    found = {module}
+    for name, imported in _IMPORT.findall((_HERE / f"{module}.py").read_text()):
+        for needed in [name] if name else re.findall(r"\w+", imported):
+            found |= _needs(needed)
+    return frozenset(found)
+
+
+def _digest(modules: frozenset[str]) -> str:
+    """A digest of all sources behind a kernel. Numba looks at its own file only and would miss a change elsewhere."""
+    files = sorted(frozenset().union(*(_needs(module) for module in modules)))
+    text = b"".join((_HERE / f"{name}.py").read_bytes() for name in files)
+    return hashlib.sha256(text + YIELDING.encode()).hexdigest()[:16]
 
 
 # Numba fills its settings in from the environment, where no type checker sees them.
 _SETTINGS: Any = numba.config
-_DIRECTORY = str(cache_dir() / f"kernels-{_sources()}")
 
 
 @contextmanager
-def _our_cache() -> Iterator[None]:
+def _our_cache(*functions: Callable[..., Any]) -> Iterator[None]:
     """Numba asks for the directory when a function is decorated; the user's own kernels keep theirs."""
     theirs = _SETTINGS.CACHE_DIR
-    _SETTINGS.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or _DIRECTORY
+    digest = _digest(frozenset(function.__module__.rpartition(".")[2] for function in functions))
+    _SETTINGS.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or str(cache_dir() / f"kernels-{digest}")
     try:
         yield
     finally:
         _SETTINGS.CACHE_DIR = theirs
 
 
-def kernel(function: F) -> F:
-    """Compile `function` on first call, without the GIL, cached on disk."""
-    with _our_cache():
+def kernel(function: F, *bound: Callable[..., Any]) -> F:
+    """Compile `function` on first call, without the GIL, cached on disk.
+
+    `bound` are kernels it calls that its own module does not import: a change in theirs must compile it anew.
+    """
+    with _our_cache(function, *bound):
         compiled: F = njit(**_OPTIONS)(function)
     return compiled
 
 
 def inlined(function: F) -> F:
     """Like `kernel`, inlined into every kernel that calls it: for the few lines of an inner loop."""
-    with _our_cache():
+    with _our_cache(function):
         compiled: F = njit(inline="always", **_OPTIONS)(function)
     return compiled

@@ -182,7 +182,7 @@ def fuse(kind: str, **functions: Callable[..., Any]) -> Callable[..., tuple[int,
         copy = FunctionType(function.__code__, bound, name)
         copy.__qualname__ = name
         copy.__module__ = __name__
-        return kernel(copy)
+        return kernel(copy, *functions.values())
 
     bound["step"] = bind(_step, f"step_{kind}")
     task: Callable[..., tuple[int, int, int]] = bind(_task, f"task_{kind}")
