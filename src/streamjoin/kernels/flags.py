@@ -36,7 +36,9 @@ _IMPORT = re.compile(r"^from streamjoin\.kernels(?:\.(\w+))? import (\(?[\w, ]*)
 
 @cache
 def _needs(module: str) -> frozenset[str]:
-    """The kernel modules that one imports, itself and what those import included."""
+    """The kernel modules that one imports, itself and what those import included; all, if it is not one of them."""
+    if not (_HERE / f"{module}.py").exists():
+        return frozenset(file.stem for file in _HERE.glob("*.py"))
     found = {module}
     for name, imported in _IMPORT.findall((_HERE / f"{module}.py").read_text()):
         for needed in [name] if name else re.findall(r"\w+", imported):

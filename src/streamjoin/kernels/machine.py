@@ -27,12 +27,13 @@ _MASK_64 = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+def address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    """The pointer to an array's element, for intrinsics."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [index], inbounds=True)
 
 
-def _choose(compiled: Any, plain: F) -> F:
+def choose(compiled: Any, plain: F) -> F:
     """The intrinsic, or its twin when the JIT is off."""
     chosen: F = plain if getattr(config, "DISABLE_JIT", False) else compiled
     return chosen
@@ -45,7 +46,7 @@ def _lane_mask(width: int, predicate: str) -> Callable[..., int]:
     def lanes(typing_context: Any, words: Any, base: Any, key: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             vector = ir.VectorType(_WORD, width)
-            pointer = _address(context, builder, signature.args[0], args[0], args[1])
+            pointer = address(context, builder, signature.args[0], args[0], args[1])
             loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=8)
             first = builder.insert_element(ir.Constant(vector, ir.Undefined), args[2], ir.IntType(32)(0))
             order = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
@@ -60,7 +61,7 @@ def _lane_mask(width: int, predicate: str) -> Callable[..., int]:
         hits = block < key if predicate == "<" else block <= key
         return sum(1 << lane for lane in range(width) if hits[lane])
 
-    return _choose(lanes, plain)
+    return choose(lanes, plain)
 
 
 def _unary(name: str) -> Callable[[int], int]:
@@ -75,7 +76,7 @@ def _unary(name: str) -> Callable[[int], int]:
         bits = int(bits)
         return bits.bit_count() if name == "ctpop" else (bits & -bits).bit_length() - 1
 
-    return _choose(apply, plain)
+    return choose(apply, plain)
 
 
 below_8 = _lane_mask(8, "<")
@@ -90,7 +91,7 @@ lowest_bit = _unary("cttz")
 @intrinsic
 def _prefetch(typing_context: Any, words: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _address(context, builder, signature.args[0], args[0], args[1])
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
         target = builder.bitcast(pointer, ir.IntType(8).as_pointer())
         flag = ir.IntType(32)
         prototype = ir.FunctionType(ir.VoidType(), [target.type, flag, flag, flag])
@@ -112,13 +113,17 @@ def _borrow(typing_context: Any, words: Any) -> Any:
     return words(words), codegen
 
 
+def read_counter(builder: Any) -> Any:
+    """The cycle counter, for intrinsics."""
+    name = "llvm.readcyclecounter"
+    function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(_WORD, []), name)
+    return builder.call(function, [])
+
+
 @intrinsic
 def _cycles(typing_context: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        function_type = ir.FunctionType(_WORD, [])
-        name = "llvm.readcyclecounter"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
-        return builder.call(function, [])
+        return read_counter(builder)
 
     return types.int64(), codegen
 
@@ -128,7 +133,7 @@ def _move_words(typing_context: Any, words: Any, target: Any, source: Any, count
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         to, origin = (
-            builder.bitcast(_address(context, builder, signature.args[0], args[0], args[k]), byte) for k in (1, 2)
+            builder.bitcast(address(context, builder, signature.args[0], args[0], args[k]), byte) for k in (1, 2)
         )
         function = builder.module.declare_intrinsic("llvm.memmove", [byte, byte, _WORD])
         size = builder.shl(args[3], _WORD(3))
@@ -172,8 +177,8 @@ def _plain_mix(word: int, bits: int) -> int:
     return product >> (64 - int(bits))
 
 
-prefetch = _choose(_prefetch, _plain_prefetch)
-borrow = _choose(_borrow, _plain_borrow)
-cycles = _choose(_cycles, _plain_cycles)
-move_words = _choose(_move_words, _plain_move_words)
-mix = _choose(_mix, _plain_mix)
+prefetch = choose(_prefetch, _plain_prefetch)
+borrow = choose(_borrow, _plain_borrow)
+cycles = choose(_cycles, _plain_cycles)
+move_words = choose(_move_words, _plain_move_words)
+mix = choose(_mix, _plain_mix)

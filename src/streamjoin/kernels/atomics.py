@@ -1,0 +1,169 @@
+"""Shared words: atomic loads, stores and exchanges on the elements of an int64 array, and giving up the processor.
+
+The memory order is the one each use needs and no stronger: a load acquires, a store releases, what changes a word
+does both. What was written before a `store` is seen by whoever `load`s what it stored. `fence` is for the one
+pattern that this does not order, a store followed by a load of another word. Invariant: a word that several
+threads change is touched through these functions alone.
+
+A test build (STREAMJOIN_FORCED_YIELDS=n in the environment when the package is imported) gives up the processor at
+about every n-th of these accesses, at random, so that interleavings turn up that an undisturbed machine hardly
+ever shows. With the JIT off each function has a twin in Python, made atomic by one lock.
+"""
+
+# ruff: noqa: ARG001 - intrinsics are called with more than they use
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from streamjoin.kernels.flags import YIELDING
+from streamjoin.kernels.machine import I64, address, choose, read_counter
+
+_YIELD_EVERY = int(YIELDING or 0)
+
+
+def _call(builder: Any, name: str, *args: Any) -> None:
+    """Call a function of the C library that takes and returns ints."""
+    prototype = ir.FunctionType(ir.IntType(32), [arg.type for arg in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, prototype, name)
+    builder.call(function, args)
+
+
+def _disturb(builder: Any) -> None:
+    """In a test build, perhaps give up the processor before a shared access: the low digits of the clock decide."""
+    if _YIELD_EVERY:
+        counter = builder.lshr(read_counter(builder), ir.IntType(64)(3))
+        chosen = builder.urem(counter, ir.IntType(64)(_YIELD_EVERY))
+        with builder.if_then(builder.icmp_unsigned("==", chosen, ir.IntType(64)(0))):
+            _call(builder, "sched_yield")
+
+
+@intrinsic
+def _load(typing_context: Any, words: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _disturb(builder)
+        return builder.load_atomic(address(context, builder, signature.args[0], args[0], args[1]), "acquire", 8)
+
+    return types.int64(words, types.int64), codegen
+
+
+@intrinsic
+def _store(typing_context: Any, words: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _disturb(builder)
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
+        builder.store_atomic(args[2], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _swap_if(typing_context: Any, words: Any, index: Any, expected: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _disturb(builder)
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
+        outcome = builder.cmpxchg(pointer, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(outcome, 1)
+
+    return types.boolean(words, types.int64, types.int64, types.int64), codegen
+
+
+def _change(operation: str) -> Any:
+    @intrinsic
+    def change(typing_context: Any, words: Any, index: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _disturb(builder)
+            pointer = address(context, builder, signature.args[0], args[0], args[1])
+            return builder.atomic_rmw(operation, pointer, args[2], "acq_rel")
+
+        return types.int64(words, types.int64, types.int64), codegen
+
+    return change
+
+
+@intrinsic
+def _fence(typing_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _give_way(typing_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "sched_yield")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _pause(typing_context: Any, microseconds: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "usleep", builder.trunc(args[0], ir.IntType(32)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def _plain_load(words: I64, index: int) -> int:
+    with _ONE_AT_A_TIME:
+        return int(words[index])
+
+
+def _plain_store(words: I64, index: int, value: int) -> None:
+    with _ONE_AT_A_TIME:
+        words[index] = value
+
+
+def _plain_swap_if(words: I64, index: int, expected: int, value: int) -> bool:
+    with _ONE_AT_A_TIME:
+        same = bool(words[index] == expected)
+        if same:
+            words[index] = value
+        return same
+
+
+def _plain_change(combine: Callable[[int, int], int]) -> Callable[[I64, int, int], int]:
+    def change(words: I64, index: int, value: int) -> int:
+        with _ONE_AT_A_TIME:
+            before = int(words[index])
+            words[index] = combine(before, value)
+            return before
+
+    return change
+
+
+def _plain_give_way() -> None:
+    time.sleep(0)
+
+
+def _plain_pause(microseconds: int) -> None:
+    time.sleep(microseconds / 1e6)
+
+
+load: Callable[[I64, int], int] = choose(_load, _plain_load)
+"""The word at `index`, and all that its writer had written before."""
+store: Callable[[I64, int, int], None] = choose(_store, _plain_store)
+"""Write the word at `index`, after all that was written before."""
+swap_if: Callable[[I64, int, int, int], bool] = choose(_swap_if, _plain_swap_if)
+"""Compare and swap: write `value` if the word is `expected`; whether it was."""
+add: Callable[[I64, int, int], int] = choose(_change("add"), _plain_change(int.__add__))
+"""Fetch and add: the word before."""
+exchange: Callable[[I64, int, int], int] = choose(_change("xchg"), _plain_change(lambda _, value: value))
+"""Write the word; returns what it was."""
+fence = choose(_fence, lambda: None)
+give_way = choose(_give_way, _plain_give_way)
+pause = choose(_pause, _plain_pause)

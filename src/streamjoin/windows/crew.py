@@ -1,0 +1,165 @@
+"""Threads that work on shared arrays side by side, where some wait for others.
+
+`Workers` runs parts that need nothing of each other; here a thread may wait in a kernel for what another does. So an
+error in one stops all of them and reaches the caller, as Ctrl-C does, and a crew that is stuck can say where every
+thread stands. Threads may be added and dismissed while a run goes on. Invariant: when `run` returns or raises,
+no thread of it touches the shared arrays any more.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from queue import SimpleQueue
+
+import numpy as np
+
+from streamjoin.kernels.crew import LINE, RUNNING, STANDS, STOP, WANTED
+from streamjoin.kernels.machine import I64
+from streamjoin.model.errors import StateError
+
+Step = Callable[[int], object]
+"""What thread k does. It returns LEFT when it was dismissed with work still to do, anything else when all is done."""
+
+Orders = SimpleQueue[Step | None]
+
+LEFT = "left"
+MOST = 1024
+_LIVE: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def live() -> list[Crew]:
+    """Every crew of this process that was not closed."""
+    return sorted(_LIVE, key=id)
+
+
+class Crew:
+    """Numbered threads; `words` are what their kernels share (see `kernels.crew`)."""
+
+    def __init__(self, n: int, places: Mapping[int, str] | None = None) -> None:
+        self.words: I64 = np.zeros(STANDS + LINE * MOST, np.int64)
+        self.words[WANTED] = n
+        self._places = {RUNNING: "running", **(places or {})}
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._orders: list[Orders] = []
+        self._step: Step | None = None
+        self._at_work: set[int] = set()
+        self._error: BaseException | None = None
+        _LIVE.add(self)
+
+    @property
+    def n(self) -> int:
+        """How many threads a run has, or will have at their next tasks."""
+        return int(self.words[WANTED])
+
+    def run(self, step: Step) -> None:
+        """Run step(k) in thread k for each k < n, all at the same time, until the last has returned."""
+        with self._changed:
+            if self._error is not None:
+                raise StateError(f"this join was stopped by {_named(self._error)}; open a new one") from self._error
+            try:
+                self._step = step
+                self._send(range(self.n))
+                while self._at_work:
+                    self._changed.wait()
+            except BaseException as error:  # Ctrl-C: nobody may go on behind the caller's back
+                self._stop(error)
+                while self._at_work:
+                    self._changed.wait()
+                raise
+            finally:
+                self._step = None
+            if self._error is not None:
+                raise self._error
+
+    def resize(self, n: int) -> None:
+        """Have `n` threads from now on: a run in progress gains them at once, or loses them at their next tasks."""
+        with self._changed:
+            self.words[WANTED] = n
+            if self._step is not None:
+                self._send(k for k in range(n) if k not in self._at_work)
+
+    def stop(self, error: BaseException) -> None:
+        """Make a run end with `error`; the crew can't be used again."""
+        with self._changed:
+            self._stop(error)
+
+    def close(self) -> None:
+        """End the threads; a crew at work is stopped first."""
+        with self._changed:
+            if self._at_work:
+                self._stop(StateError("the join was closed while it worked"))
+            threads, self._threads = self._threads, []
+            orders, self._orders = self._orders, []
+        for order in orders:
+            order.put(None)
+        for thread in threads:
+            thread.join()
+        _LIVE.discard(self)
+
+    def standing(self) -> str:
+        """Where every thread stands: what its kernel waits for, and its Python frames."""
+        frames = sys._current_frames()
+        lines = []
+        for k, thread in enumerate(list(self._threads)):
+            code = int(self.words[STANDS + LINE * k])
+            at_work = "at work" if k in self._at_work else "free"
+            lines.append(f"{thread.name}: {at_work}, {self._places.get(code, f'place {code}')}")
+            if thread.ident in frames:
+                lines += [line.rstrip() for line in traceback.format_stack(frames[thread.ident])]
+        return "\n".join(lines)
+
+    def _stop(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+        self.words[STOP] = 1
+
+    def _send(self, numbers: Iterable[int]) -> None:
+        for k in numbers:
+            while len(self._threads) <= k:
+                self._hire()
+            self._at_work.add(k)
+            self._orders[k].put(self._step)
+
+    def _hire(self) -> None:
+        k = len(self._threads)
+        orders: Orders = SimpleQueue()
+        # A thread that waits for orders holds no reference, so a crew that nobody closed can still be collected.
+        thread = threading.Thread(
+            target=_serve, args=(weakref.ref(self), k, orders), name=f"streamjoin-{k}", daemon=True
+        )
+        weakref.finalize(self, orders.put, None)
+        self._orders.append(orders)
+        self._threads.append(thread)
+        thread.start()
+
+    def _back(self, k: int, outcome: object) -> None:
+        with self._changed:
+            self.words[STANDS + LINE * k] = RUNNING
+            self._at_work.discard(k)
+            # Dismissed and wanted again before it had left.
+            if outcome == LEFT and k < self.n and self._step is not None and self._error is None:
+                self._send([k])
+            self._changed.notify_all()
+
+
+def _serve(crew: weakref.ref[Crew], k: int, orders: Orders) -> None:
+    while (step := orders.get()) is not None:
+        outcome: object = None
+        owner = crew()
+        if owner is None:
+            return
+        try:
+            outcome = step(k)
+        except BaseException as error:  # handed to the caller, whatever it is
+            owner.stop(error)
+        owner._back(k, outcome)
+        del owner, step
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,59 @@
+"""Atomics, the lock and the queue, with more threads than cores, and once more with yields forced at every access."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamjoin.kernels import spsc
+from tests.kernels.shared_words import check_counting, check_exchange, check_queue
+
+TIMES = 20_000
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_nothing_is_lost_between_threads(threads: int) -> None:
+    check_counting(threads, TIMES)
+
+
+def test_an_exchanged_value_comes_out_once() -> None:
+    check_exchange(8, TIMES)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 64])
+def test_messages_come_out_whole_and_in_order(capacity: int) -> None:
+    check_queue(capacity, width=5, count=TIMES)
+
+
+def test_a_queue_is_full_at_its_capacity_and_empty_again() -> None:
+    mem = np.zeros(spsc.queue_words(4, 1), np.int64)
+    spsc.make_queue(mem, 0, 4, 1)
+    assert spsc.first_slot(mem, 0) == -1
+    for _ in range(4):
+        assert spsc.free_slot(mem, 0) >= 0
+        spsc.publish(mem, 0)
+    assert spsc.free_slot(mem, 0) == -1
+    assert spsc.waiting(mem, 0) == 4
+    assert spsc.first_slot(mem, 0) >= 0
+    spsc.release(mem, 0)
+    assert spsc.free_slot(mem, 0) >= 0
+
+
+def test_a_ring_has_a_power_of_two_slots() -> None:
+    with pytest.raises(ValueError, match="not 3"):
+        spsc.queue_words(3, 1)
+
+
+@pytest.mark.parametrize("environment", [{"STREAMJOIN_FORCED_YIELDS": "3"}, {"NUMBA_DISABLE_JIT": "1"}], ids=str)
+def test_they_hold_in_a_test_build_and_without_the_jit(environment: dict[str, str]) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.shared_words", "300"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, **environment}, cwd=root,
+    )  # fmt: skip
+    assert done.stdout == "held\n", done.stderr
