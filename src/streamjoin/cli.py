@@ -1,6 +1,7 @@
 """The command line: `streamjoin`.
 
-Exit codes: 0 done, 1 one of our errors (it is printed, without a trace), 2 a wrong command line, 130 Ctrl-C.
+Exit codes: 0 done, or stopped by one SIGINT or SIGTERM where that is the way to stop; 1 one of our errors (it is
+printed, without a trace); 2 a wrong command line or pipeline file, where trying again does not help; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from streamjoin._version import __version__
-from streamjoin.model.errors import StreamJoinError
+from streamjoin.model.errors import PipelineFileError, StreamJoinError
 
 _commands = typer.Typer(
     name="streamjoin",
@@ -54,12 +56,29 @@ def demo(
     run(seconds=seconds, seed=seed, output=output, console=Console())
 
 
+@_commands.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The pipeline: sources, join, sink.")],
+    check: Annotated[bool, typer.Option("--check", help="Read the file, say what it means, and run nothing.")] = False,
+) -> None:
+    """Run a join from a file: from Kafka, files or a rate source, to Kafka, files or the console."""
+    from streamjoin.spark.pipeline import run as run_pipeline
+    from streamjoin.spark.pipeline_file import read_pipeline
+    from streamjoin.spark.pipeline_view import describe
+
+    pipeline = read_pipeline(file)
+    if check:
+        typer.echo(describe(pipeline))
+        return
+    run_pipeline(pipeline, Console(stderr=True))
+
+
 def app() -> None:
     """Run the command line; our own errors become one line and exit code 1."""
     try:
         _commands()
     except StreamJoinError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(1)
+        Console(stderr=True).print("[bold red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, PipelineFileError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)

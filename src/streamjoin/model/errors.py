@@ -6,6 +6,7 @@ Each message says what was wrong, where, and what to do; state is left as it was
     ├── SpecError (ValueError)          the join as written can't be: negative width, unknown unit, ...
     │   ├── ExpressionError             a Theta or SQL text that does not parse or is not allowed
     │   ├── SchemaError                 the spec does not fit the data: unknown column, types that don't compare
+    │   ├── PipelineFileError           a pipeline file that can't be run; the message names the line
     │   └── NotSupportedError           well-formed, but not there (yet): the message says what is
     ├── InputError (ValueError)         what was pushed is not what the join takes
     ├── StateError (RuntimeError)       the call comes at the wrong moment: closed join, two threads at once
@@ -30,6 +31,10 @@ class ExpressionError(SpecError):
 
 class SchemaError(SpecError):
     """The spec does not fit the columns it was given."""
+
+
+class PipelineFileError(SpecError):
+    """A pipeline file can't be run as it is written."""
 
 
 class NotSupportedError(SpecError):

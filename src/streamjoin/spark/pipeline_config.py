@@ -1,0 +1,133 @@
+"""A pipeline as frozen data: what a `join.toml` says, checked, with its defaults filled in.
+
+Nothing here knows Spark; `pipeline_file` makes these and `pipeline` runs them. Options keep their values as they are
+sent to Spark; what is shown of them goes through `shown`, which never lets a secret through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from streamjoin.model.spec import JoinSpec
+
+SOURCE_FORMATS = ("kafka", "parquet", "json", "csv", "rate")
+SINK_FORMATS = ("kafka", "parquet", "json", "csv", "console", "memory")
+DECODINGS = ("json", "csv", "text", "binary")
+KAFKA_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
+
+_SECRET = re.compile(
+    r"password|passwd|secret|jaas|token|credential|key\.?store\.key|private|basic\.auth|api[._-]?key", re.I
+)
+_IN_URL = re.compile(r"(://[^/@\s:]+:)[^@/\s]+@")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One side's stream."""
+
+    format: str
+    schema: str | None = None
+    """The columns as Spark's DDL; None where the format brings its own."""
+    path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    decode: str = "json"
+    decode_options: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Columns of a Kafka record beside its value, and the names they get."""
+    select: tuple[str, ...] = ()
+    where: str | None = None
+    malformed: str | None = None
+    """Where values that can't be decoded are written; None to count them only."""
+
+    @property
+    def can_be_malformed(self) -> bool:
+        """Whether a value of this source may fail to decode."""
+        return self.format in ("json", "csv") or (self.format == "kafka" and self.decode in ("json", "csv"))
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the joined rows go."""
+
+    format: str
+    path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    """The column that becomes a Kafka record's key."""
+    select: tuple[str, ...] = ()
+    name: str | None = None
+    """The table of a memory sink."""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a batch begins: at once after the one before, every so often, or until what is there is done."""
+
+    available_now: bool = False
+    every: str | None = None
+
+    def __str__(self) -> str:
+        return "available now" if self.available_now else f"every {self.every}" if self.every else "as fast as it goes"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A whole file."""
+
+    file: str
+    left: Source
+    right: Source | None
+    spec: JoinSpec
+    sink: Sink
+    checkpoint: str | None
+    trigger: Trigger = Trigger()
+    partitions: int | None = None
+    name: str = "streamjoin"
+    master: str | None = None
+    memory: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The line of each part, for errors that show only when it runs."""
+
+    @property
+    def sides(self) -> dict[str, Source]:
+        """The sources by side; one for a self-join."""
+        return {"left": self.left} | ({"right": self.right} if self.right else {})
+
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether Spark's Kafka connector takes part."""
+        return self.sink.format == "kafka" or any(source.format == "kafka" for source in self.sides.values())
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value under `key` must never be shown.
+
+    >>> is_secret("kafka.sasl.jaas.config"), is_secret("kafka.ssl.key.password"), is_secret("subscribe")
+    (True, True, False)
+    """
+    return _SECRET.search(key) is not None
+
+
+def shown(options: Mapping[str, str]) -> str:
+    """Options as they may be printed.
+
+    >>> shown({"topic": "t", "kafka.ssl.key.password": "hunter2"})
+    'topic=t, kafka.ssl.key.password=***'
+    """
+    return ", ".join(f"{key}={'***' if is_secret(key) else _in_url(value)}" for key, value in options.items())
+
+
+def without_secrets(text: str, *option_sets: Mapping[str, str]) -> str:
+    """`text` with the value of every secret option blotted out, wherever Spark repeats one in a message."""
+    for options in option_sets:
+        for key, value in options.items():
+            if is_secret(key) and value:
+                text = text.replace(value, "***")
+    return _in_url(text)
+
+
+def _in_url(text: str) -> str:
+    return _IN_URL.sub(r"\1***@", text)

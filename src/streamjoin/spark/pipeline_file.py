@@ -1,0 +1,203 @@
+"""`join.toml` as a `Pipeline`: every key checked, every mistake an error that names the line and the fix.
+
+Relative paths are taken from the directory of the file, so that a pipeline does not depend on where it is started.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from streamjoin.model import durations
+from streamjoin.spark.pipeline_config import (
+    DECODINGS,
+    KAFKA_COLUMNS,
+    SINK_FORMATS,
+    SOURCE_FORMATS,
+    Pipeline,
+    Sink,
+    Source,
+    Trigger,
+)
+from streamjoin.spark.pipeline_join import read_join
+from streamjoin.spark.toml_table import Table, read_toml
+
+_SERVERS = 'servers = "broker-1:9092,broker-2:9092"'
+_SCHEMA = 'schema = "ts TIMESTAMP, sym STRING, px DOUBLE"'
+_TRIGGER = 'trigger = "available now", or "10 seconds", or leave it out'
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+def read_pipeline(file: Path) -> Pipeline:
+    """The pipeline that `file` describes.
+
+    Raises:
+        PipelineFileError: it can't be read, or something in it is wrong; the message names the line.
+    """
+    top = read_toml(file)
+    here = file.resolve().parent
+    join = _part(top, "join", "[join] with on and window")
+    spec = read_join(join)
+    sources = _part(top, "source", "[source.left] and [source.right]")
+    left, right = _sides(sources, spec.self_join, here)
+    table = _part(top, "sink", '[sink] with format = "parquet"')
+    sink = _sink(table, here)
+    checkpoint = _checkpoint(top, sink, here)
+    partitions = top.get("partitions", (int,), example="partitions = 4")
+    if partitions is not None and not 1 <= partitions <= 100_000:
+        top.fail(f"partitions = {partitions}: it is a whole number from 1 to 100,000", "partitions")
+    trigger = _trigger(top)
+    name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
+    spark = top.table("spark")
+    settings = _spark(spark) if spark else {}
+    top.finish()
+    lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
+    for side in ("left", "right"):
+        lines[side] = sources.line(side)
+        lines[f"{side}.schema"] = sources.line(side, "schema")
+        lines[f"{side}.select"] = sources.line(side, "select")
+        lines[f"{side}.where"] = sources.line(side, "where")
+    return Pipeline(
+        file=str(file),
+        left=left,
+        right=right,
+        spec=spec,
+        sink=sink,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        partitions=partitions,
+        name=name,
+        lines=lines,
+        **settings,
+    )
+
+
+def _part(top: Table, key: str, example: str) -> Table:
+    table = top.table(key)
+    if table is None:
+        top.missing(key, example)
+    return table
+
+
+def _sides(sources: Table, self_join: bool, here: Path) -> tuple[Source, Source | None]:
+    left = sources.table("left")
+    right = sources.table("right")
+    sources.finish()
+    if left is None:
+        sources.missing("left", '[source.left] with format = "kafka"')
+    if right is None and not self_join:
+        sources.missing("right", '[source.right] with format = "kafka", or self_join = true in [join]')
+    if right is not None and self_join:
+        sources.fail("a self-join has one stream: remove [source.right], or self_join from [join]", "right")
+    return _source(left, here), None if right is None else _source(right, here)
+
+
+def _source(table: Table, here: Path) -> Source:
+    format_ = table.one_of("format", SOURCE_FORMATS)
+    given: dict[str, Any] = {"options": table.options("options")}
+    if format_ == "kafka":
+        given |= _kafka_source(table, given["options"])
+    elif format_ != "rate":
+        given["path"] = _place(table, "path", f'path = "data/{format_}"', here, required=True)
+    if format_ != "rate" and given.get("decode") not in ("text", "binary"):
+        given["schema"] = _schema(table)
+    given["select"] = table.texts("select", 'select = ["timestamp AS ts", "value % 10 AS k"]')
+    given["where"] = table.text("where", 'where = "px > 0"')
+    source = Source(format=format_, **given)
+    if source.can_be_malformed:
+        source = Source(format=format_, **given, malformed=_place(table, "malformed", 'malformed = "out/bad"', here))
+    elif "malformed" in table.values:
+        table.fail("nothing of this source is decoded, so nothing can be malformed: remove the line", "malformed")
+    table.finish()
+    return source
+
+
+def _kafka_source(table: Table, options: dict[str, str]) -> dict[str, Any]:
+    given = {"kafka.bootstrap.servers": table.required("servers", _SERVERS)}
+    topics = table.texts("topic", 'topic = "trades", or ["trades-eu", "trades-us"]')
+    pattern = table.text("pattern", 'pattern = "trades-.*"')
+    if bool(topics) == (pattern is not None):
+        table.fail('a Kafka source reads either topic = "..." or pattern = "..."', "topic" if topics else "pattern")
+    given |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": str(pattern)}
+    # Spark's own default is "latest", which passes over everything sent before the first start.
+    given["startingOffsets"] = table.text("from", 'from = "earliest"') or "earliest"
+    for key in given.keys() & options.keys():
+        table.fail(f"{key} has a key of its own here (servers, topic, pattern, from): use that one", "options", key)
+    metadata = table.options("metadata")
+    for column in metadata:
+        if column not in KAFKA_COLUMNS:
+            table.fail(f"a Kafka record has no {column!r}; it has: {', '.join(KAFKA_COLUMNS)}", "metadata", column)
+    decode = table.one_of("decode", DECODINGS, "json")
+    decode_options = table.options("decode_options")
+    if decode_options and decode not in ("json", "csv"):
+        table.fail(f"decode = {decode!r} has no options: remove the line", "decode_options")
+    return {
+        "options": {**given, **options},
+        "decode": decode,
+        "decode_options": decode_options,
+        "metadata": metadata,
+    }
+
+
+def _schema(table: Table) -> str:
+    value = table.get("schema", (str, dict), example=_SCHEMA)
+    if value is None or not value:
+        table.missing("schema", _SCHEMA)
+    if isinstance(value, str):
+        return value
+    columns = table.below(value, "schema").flat()
+    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns.items())
+
+
+def _sink(table: Table, here: Path) -> Sink:
+    format_ = table.one_of("format", SINK_FORMATS)
+    options = table.options("options")
+    given: dict[str, Any] = {"select": table.texts("select", 'select = ["sym_left", "px", "bid"]')}
+    if format_ == "kafka":
+        own = {
+            "kafka.bootstrap.servers": table.required("servers", _SERVERS),
+            "topic": table.required("topic", 'topic = "matches"'),
+        }
+        for key in own.keys() & options.keys():
+            table.fail(f"{key} has a key of its own here (servers, topic): use that one", "options", key)
+        options = {**own, **options}
+        given["key"] = table.text("key", 'key = "sym_left"')
+    elif format_ == "memory":
+        given["name"] = table.required("name", 'name = "matches"')
+    elif format_ != "console":
+        given["path"] = _place(table, "path", 'path = "out/matches"', here, required=True)
+    table.finish()
+    return Sink(format=format_, options=options, **given)
+
+
+def _checkpoint(top: Table, sink: Sink, here: Path) -> str | None:
+    passing = sink.format in ("console", "memory")
+    return _place(top, "checkpoint", 'checkpoint = "out/checkpoint"', here, required=not passing)
+
+
+def _place(table: Table, key: str, example: str, here: Path, *, required: bool = False) -> str | None:
+    value = table.text(key, example, required=required)
+    return value if value is None or _SCHEME.match(value) else str(here / Path(value).expanduser())
+
+
+def _trigger(top: Table) -> Trigger:
+    value = top.text("trigger", _TRIGGER)
+    if value is None:
+        return Trigger()
+    if re.fullmatch(r"available[ _-]?now", value, re.IGNORECASE):
+        return Trigger(available_now=True)
+    nanoseconds = top.made(lambda: durations.nanoseconds(value), "trigger")
+    if nanoseconds < 1_000_000:
+        top.fail(f"trigger = {value!r} is under a millisecond: {_TRIGGER}", "trigger")
+    return Trigger(every=f"{nanoseconds // 1_000_000} milliseconds")
+
+
+def _spark(table: Table) -> dict[str, Any]:
+    found = {
+        "master": table.text("master", 'master = "local[4]", or "spark://host:7077"'),
+        "memory": table.text("memory", 'memory = "4g"'),
+        "conf": table.options("conf"),
+    }
+    table.finish()
+    return found

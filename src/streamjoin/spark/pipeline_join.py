@@ -1,0 +1,165 @@
+"""The `[join]` table of a pipeline file as a `JoinSpec`.
+
+A condition may be one text: its parts that are an equality or a band of columns become `Equi` and `Band`, by which rows
+can be found and cut into partitions, and the rest stays a `Theta`. The same condition holds either way.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+from streamjoin.model.expression import And, Arithmetic, Column, Compare, Expression, Function, Literal
+from streamjoin.model.parsing import parse_condition
+from streamjoin.model.predicates import Band, Equi, Predicate, Term, Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.spark.toml_table import Table
+
+_ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
+_TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
+_WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
+
+
+def read_join(table: Table) -> JoinSpec:
+    """The whole table; what can't be is an error of its line."""
+    on = table.made(lambda: _condition(table), "on")
+    window = _windows(table)
+    time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
+    order: Any = table.one_of("order", ("event_time", "arrival"), "event_time")
+    how: Any = table.one_of("how", ("inner", "left", "right", "full", "semi", "anti"), "inner")
+    lateness = table.get("lateness", (str, int), example='lateness = "2 seconds"')
+    self_join = bool(table.get("self_join", (bool,), example="self_join = true"))
+    table.finish()
+    if lateness is not None:
+        table.made(lambda: TimeWindow(lateness), "lateness")
+    return table.made(
+        lambda: JoinSpec(on=on, window=window, time=time, order=order, how=how, self_join=self_join, lateness=lateness),
+        *(("how",) if how != "inner" else ()),
+    )
+
+
+def condition(text: str) -> Predicate:
+    """A condition in SQL as the strongest predicates it is made of.
+
+    >>> str(condition("l.k = r.k AND abs(l.x - r.y) <= 3 AND l.v < r.v"))
+    'l.k = r.k and |l.x - r.y| <= 3 and (l.v < r.v)'
+    """
+    whole = parse_condition(text)
+    parts = whole.terms if isinstance(whole, And) else (whole,)
+    terms: list[Predicate] = [_equality(part) or _band(part) or Theta(str(part)) for part in parts]
+    return reduce(lambda one, other: one & other, terms)
+
+
+def _equality(part: Expression) -> Term | None:
+    if not isinstance(part, Compare) or part.operator != "=":
+        return None
+    columns = _both_sides(part.left, part.right)
+    return Equi(*columns) if columns else None
+
+
+def _band(part: Expression) -> Term | None:
+    """`abs(column - column) <= number`, which a Band tests without overflow and an index can find."""
+    if not isinstance(part, Compare) or part.operator not in ("<", "<="):
+        return None
+    distance, difference = part.right, part.left
+    if not isinstance(distance, Literal) or isinstance(distance.value, bool):
+        return None
+    if not isinstance(distance.value, (int, float, Decimal)) or distance.value < 0:
+        return None
+    strict = part.operator == "<"
+    if strict and distance.value == 0:
+        return None
+    if not isinstance(difference, Function) or difference.name != "ABS":
+        return None
+    inner = difference.arguments[0]
+    if not isinstance(inner, Arithmetic) or inner.operator != "-":
+        return None
+    columns = _both_sides(inner.left, inner.right)
+    return Band(*columns, distance.value, strict=strict) if columns else None
+
+
+def _both_sides(one: Expression, other: Expression) -> tuple[str, str] | None:
+    """The left and the right column, if there is one of each, in either order."""
+    if not isinstance(one, Column) or not isinstance(other, Column) or one.qualifier == other.qualifier:
+        return None
+    return (one.name, other.name) if one.qualifier == "l" else (other.name, one.name)
+
+
+def _condition(table: Table) -> Predicate:
+    value = table.get("on", (str, dict, list), example=_ON)
+    if value is None or value == []:
+        table.missing("on", _ON)
+    if isinstance(value, str):
+        return condition(value)
+    items = value if isinstance(value, list) else [value]
+    terms = []
+    for number, item in enumerate(items):
+        place: tuple[str | int, ...] = ("on", number) if isinstance(value, list) else ("on",)
+        if isinstance(item, str):
+            terms.append(table.made(lambda text=item: condition(text), *place))  # type: ignore[misc]
+        elif isinstance(item, dict):
+            terms.append(_term(table.below(item, *place)))
+        else:
+            table.fail(f"a condition is {_TERM}, not {item!r}", *place)
+    return reduce(lambda one, other: one & other, terms)
+
+
+def _term(table: Table) -> Predicate:
+    equi = table.pair("equi", 'equi = "sym", or ["left", "right"]')
+    theta = table.text("theta", 'theta = "l.qty < r.size"')
+    band = table.pair("band", 'band = ["px", "bid"]')
+    kinds = [name for name in ("equi", "band", "theta") if name in table.values]
+    bounds = {key: _distance(table, key) for key in ("distance", "below", "above")}
+    strict = bool(table.get("strict", (bool,), example="strict = true"))
+    table.finish()
+    if len(kinds) != 1:
+        table.fail(f"a condition is one of {_TERM}; this has {' and '.join(kinds) or 'none'}")
+    if band is None and (strict or any(bound is not None for bound in bounds.values())):
+        table.fail("distance, below, above and strict belong to a band: write { band = [...], distance = ... }")
+    if equi is not None:
+        return table.made(lambda: Equi(*_two(equi)), "equi")
+    if theta is not None:
+        return table.made(lambda: Theta(theta), "theta")
+    left, right = _two(band or "")
+    return table.made(
+        lambda: Band(left, right, bounds["distance"], below=bounds["below"], above=bounds["above"], strict=strict),
+        "band",
+    )
+
+
+def _distance(table: Table, key: str) -> int | float | str | None:
+    found: int | float | str | None = table.get(
+        key, (int, float, str), example=f'{key} = 0.25, or "2 seconds" for times'
+    )
+    return found
+
+
+def _two(names: str | tuple[str, str]) -> tuple[str, str]:
+    return (names, names) if isinstance(names, str) else names
+
+
+def _windows(table: Table) -> Window | tuple[Window, Window]:
+    value = table.get("window", (str, int, dict, list), example=_WINDOW)
+    if value is None:
+        table.missing("window", 'window = "5 seconds"')
+    if not isinstance(value, list):
+        return _window(table, value, "window")
+    if len(value) != 2:
+        table.fail(f"a list of windows holds two, a left and a right one, not {len(value)}: {_WINDOW}", "window")
+    return _window(table, value[0], "window", 0), _window(table, value[1], "window", 1)
+
+
+def _window(table: Table, value: Any, *place: str | int) -> Window:
+    if isinstance(value, (str, int)):
+        return table.made(lambda: TimeWindow(value), *place)
+    if not isinstance(value, dict):
+        table.fail(f"a window is {_WINDOW}, not {value!r}", *place)
+    inner = table.below(value, *place)
+    count = inner.get("count", (int,), example="{ count = 1000 }")
+    length = inner.get("time", (str, int), example='{ time = "5 seconds" }')
+    inner.finish()
+    if (count is None) == (length is None):
+        table.fail('a window is either { count = 1000 } or { time = "5 seconds" }', *place)
+    return table.made(lambda: TimeWindow(length) if count is None else CountWindow(count), *place)

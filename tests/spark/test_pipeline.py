@@ -1,0 +1,204 @@
+"""`streamjoin run`: files in, files out, malformed values, a clean stop, and errors that only Spark can find."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+import streamjoin as sj
+from streamjoin.spark.pipeline import cause, run
+from streamjoin.spark.pipeline_file import read_pipeline
+from tests.conftest import QUICK_START
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+FILES = """\
+checkpoint = "out/checkpoint"
+trigger = "available now"
+partitions = 2
+[source.left]
+format = "json"
+path = "trades"
+schema = "ts TIMESTAMP, sym STRING, px DOUBLE"
+malformed = "out/malformed"
+[source.right]
+format = "csv"
+path = "quotes"
+schema = "ts TIMESTAMP, sym STRING, bid DOUBLE"
+where = "bid > 0"
+[join]
+on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"
+window = "5 seconds"
+time = "ts"
+lateness = "1 minute"
+[sink]
+format = "json"
+path = "out/matches"
+select = ["sym_left AS sym", "px", "bid"]
+"""
+TRADES = [
+    '{"ts": "2026-01-01T00:00:01Z", "sym": "A", "px": 10.0}',
+    '{"ts": "2026-01-01T00:00:02Z", "sym": "B", "px": "dear"}',
+    "not json",
+    '{"ts": "2026-01-01T00:00:03Z", "sym": "A", "px": 10.5}',
+]
+QUOTES = [
+    "2026-01-01T00:00:01Z,A,10.1",
+    "2026-01-01T00:00:01Z,A,-10.1",
+    "2026-01-01T00:00:02Z,A",
+    "2026-01-01T00:00:04Z,A,10.4",
+]
+
+
+def files(directory: Path, text: str = FILES) -> Path:
+    for name, lines in (("trades", TRADES), ("quotes", QUOTES)):
+        (directory / name).mkdir()
+        (directory / name / "1").write_text("\n".join(lines) + "\n")
+    file = directory / "join.toml"
+    file.write_text(text)
+    return file
+
+
+def said_by(file: Path, spark: SparkSession) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    run(read_pipeline(file), console, spark=spark)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_files_to_files_and_on_again(tmp_path: Path, spark: SparkSession) -> None:
+    file = files(tmp_path)
+    said = said_by(file, spark)
+    assert "batch 0: 8 rows in, 2 out" in said
+    assert "2 malformed on the left, 1 malformed on the right" in said
+    assert f"malformed: 2 values on the left, in {tmp_path / 'out/malformed'}" in said
+    assert "1 value on the right, only counted; name a place with malformed = in [source.right]" in said
+    matches = matched(tmp_path)
+    assert matches == [{"sym": "A", "px": 10.0, "bid": 10.1}, {"sym": "A", "px": 10.5, "bid": 10.4}]
+    kept = pq.read_table(tmp_path / "out/malformed").to_pylist()
+    assert {row["value"] for row in kept} == {TRADES[1], TRADES[2]}
+
+    (tmp_path / "trades" / "2").write_text('{"ts": "2026-01-01T00:00:05Z", "sym": "A", "px": 10.3}\n')
+    assert "batch 1: 1 rows in, 2 out" in said_by(file, spark)
+    added = [{"sym": "A", "px": 10.3, "bid": bid} for bid in (10.1, 10.4)]
+    assert matched(tmp_path) == [*matches[:1], *added, *matches[1:]]
+    assert not spark.streams.active
+
+
+def matched(directory: Path) -> list[dict[str, object]]:
+    lines = [line for path in directory.glob("out/matches/*.json") for line in path.read_text().splitlines()]
+    return sorted((json.loads(line) for line in lines), key=lambda row: (row["px"], row["bid"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("px DOUBLE", "px DUOBLE", 7, "DUOBLE"),
+        ("bid > 0", "bit > 0", 13, "bit"),
+        ('time = "ts"', 'time = "tz"', 14, "no column 'tz'"),
+        ('"px", "bid"', '"px", "bit"', 19, "bit"),
+    ],
+)
+def test_what_spark_refuses_is_named_with_its_line(
+    tmp_path: Path, spark: SparkSession, old: str, new: str, line: int, words: str
+) -> None:
+    file = files(tmp_path, FILES.replace(old, new, 1))
+    with pytest.raises(sj.PipelineFileError, match=words) as caught:
+        said_by(file, spark)
+    assert f"join.toml, line {line}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not spark.streams.active
+
+
+def test_a_failure_while_it_runs_is_one_line(tmp_path: Path, spark: SparkSession) -> None:
+    file = files(tmp_path)
+    said_by(file, spark)
+    file.write_text(FILES.replace("0.25", "0.5"))
+    (tmp_path / "trades" / "2").write_text('{"ts": "2026-01-01T00:00:05Z", "sym": "A", "px": 10.3}\n')
+    with pytest.raises(sj.StreamJoinError, match=r"join\.toml stopped: .*0\.5") as caught:
+        said_by(file, spark)
+    assert "\n" not in str(caught.value)
+    assert not spark.streams.active
+
+
+def test_a_cause_holds_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / "join.toml"
+    file.write_text(
+        FILES.replace('format = "json"\npath = "out', 'options.api-key = "s3same"\nformat = "json"\npath = "out')
+    )
+    message = "Query failed\n=== Streaming Query ===\nCaused by: java.lang.Oops: bad s3same\n\tat x.y(z)\n"
+    assert cause(message, read_pipeline(file)) == "java.lang.Oops: bad ***"
+
+
+RATE = """\
+checkpoint = "out/checkpoint"
+[source.left]
+format = "rate"
+options.rowsPerSecond = 50
+select = ["timestamp AS ts", "value"]
+[source.right]
+format = "rate"
+options.rowsPerSecond = 50
+select = ["timestamp AS at", "value AS number"]
+[join]
+on = "l.value = r.number"
+window = "10 seconds"
+time = ["ts", "at"]
+lateness = "10 seconds"
+[sink]
+format = "parquet"
+path = "out/matches"
+[spark]
+master = "local[2]"
+memory = "512m"
+"""
+
+
+def command(file: Path) -> list[str]:
+    return [sys.executable, "-m", "streamjoin", "run", str(file)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_one_signal_is_a_clean_stop(tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "join.toml"
+    quick = "".join(f"conf.{json.dumps(key)} = {json.dumps(value)}\n" for key, value in QUICK_START.items())
+    file.write_text(RATE + quick)
+    with subprocess.Popen(command(file), stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        seen = []
+        try:
+            for line in process.stderr:
+                seen.append(line)
+                if line.startswith("batch "):
+                    process.send_signal(number)
+                    break
+            seen += process.stderr.readlines()
+            assert process.wait(timeout=60) == 0, "".join(seen)
+        finally:
+            process.kill()
+    assert seen[-1].startswith("stopped: "), seen
+    batches = {path.name for path in (tmp_path / "out/checkpoint/commits").iterdir() if path.name.isdigit()}
+    assert batches, "the batch that ran was let to its end"
+    table = pq.read_table(tmp_path / "out/matches")
+    assert table.column("value") == table.column("number")
+
+
+def test_a_wrong_file_is_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "join.toml"
+    file.write_text(RATE.replace("[sink]", "[sync]"))
+    out = subprocess.run(command(file), capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
+    assert out.returncode == 2
+    assert out.stderr.startswith("error: ") and len(out.stderr.splitlines()) == 1

@@ -1,0 +1,180 @@
+"""A pipeline file: what it means, and that every mistake is named with its line and the fix."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import streamjoin as sj
+from streamjoin.spark.pipeline_config import Pipeline, without_secrets
+from streamjoin.spark.pipeline_file import read_pipeline
+from streamjoin.spark.pipeline_join import condition
+from streamjoin.spark.pipeline_view import describe
+
+WHOLE = """\
+name = "trades near quotes"
+checkpoint = "out/checkpoint"
+trigger = "10 seconds"
+partitions = 4
+
+[source.left]
+format = "kafka"
+servers = "one:9092,two:9092"
+topic = ["eu", "us"]
+schema = "ts TIMESTAMP, sym STRING, px DOUBLE"
+malformed = "out/malformed"
+metadata = { partition = "part" }
+[source.left.options]
+maxOffsetsPerTrigger = 1000
+kafka.sasl.jaas.config = "user=me password=${THE_PASSWORD}"
+
+[source.right]
+format = "csv"
+path = "/data/quotes"
+[source.right.schema]
+ts = "TIMESTAMP"
+sym = "STRING"
+bid = "DOUBLE"
+
+[join]
+on = [{ equi = "sym" }, { band = ["px", "bid"], below = 0.5, above = 1 }, { theta = "l.px > 0" }]
+window = ["5 seconds", { time = "1 minute" }]
+time = "ts"
+lateness = "2 seconds"
+
+[sink]
+format = "kafka"
+servers = "one:9092"
+topic = "matches"
+key = "sym_left"
+
+[spark]
+master = "local[2]"
+memory = "2g"
+conf."spark.sql.shuffle.partitions" = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_PASSWORD", "hunter2")
+
+
+def read(directory: Path, text: str) -> Pipeline:
+    file = directory / "join.toml"
+    file.write_text(text)
+    return read_pipeline(file)
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    pipeline = read(tmp_path, WHOLE)
+    assert pipeline.spec == sj.JoinSpec(
+        on=sj.Equi("sym") & sj.Band("px", "bid", below=0.5, above=1) & sj.Theta("l.px > 0"),
+        window=(sj.TimeWindow("5 seconds"), sj.TimeWindow("1 minute")),
+        time="ts",
+        order="event_time",
+        lateness="2 seconds",
+    )
+    assert pipeline.left.options == {
+        "kafka.bootstrap.servers": "one:9092,two:9092",
+        "subscribe": "eu,us",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "1000",
+        "kafka.sasl.jaas.config": "user=me password=hunter2",
+    }
+    assert pipeline.left.malformed == str(tmp_path / "out/malformed")
+    assert pipeline.right is not None
+    assert pipeline.right.schema == "`ts` TIMESTAMP, `sym` STRING, `bid` DOUBLE"
+    assert pipeline.right.path == "/data/quotes"
+    assert pipeline.checkpoint == str(tmp_path / "out/checkpoint")
+    assert (pipeline.trigger.every, pipeline.partitions) == ("10000 milliseconds", 4)
+    assert (pipeline.master, pipeline.memory) == ("local[2]", "2g")
+    assert pipeline.conf == {"spark.sql.shuffle.partitions": "3"}
+    assert pipeline.needs_kafka
+
+
+def test_secrets_are_never_shown(tmp_path: Path) -> None:
+    pipeline = read(tmp_path, WHOLE)
+    assert "hunter2" not in describe(pipeline)
+    assert "kafka.sasl.jaas.config=***" in describe(pipeline)
+    said = "could not log in with user=me password=hunter2 at http://me:hunter2@host/x"
+    assert "hunter2" not in without_secrets(said, pipeline.left.options)
+
+
+# What is changed in the whole file, the line of the mistake, and words of the message.
+MISTAKES = [
+    ("checkpoint =", "chekpoint =", 2, "no 'checkpoint'|did you mean 'checkpoint'"),
+    ("partitions = 4", "partitions = 'four'", 4, "a whole number, not text.*partitions = 4"),
+    ("partitions = 4", "partitions = true", 4, "a whole number, not true or false"),
+    ("partitions = 4", "partitions = 0", 4, "from 1 to 100,000"),
+    ('"10 seconds"', '"10 parsecs"', 3, "is not a duration"),
+    ('"10 seconds"', '""', 3, "trigger is empty"),
+    ('format = "csv"', 'format = "cvs"', 18, "did you mean 'csv'"),
+    ('servers = "one:9092,two:9092"\n', "", 6, r"\[source.left\] has no 'servers'.*servers = "),
+    ('path = "/data/quotes"\n', "", 17, r"\[source.right\] has no 'path'"),
+    ('topic = ["eu", "us"]', "topic = [3]", 9, "topic holds 3"),
+    ('topic = ["eu", "us"]', 'topic = "a"\npattern = "b"', 9, "either topic = .* or pattern"),
+    ("metadata = { partition", "metadata = { partitoin", 12, "no 'partitoin'; it has: key"),
+    ("maxOffsetsPerTrigger = 1000", 'subscribe = "x"', 14, "has a key of its own"),
+    ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = [1]", 14, "is a list"),
+    ("${THE_PASSWORD}", "${NOT_SET_ANYWHERE}", 15, "no variable 'NOT_SET_ANYWHERE'"),
+    ("[source.right]", "[source.rihgt]", 17, "takes no 'rihgt'; did you mean 'right'"),
+    ('equi = "sym"', 'euqi = "sym"', 26, "takes no 'euqi'; did you mean 'equi'"),
+    ('{ equi = "sym" }', '{ equi = "sym", distance = 3 }', 26, "belong to a band"),
+    ("below = 0.5", "below = -0.5", 26, "is negative"),
+    ("l.px > 0", "l.px >", 26, "l.px >"),
+    ("l.px > 0", "x.px > 0", 26, "x"),
+    ('"5 seconds",', '"five seconds",', 27, "is not a duration"),
+    ('{ time = "1 minute" }', '{ time = "1 minute", count = 3 }', 27, "either .* count = 1000"),
+    ('"5 seconds", { time = "1 minute" }', '"5 seconds"', 27, "a left and a right one, not 1"),
+    ('time = "ts"\n', "", 25, "a time window needs a time column"),
+    ('lateness = "2 seconds"', "lateness = 1.5", 29, "text or a whole number, not a number"),
+    ('lateness = "2 seconds"', 'how = "left"', 29, "not there yet"),
+    ('lateness = "2 seconds"', 'self_join = "yes"', 29, "true or false, not text"),
+    ('lateness = "2 seconds"', "self_join = true", 17, "a self-join has one stream"),
+    ('key = "sym_left"', 'path = "x"', 35, r"\[sink\] takes no 'path'"),
+    ("[sink]", "[sync]", 31, "no 'sink'|did you mean 'sink'"),
+    ('master = "local[2]"', 'mastre = "local[2]"', 38, "did you mean 'master'"),
+    ("partitions = 4", "partitions 4", 4, "not TOML"),
+    ('key = "sym_left"', 'key = "sym_left', 35, "not TOML"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), MISTAKES, ids=[f"{m[0]} -> {m[1]}" for m in MISTAKES])
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, words: str) -> None:
+    assert WHOLE.count(old) >= 1
+    with pytest.raises(sj.PipelineFileError, match=words) as caught:
+        read(tmp_path, WHOLE.replace(old, new, 1))
+    told = re.match(r".*join\.toml, line (\d+)", str(caught.value))
+    # A part that is missing altogether has no line of its own: then it is the file's first.
+    assert told, str(caught.value)
+    assert int(told[1]) == (1 if "the file has no" in str(caught.value) else line), str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(sj.PipelineFileError, match=r"can't read .*nowhere\.toml"):
+        read_pipeline(tmp_path / "nowhere.toml")
+
+
+def test_a_sink_for_looking_needs_no_checkpoint(tmp_path: Path) -> None:
+    text = WHOLE[: WHOLE.index("[sink]")] + '[sink]\nformat = "console"\n'
+    assert read(tmp_path, text.replace('checkpoint = "out/checkpoint"\n', "")).checkpoint is None
+    assert read(tmp_path, text.replace("10 seconds", "available now", 1)).trigger.available_now
+
+
+@pytest.mark.parametrize(
+    ("text", "predicate"),
+    [
+        ("l.k = r.j", sj.Equi("k", "j")),
+        ("r.j = l.k", sj.Equi("k", "j")),
+        ("abs(r.y - l.x) < 3 AND l.k = r.k", sj.Band("x", "y", 3, strict=True) & sj.Equi("k")),
+        ("l.x = l.y", sj.Theta("l.x = l.y")),
+        ("abs(l.x - r.y) < 0", sj.Theta("ABS(l.x - r.y) < 0")),
+        ("abs(l.x - l.y) <= 3", sj.Theta("ABS(l.x - l.y) <= 3")),
+        ("l.k = r.k OR l.x = r.x", sj.Theta("l.k = r.k OR l.x = r.x")),
+    ],
+)
+def test_a_text_is_taken_apart_into_what_an_index_can_use(text: str, predicate: object) -> None:
+    assert str(condition(text)) == str(predicate)
