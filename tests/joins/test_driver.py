@@ -336,3 +336,19 @@ def test_a_failing_worker_reaches_the_caller() -> None:
         workers.map(step, [0, 1, 2])
     assert workers.map(step, [0, 1]) == [0, 1]
     workers.close()
+
+
+def test_options_of_an_algorithm_are_checked_by_name() -> None:
+    with pytest.raises(sj.SpecError, match="'sweep' does not know 'task'; it takes none"):
+        sj.open(SPEC, "sweep", options={"task": 8})
+
+
+def test_threads_of_a_fixed_algorithm_stay_as_they_are() -> None:
+    with sj.open(SPEC, "sweep") as join:
+        with pytest.raises(sj.StateError, match="schemas of both sides"):
+            join.set_workers(2)
+        join.push(left(1), right(1))
+        with pytest.raises(sj.NotSupportedError, match="fixed when it is opened"):
+            join.set_workers(2)
+        with pytest.raises(sj.SpecError, match="from 1 to"):
+            join.set_workers(0)

@@ -11,17 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamjoin.indexes.registry import INDEXES
-from streamjoin.joins.base import Algorithm
 from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.nested_loop import NestedLoop
+from streamjoin.joins.registry import KINDS, Choice
 from streamjoin.joins.sweep import Sweep
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
-from streamjoin.windows.workers import Workers
 
-ALGORITHMS = (Indexed.name, NestedLoop.name, Sweep.name)
-_NEEDS_WORD = frozenset({Sweep.name, Indexed.name})
 _RANGE_INDEXES = ("btree", "b_chain", "ib_chain", "im_tree", "pim_tree")
 # What a time window may hold when nothing is known yet.
 _UNKNOWN_WINDOW = 1 << 16
@@ -36,14 +33,22 @@ class Request:
     algorithm: str = "auto"
     index: str | None = None
     index_options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.algorithm not in names():
             raise SpecError(f"algorithm={self.algorithm!r} is not known; it is one of {', '.join(names())}")
         if self.index is not None and self.index not in INDEXES:
             raise SpecError(f"index={self.index!r} is not known; it is one of {', '.join(sorted(INDEXES))}")
-        if (self.index is not None or self.index_options) and self.algorithm != Indexed.name:
-            raise SpecError(f"index= goes with algorithm='indexed', not with {self.algorithm!r}")
+        kind = KINDS.get(self.algorithm)
+        if (self.index is not None or self.index_options) and (kind is None or not kind.indexes):
+            able = [repr(name) for name, kind in KINDS.items() if kind.indexes]
+            raise SpecError(f"index= goes with algorithm={' or '.join(able)}, not with {self.algorithm!r}")
+        known = frozenset() if kind is None else kind.options
+        unknown = sorted(set(self.options) - known)
+        if unknown:
+            can = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise SpecError(f"options= of {self.algorithm!r} does not know {', '.join(map(repr, unknown))}; {can}")
 
     def __str__(self) -> str:
         return f"{self.algorithm} over {self.index}" if self.index else self.algorithm
@@ -51,37 +56,33 @@ class Request:
 
 def requests() -> tuple[Request, ...]:
     """Every algorithm over every index it can run over: what tests and the warm-up go through."""
-    able = [name for name, index in INDEXES.items() if index.capabilities.incremental]
-    return (Request(), *(Request(Indexed.name, name) for name in able), Request(NestedLoop.name), Request(Sweep.name))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The algorithm that runs and the reason in one sentence."""
-
-    name: str
-    reason: str
-    index: str | None = None
-    index_options: Mapping[str, float] = field(default_factory=dict)
+    each = [Request()]
+    for name, kind in KINDS.items():
+        each += [Request(name, index) for index in kind.indexes]
+        each += [Request(name)] if kind.scans else []
+    return tuple(each)
 
 
 def names() -> tuple[str, ...]:
     """Everything `algorithm=` takes."""
-    return ("auto", *ALGORITHMS)
+    return ("auto", *KINDS)
 
 
 def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choice:
     """The algorithm for `bound`: the one asked for, or the cheapest for pushes of about `batch` tuples."""
     asked = request.algorithm
-    if asked in _NEEDS_WORD and not bound.index:
+    kind = KINDS.get(asked)
+    if kind is not None and not bound.index and (kind.needs_word or request.index is not None):
         raise NotSupportedError(
             f"algorithm={asked!r} looks tuples up by a key or a band, and {bound.spec.on} has neither; "
             "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
         )
     if asked == Indexed.name:
         return _indexed(bound, request, "asked for")
-    if asked != "auto":
-        return Choice(asked, "asked for")
+    if kind is not None:
+        if request.index is not None:
+            check_index(bound, request.index)
+        return Choice(asked, "asked for", request.index, request.index_options, request.options)
     if not bound.index:
         return Choice(NestedLoop.name, f"{bound.spec.on} has no key or band to look tuples up by")
     counts = [w.size for w in bound.windows if w.kind == "count"]
@@ -109,14 +110,3 @@ def _indexed(bound: BoundSpec, request: Request, why: str) -> Choice:
 
 def _expected_window(bound: BoundSpec) -> float:
     return max((w.size for w in bound.windows if w.kind == "count"), default=_UNKNOWN_WINDOW)
-
-
-def make(choice: Choice, bound: BoundSpec, workers: Workers) -> Algorithm:
-    """Start the chosen algorithm."""
-    if choice.name == NestedLoop.name:
-        return NestedLoop(bound, workers)
-    if choice.name == Sweep.name:
-        return Sweep(bound, workers)
-    if choice.index is None:
-        raise AssertionError("indexed without an index")
-    return Indexed(bound, choice.index, choice.index_options)

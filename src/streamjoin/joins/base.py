@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -92,9 +92,20 @@ class Algorithm(Protocol):
     def counters(self) -> dict[str, int]:
         """What it did: pairs compared, merges, and so on."""
 
+    def close(self) -> None:
+        """End the threads it has of its own, also while they work; called once."""
+
     @property
     def nbytes(self) -> int:
         """The memory it holds beside the stored tuples."""
+
+
+@runtime_checkable
+class Elastic(Protocol):
+    """An algorithm whose threads can join and leave while it works."""
+
+    def set_workers(self, n: int) -> None:
+        """Have `n` threads from their next task on; callable from any thread at any time."""
 
 
 class PairBuffer:

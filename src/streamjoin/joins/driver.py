@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.joins import auto
+from streamjoin.joins.base import Elastic
 from streamjoin.joins.explain import explain
 from streamjoin.joins.inputs import as_table, conform, interleaving, plain_schema
 from streamjoin.joins.intake import SIDES, Intake, Sources
@@ -23,8 +24,9 @@ from streamjoin.joins.metrics import Counts
 from streamjoin.joins.operator import Operator
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind
-from streamjoin.model.errors import InputError, SpecError, StateError
+from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
 from streamjoin.model.spec import JoinSpec
+from streamjoin.windows.crew import MOST
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,6 +41,7 @@ def open(
     *,
     index: str | None = None,
     index_options: Mapping[str, float] | None = None,
+    options: Mapping[str, object] | None = None,
     left_schema: pa.Schema | None = None,
     right_schema: pa.Schema | None = None,
     sources: Mapping[str, Sequence[str]] | None = None,
@@ -49,8 +52,9 @@ def open(
         spec: what to join.
         algorithm: "auto", or one by name; all give the same rows.
         workers: threads that share the work.
-        index: for algorithm="indexed", the index by name; "pim_tree" where nothing is said.
+        index: the index by name, for the algorithms that run over one; without it, the one that suits the condition.
         index_options: settings of that index, such as {"merge_ratio": 0.125}.
+        options: settings of the algorithm, by name.
         left_schema: the left side's schema, if it should be checked before the first push.
         right_schema: likewise for the right side.
         sources: for event-time order, the physical sources of each side by name
@@ -62,6 +66,7 @@ def open(
         workers,
         index=index,
         index_options=index_options,
+        options=options,
         left_schema=left_schema,
         right_schema=right_schema,
         sources=sources,
@@ -79,15 +84,15 @@ class Join:
         *,
         index: str | None = None,
         index_options: Mapping[str, float] | None = None,
+        options: Mapping[str, object] | None = None,
         left_schema: pa.Schema | None = None,
         right_schema: pa.Schema | None = None,
         sources: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         if not isinstance(spec, JoinSpec):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
-        self._request = auto.Request(algorithm, index, dict(index_options or {}))
-        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 1024:
-            raise SpecError(f"workers={workers!r}: give a number of threads from 1 to 1024")
+        self._request = auto.Request(algorithm, index, dict(index_options or {}), dict(options or {}))
+        _check_workers(workers)
         self.spec = spec
         self._sources = _check_sources(spec, sources)
         self._schemas: list[pa.Schema | None] = [
@@ -163,7 +168,24 @@ class Join:
             try:
                 return self._joined(self._intake.release(everything=True) if self._bound else [])
             finally:
+                if self._bound is not None:
+                    self._operator.algorithm.close()
                 self._workers.close()
+
+    def set_workers(self, n: int) -> None:
+        """Have `n` threads from now on, also in the middle of a push: for pim_parallel and scalejoin."""
+        _check_workers(n)
+        self._check_open()
+        if self._bound is None:
+            raise StateError("set_workers() needs the schemas of both sides: push both sides first")
+        algorithm = self._operator.algorithm
+        if not isinstance(algorithm, Elastic):
+            raise NotSupportedError(
+                f"the number of threads of {algorithm.name!r} is fixed when it is opened; open it with workers={n}, "
+                "or use algorithm='pim_parallel' or 'scalejoin'"
+            )
+        # Not under the lock: a push that holds it is what should gain or lose threads.
+        algorithm.set_workers(n)
 
     def __enter__(self) -> Self:
         return self
@@ -294,6 +316,11 @@ class Join:
         if len(filled) == 1:
             return filled[0]
         return pa.concat_tables(filled) if filled else self._bound.schema.empty_table()
+
+
+def _check_workers(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST:
+        raise SpecError(f"workers={n!r}: give a number of threads from 1 to {MOST}")
 
 
 def _check_sources(spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None) -> Sources:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamjoin.joins.auto import Choice
 from streamjoin.joins.cost import EQUATIONS, Workload, calibrate, model
+from streamjoin.joins.registry import Choice
 from streamjoin.model.binding import BoundSpec, describe_window
 from streamjoin.model.spec import JoinSpec
 

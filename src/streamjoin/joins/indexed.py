@@ -108,6 +108,9 @@ class Indexed:
             self._mins[side] = max(self._mins[side], bound)
             self.indexes[side].expire(self._mins[side])
 
+    def close(self) -> None:
+        """It has no threads of its own."""
+
     def counters(self) -> dict[str, int]:
         """Steps of both indexes, by kind."""
         left, right = (index.counters() for index in self.indexes)

@@ -149,6 +149,9 @@ class NestedLoop:
         self._left.forget(left_min)
         self._right.forget(right_min)
 
+    def close(self) -> None:
+        """It has no threads of its own."""
+
     def counters(self) -> dict[str, int]:
         """Pairs compared."""
         return {"compared": self._compared}

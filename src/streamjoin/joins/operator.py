@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.joins.auto import Choice, make
 from streamjoin.joins.base import Chunk, Pairs, SidePart
 from streamjoin.joins.metrics import Counts
 from streamjoin.joins.refine import Refinement, positions
+from streamjoin.joins.registry import KINDS, Choice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import RESULT_TIME, BoundSpec
@@ -56,7 +56,7 @@ class Operator:
         )
         self._payload = (self.stores[0], self.stores[0] if self._self_join else self.stores[1])
         self._encoders = (SideEncoder(bound, "left"), SideEncoder(bound, "right"))
-        self.algorithm = make(choice, bound, workers)
+        self.algorithm = KINDS[choice.name].build(bound, choice, workers)
         self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
         # Up to which position a side's ticks have a descent; from there on they are sorted.
         self._descent = [0, 0]

@@ -129,6 +129,9 @@ class Sweep:
         self._left.forget(left_min)
         self._right.forget(right_min)
 
+    def close(self) -> None:
+        """It has no threads of its own."""
+
     def counters(self) -> dict[str, int]:
         """Merges and runs."""
         sides = (self._left, self._right)

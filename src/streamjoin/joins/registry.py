@@ -1,0 +1,53 @@
+"""Every algorithm by name: how it is built, what it needs, what it can be told. A new algorithm is one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from streamjoin.indexes.registry import INDEXES
+from streamjoin.joins.base import Algorithm
+from streamjoin.joins.indexed import Indexed
+from streamjoin.joins.nested_loop import NestedLoop
+from streamjoin.joins.sweep import Sweep
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.workers import Workers
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The algorithm that runs and the reason in one sentence."""
+
+    name: str
+    reason: str
+    index: str | None = None
+    index_options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One algorithm. `indexes` are those it runs over, `scans` whether it also runs over none."""
+
+    build: Callable[[BoundSpec, Choice, Workers], Algorithm]
+    indexes: tuple[str, ...] = ()
+    scans: bool = False
+    needs_word: bool = False
+    options: frozenset[str] = frozenset()
+    """Names that `options=` may hold; the algorithm checks their values."""
+
+
+INCREMENTAL = tuple(name for name, index in INDEXES.items() if index.capabilities.incremental)
+
+
+def _indexed(bound: BoundSpec, choice: Choice, workers: Workers) -> Algorithm:  # noqa: ARG001
+    if choice.index is None:
+        raise AssertionError("indexed without an index")
+    return Indexed(bound, choice.index, choice.index_options)
+
+
+KINDS: Mapping[str, Kind] = {
+    Indexed.name: Kind(_indexed, indexes=INCREMENTAL, needs_word=True),
+    NestedLoop.name: Kind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
+    Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
+}
