@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from streamjoin.spark import session
-from streamjoin.spark.plan import _join
+from streamjoin.spark.plan import Options, build
 from tests.conftest import QUICK_START
 from tests.spark.joining import CASES, EAGER, streams
 
@@ -16,7 +16,7 @@ def main(directory: Path, name: str, partitions: int) -> None:
     spark = session("exactly once", "local[2]", memory="512m", config=QUICK_START)
     left, right = streams(spark, directory, case.left, case.right)
     query = (
-        _join(left, right, case.bound_spec(), partitions, None, EAGER)
+        build(left, right, case.bound_spec(), Options(partitions), EAGER)
         .writeStream.format("parquet")
         .option("checkpointLocation", str(directory / "checkpoint"))
         .option("path", str(directory / "out"))

@@ -23,9 +23,10 @@ from streamjoin.model.binding import bind
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.merging import MergePolicy
+from streamjoin.spark.output import plain
 from streamjoin.spark.parts import unpack
-from streamjoin.spark.ranges import cuts
 from streamjoin.spark.route import Route, part_schema
+from streamjoin.spark.scaling import planned
 from streamjoin.spark.task import RangeOfBatch
 
 Row = dict[str, Any]
@@ -213,7 +214,7 @@ def in_process(
 ) -> list[pa.RecordBatch]:
     """One batch through both stages; `only` names the ranges whose tasks get to run."""
     log = WindowLog(root, epoch, plan)
-    cut = cuts(log.version(batch - 1).samples, plan.partitions)
+    cut = planned(plan, log.version(batch - 1))
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
     for side, table in enumerate(sides):
         for number, rows in enumerate(table.combine_chunks().to_batches(max_chunksize=64)):
@@ -224,7 +225,7 @@ def in_process(
     for partition, received in sent.items():
         if not only or partition in only:
             _, both = unpack(reversed(received), schemas)
-            results += list(RangeOfBatch(plan, log, batch, partition).join(both))
+            results += list(plain(plan, RangeOfBatch(plan, log, batch, partition).join(both)))
     return results
 
 

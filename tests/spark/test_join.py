@@ -12,7 +12,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.spark import join, late
-from streamjoin.spark.plan import _join
+from streamjoin.spark.plan import Options, build
 from tests.spark.joining import (
     CASES,
     EAGER,
@@ -48,7 +48,7 @@ def test_rows_are_those_of_the_definition(
     left, right = stream(case, seed=partitions, n=160)
     write_files(tmp_path, tables(case, left, right, 4))
     sides = streams(spark, tmp_path, case.left, case.right, per_batch)
-    joined = _join(*sides, case.bound_spec(), partitions, None, EAGER)
+    joined = build(*sides, case.bound_spec(), Options(partitions), EAGER)
     found = run_to_parquet(joined, tmp_path)
     assert pairs(found) == expected(case, left, right)
 
@@ -259,8 +259,6 @@ def _spec(**changes: Any) -> sj.JoinSpec:
     ("spec", "options", "error", "message"),
     [
         (_spec(order="arrival"), {}, sj.NotSupportedError, "write order='event_time'"),
-        (_spec(window=sj.CountWindow(5)), {}, sj.NotSupportedError, "count windows are not there on Spark yet"),
-        (_spec(on=sj.Theta("l.x < r.a")), {}, sj.NotSupportedError, "needs an Equi or a Band"),
         (_spec(on=sj.Band("x", "b", 3)), {}, sj.SchemaError, "right side has no column 'b'"),
         (_spec(time="at"), {}, sj.SchemaError, "left side has no column 'at'"),
         (_spec(on=sj.Band("x", "a", "3 s")), {}, sj.SchemaError, "a duration is a distance between timestamps"),

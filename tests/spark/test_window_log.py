@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from pathlib import Path
@@ -17,15 +16,15 @@ from streamjoin.spark.late import late
 from streamjoin.spark.log import WindowLog, late_files, new_epoch
 from streamjoin.spark.manifest import EMPTY, Manifest
 from streamjoin.spark.merging import Extent, MergePolicy, alive, first_folded, horizons
-from streamjoin.spark.pieces import Block, MappedPiece, atomic, read_footer, write_piece
-from streamjoin.spark.ranges import LEAST, MOST, cuts, destinations, range_of, sample, thinned
+from streamjoin.spark.pieces import Block, MappedPiece, Sheet, atomic, read_footer, write_piece
+from streamjoin.spark.ranges import LEAST, MOST, WHOLE, Cuts, cuts, sample, shared_cuts, thinned
 from tests.spark.joining import CASES, Case, blueprint, in_process, stream, tables
 
 BAND = CASES[0]
 
 
-def _batch(*words: int) -> pa.RecordBatch:
-    return pa.record_batch({"#word": pa.array(words, pa.int64())})
+def _batch(*words: int) -> Sheet:
+    return Sheet(pa.record_batch({"#word": pa.array(words, pa.int64())}), words[0], words[-1])
 
 
 def _filled(root: Path, batches: int, partitions: int = 2, case: Case = BAND) -> WindowLog:
@@ -60,7 +59,7 @@ def test_a_piece_is_read_where_it_is_mapped(tmp_path: Path) -> None:
     assert [(b.rows, b.first, b.last) for b in blocks[0]] == [(2, 1, 5), (1, 7, 7)]
     assert all(b.offset % 64 == 0 for side in blocks for b in side)
     before = pa.total_allocated_bytes()
-    batch = MappedPiece(path).batch(blocks[0][0], _batch(0).schema)
+    batch = MappedPiece(path).batch(blocks[0][0], _batch(0).batch.schema)
     assert batch.column(0).to_pylist() == [1, 5]
     assert pa.total_allocated_bytes() == before
 
@@ -96,7 +95,7 @@ def test_damaged_rows_are_told(tmp_path: Path) -> None:
     whole[block.offset + block.length - 8] ^= 1
     path.write_bytes(whole)
     with pytest.raises(CheckpointError, match="damaged"):
-        MappedPiece(path).batch(block, _batch(0).schema)
+        MappedPiece(path).batch(block, _batch(0).batch.schema)
     with pytest.raises(CheckpointError, match="is missing"):
         MappedPiece(tmp_path / "b.piece")
 
@@ -202,7 +201,7 @@ def test_a_start_with_another_join_says_what_changed(tmp_path: Path) -> None:
 def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
     description = blueprint(BAND, 2).description
     (tmp_path / "join.json").write_text(json.dumps({**description, "format": "0"}))
-    with pytest.raises(CheckpointError, match="format was '0' and is now '1'"):
+    with pytest.raises(CheckpointError, match="format was '0' and is now '2'"):
         new_epoch(tmp_path, description)
 
 
@@ -285,17 +284,16 @@ def test_horizons_follow_the_other_sides_clock() -> None:
 
 
 def test_ranges_cover_every_word_once() -> None:
-    for samples in ([], [(5, 10)], [(5, 1), (5, 1), (9, 1)], [(LEAST, 3), (MOST, 3)]):
+    words = np.array([LEAST, LEAST + 1, 4, 5, 5, 5, 5, 5, 5, 6, 9, MOST], np.int64)
+    for samples in ([], [(5, 10)], [(5, 1), (5, 1), (9, 1)], [(5, 9), (5, 9), (9, 1)], [(LEAST, 3), (MOST, 3)]):
         for partitions in (1, 2, 5):
-            cut = cuts(samples, partitions)
-            spans = [range_of(cut, p) for p in range(partitions)]
-            assert spans[0][0] == LEAST
-            assert spans[-1][1] == MOST
-            assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(spans))
-            words = np.array([LEAST, LEAST + 1, 4, 5, 6, 9, MOST], np.int64)
-            _, owner = destinations(cut, words, np.full(7, 1, np.int64), np.zeros(7, np.int64))
-            for word, p in zip(words, owner, strict=True):
-                assert spans[p][0] <= word <= spans[p][1]
+            for cut in (cuts(samples, partitions), shared_cuts(partitions)):
+                assert cut.ranges == partitions
+                parts = [cut.span(p).part(words) for p in range(partitions)]
+                assert [begin for begin, _ in parts] == [0, *(end for _, end in parts[:-1])]
+                assert parts[-1][1] == words.size
+                for word, p in zip(words, cut.owners(words, 3), strict=True):
+                    assert cut.span(p).touches(word, word)
 
 
 def test_cuts_follow_the_quantiles() -> None:
@@ -303,14 +301,43 @@ def test_cuts_follow_the_quantiles() -> None:
     samples = thinned(sample(words[:70_000], 500) + sample(words[70_000:], 20), 256)
     assert len(samples) <= 256
     assert sum(rows for _, rows in samples) == 100_000
-    shares = np.diff([0, *np.searchsorted(words, cuts(samples, 8)), words.size])
+    cut = cuts(samples, 8)
+    assert not cut.shares.any()
+    shares = np.diff([0, *np.searchsorted(words, cut.words), words.size])
     assert shares.min() > 0.8 * words.size / 8
 
 
+@pytest.mark.parametrize("partitions", [2, 3, 4, 7, 16])
+def test_a_heavy_word_is_cut_within(partitions: int) -> None:
+    """Half of the rows under one word: ranges hold as many rows all the same, stored and new."""
+    rng = np.random.default_rng(0)
+    words = np.where(rng.random(100_000) < 0.5, 7, rng.integers(-1000, 1000, 100_000))
+    cut = cuts(thinned(sample(np.sort(words), 256), 256), partitions)
+    stored = [end - begin for begin, end in (cut.span(p).part(np.sort(words)) for p in range(partitions))]
+    new = np.bincount(cut.owners(words, 0), minlength=partitions)
+    for shares in (stored, new):
+        assert sum(shares) == words.size
+        assert max(shares) < 1.2 * words.size / partitions
+    assert Cuts.from_json(cut.to_json()).shares.tolist() == cut.shares.tolist()
+
+
+def test_who_can_match_a_heavy_word_probes_all_its_ranges() -> None:
+    cut = Cuts(np.array([5, 7, 7, 7, 9], np.int64), np.array([0, 0, WHOLE // 3, WHOLE // 2, 0], np.int64))
+    word = np.full(4, 20, np.int64)
+    lo, hi = np.array([7, 6, 8, 0], np.int64), np.array([7, 6, 8, 5], np.int64)
+    row, target = cut.copies(cut.owners(word, 0), lo, hi)
+    assert sorted(zip(row.tolist(), target.tolist(), strict=True)) == [
+        (0, 2), (0, 3), (0, 4), (1, 1), (2, 4), (3, 0), (3, 1)
+    ]  # fmt: skip
+    assert set(cut.owners(np.full(10, 7, np.int64), 0).tolist()) == {2, 3, 4}
+
+
 def test_a_row_near_a_boundary_is_sent_to_both_sides() -> None:
-    cut = np.array([10, 20, 30], np.int64)
+    cut = Cuts(np.array([10, 20, 30], np.int64), np.zeros(3, np.int64))
     word = np.array([5, 15, 12, 40, 9], np.int64)
     lo, hi = np.array([4, 8, 35, 50, 9], np.int64), np.array([6, 31, 36, 1, 10], np.int64)
-    rows, targets = destinations(cut, word, lo, hi)
+    owner = cut.owners(word, 0)
+    assert owner.tolist() == [0, 1, 1, 3, 0]
+    rows, targets = cut.copies(owner, lo, hi)
     sent = sorted(zip(rows.tolist(), targets.tolist(), strict=True))
-    assert sent == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 3), (3, 3), (4, 0), (4, 1)]
+    assert sent == [(1, 0), (1, 2), (1, 3), (2, 3), (4, 1)]

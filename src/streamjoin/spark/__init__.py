@@ -2,6 +2,9 @@
 
 from streamjoin.spark.late import late
 from streamjoin.spark.plan import join
+from streamjoin.spark.punctuation import punctuations
+from streamjoin.spark.rescaling import rescale
 from streamjoin.spark.session import session
+from streamjoin.spark.sources import Source
 
-__all__ = ["join", "late", "session"]
+__all__ = ["Source", "join", "late", "punctuations", "rescale", "session"]

@@ -1,8 +1,8 @@
 """A side's new rows in a range: sorted, in words, with the late ones set apart.
 
-A row is late when it is further behind the largest time of its side in all earlier batches than the spec's lateness
-allows; rows of one batch are never late for each other. A row without a time is set apart as well. Both
-are reported by the range that owns them, and nowhere else.
+Without a gate, a row is late when it is further behind the largest time of its side in all earlier batches than the
+spec's lateness allows; rows of one batch are never late for each other. A row without a time is set apart as well.
+Both are reported by the range that owns them, and nowhere else. Behind a gate neither comes this far.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from streamjoin.kernels.sorting import sort_entries
 from streamjoin.spark.blueprint import SIDES, Blueprint
-from streamjoin.spark.pairing import Probes, tick_bounds
-from streamjoin.spark.route import ROW_ID
+from streamjoin.spark.pairing import Probes, Reach, tick_bounds
+from streamjoin.spark.parts import Received
+from streamjoin.spark.route import ROW_ID, SEQ, UPTO, index_words
 from streamjoin.spark.segments import Segment
-from streamjoin.windows.clock import to_ticks
+from streamjoin.windows.clock import NEVER, minus, to_ticks
 from streamjoin.windows.encoding import Encoded, SideEncoder, flat
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,10 +29,10 @@ LATE, NO_TIME = "late", "no time"
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came: all as probes, what the range owns as a segment, and what was late, by reason."""
+    """What came: all as probes, those of them that the range stores, and what was late, by reason."""
 
     probes: Probes
-    owned: Segment
+    owned: Probes
     clock: int | None
     late: dict[str, pa.Table]
     name: str
@@ -42,18 +43,17 @@ class Arrivals:
         return {f"{self.name}: {reason}": rows.num_rows for reason, rows in self.late.items()}
 
 
-def arrivals(blueprint: Blueprint, side: int, table: pa.Table, clock: int | None, span: tuple[int, int]) -> Arrivals:
-    """Prepare the rows of one side, given the side's clock before the batch and the range's words."""
+def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | None) -> Arrivals:
+    """Prepare the rows of one side, given the side's clock before the batch."""
     bound = blueprint.bound
     if bound.time is None:
         raise AssertionError("a spec without a time column is refused when the join is built")
     name: Literal["left", "right"] = "right" if side else "left"
-    table = table.combine_chunks()
+    table = received.table.combine_chunks()
     encoded = SideEncoder(bound, name).encode(table)
-    if encoded.index is None:
-        raise AssertionError("a spec without an index is refused when the join is built")
     ticks, missing = to_ticks(table.column(bound.time.right if side else bound.time.left), bound.time.multipliers[side])
-    late = np.zeros(encoded.n, np.bool_) if clock is None else ticks < clock - blueprint.lateness
+    ungated = clock is not None and blueprint.gate is None
+    late = ticks < clock - blueprint.lateness if ungated and clock is not None else np.zeros(encoded.n, np.bool_)
     usable = ~late
     reasons = {LATE: late}
     if missing is not None:
@@ -62,42 +62,52 @@ def arrivals(blueprint: Blueprint, side: int, table: pa.Table, clock: int | None
     newest = int(ticks[usable].max()) if usable.any() else None
     if encoded.valid is not None:
         usable &= encoded.valid
-    rows, lo, hi, bounds = _sorted(blueprint, table, encoded, ticks, usable)
-    window = blueprint.windows
-    back, ahead = (window[0], window[1]) if side else (window[1], window[0])
-    probes = Probes(rows, lo, hi, bounds, *tick_bounds(rows.ticks, back, ahead))
+    probes, own = _probes(blueprint, side, table, encoded, ticks, usable, received.owned)
     # In a self-join every row comes in both roles; one of them reports it.
     if bound.spec.self_join and side:
         reasons = {}
-    set_apart = {reason: _owned_rows(table, encoded, mask, span) for reason, mask in reasons.items() if mask.any()}
-    return Arrivals(probes, rows.within(*span), newest, set_apart, SIDES[side])
+    set_apart = {reason: _rows(table, mask, received.owned) for reason, mask in reasons.items() if mask.any()}
+    return Arrivals(probes, probes.chosen(own), newest, set_apart, SIDES[side])
 
 
-def _sorted(
-    blueprint: Blueprint, table: pa.Table, encoded: Encoded, ticks: Array, usable: Array
-) -> tuple[Segment, Array, Array, tuple[tuple[Array, Array], ...]]:
-    index = encoded.index
-    if index is None:
-        raise AssertionError("a spec without an index is refused when the join is built")
+def _probes(
+    blueprint: Blueprint, side: int, table: pa.Table, encoded: Encoded, ticks: Array, usable: Array, owned: int
+) -> tuple[Probes, Array]:
+    """The usable rows by word, and which of them the range stores."""
+    index = index_words(encoded)
     places = np.flatnonzero(usable)
     words, order = sort_entries(index.word[places], places)
     terms = [encoded.terms[i].take(order) for i in blueprint.open_terms]
     rows = table.take(pa.array(order))
-    ids = None
-    if blueprint.bound.spec.self_join:
-        ids = flat(rows.column(ROW_ID)).to_numpy()
-        rows = rows.drop_columns([ROW_ID])
-    segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids)
-    return segment, index.lo[order], index.hi[order], tuple((term.lo, term.hi) for term in terms)
+    ids, seqs, upto = (_column(rows, name) for name in (ROW_ID, SEQ, UPTO))
+    rows = rows.drop_columns([name for name in (ROW_ID, SEQ, UPTO) if name in rows.column_names])
+    segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids, seqs)
+    window = blueprint.windows
+    back, ahead = (window[0], window[1]) if side else (window[1], window[0])
+    probes = Probes(
+        segment,
+        index.lo[order],
+        index.hi[order],
+        tuple((term.lo, term.hi) for term in terms),
+        *tick_bounds(segment.ticks, back, ahead),
+        None if upto is None else _reach(blueprint, 1 - side, upto, segment.ticks),
+    )
+    return probes, order < owned
 
 
-def _owned_rows(table: pa.Table, encoded: Encoded, mask: Array, span: tuple[int, int]) -> pa.Table:
-    """The chosen rows that this range owns; one with no key was sent to this range alone."""
-    if encoded.index is None:
-        raise AssertionError("a spec without an index is refused when the join is built")
-    word = encoded.index.word
-    own = (word >= span[0]) & (word <= span[1])
-    if encoded.valid is not None:
-        own |= ~encoded.valid
-    rows = table.filter(pa.array(mask & own))
+def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> Reach:
+    """How far rows reach back into the window of the other side."""
+    window, itself = blueprint.windows[other], int(blueprint.bound.spec.self_join)
+    if blueprint.counted[other]:
+        return Reach(upto, upto - window + itself, np.full(upto.size, NEVER))
+    return Reach(upto, np.zeros(upto.size, np.int64), minus(ticks, window))
+
+
+def _column(rows: pa.Table, name: str) -> Array | None:
+    return np.asarray(flat(rows.column(name)).to_numpy()) if name in rows.column_names else None
+
+
+def _rows(table: pa.Table, mask: Array, owned: int) -> pa.Table:
+    """The chosen rows that this range stores."""
+    rows = table.slice(0, owned).filter(pa.array(mask[:owned]))
     return rows.drop_columns([ROW_ID]) if ROW_ID in rows.column_names else rows

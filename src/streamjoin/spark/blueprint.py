@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from streamjoin.model.binding import BoundSpec
-from streamjoin.spark.merging import MergePolicy
+from streamjoin.spark.merging import NEVER, MergePolicy, horizons
 
-FORMAT = 1
+FORMAT = 2
 """The version of the log's files; a log of another one is refused."""
 
 SIDES = ("left", "right")
@@ -27,20 +28,63 @@ TASK = "streamjoin_task"
 
 
 @dataclass(frozen=True)
+class SourcePlan:
+    """One DataFrame of a side: the source it is, or the column whose values are; see `sources.Source`."""
+
+    name: str
+    by: str | None = None
+    position: str | None = None
+    values: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The sources that are waited for from the beginning."""
+        if self.by is None:
+            return (self.name,)
+        return tuple(f"{self.name}/{value}" for value in self.values)
+
+    def __str__(self) -> str:
+        return self.name + (f" by {self.by}" if self.by else "") + (f" at {self.position}" if self.position else "")
+
+
+@dataclass(frozen=True)
+class GatePlan:
+    """How tuples are put into one order before the join."""
+
+    sources: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]]
+    idle_ms: int | None = None
+    ordered: bool = False
+    positions: bool = False
+
+
+@dataclass(frozen=True)
 class Blueprint:
-    """One join as its tasks see it."""
+    """One join as its tasks see it.
+
+    `partitions` tasks run; how many of them get a range is decided batch by batch, beginning with `first`. With
+    `auto` the load decides.
+    """
 
     bound: BoundSpec
     name: str
     partitions: int
     policy: MergePolicy = field(default_factory=MergePolicy)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    gate: GatePlan | None = None
+    first: int | None = None
+    auto: bool = False
 
     @property
     def windows(self) -> tuple[int, int]:
-        """The lengths of both windows in ticks."""
+        """The lengths of both windows, in ticks or tuples."""
         left, right = self.bound.windows
         return left.size, right.size
+
+    @property
+    def counted(self) -> tuple[bool, bool]:
+        """Which sides keep a number of tuples."""
+        left, right = self.bound.windows
+        return left.kind == "count", right.kind == "count"
 
     @property
     def lateness(self) -> int:
@@ -50,18 +94,32 @@ class Blueprint:
     @property
     def open_terms(self) -> tuple[int, ...]:
         """The terms that a hit in the index does not decide."""
-        index = self.bound.index
-        decided = index[0] if len(index) == 1 and index[0].exact else None
-        return tuple(i for i, term in enumerate(self.bound.terms) if term != decided)
+        return tuple(i for i in range(len(self.bound.terms)) if i not in self.bound.settled)
 
     def schema(self, side: int) -> pa.Schema:
         """The columns of one side's rows."""
         return self.bound.right_schema if side else self.bound.left_schema
 
+    def horizons(self, clocks: Sequence[int | None]) -> tuple[int, int]:
+        """For each side the smallest age, in ticks or tuples, that a row still to come can match.
+
+        Behind a gate each side's clock says where the order stands on that side's own scale; without one it is the
+        side's newest time, which rows to come may be behind by the lateness.
+        """
+        if self.gate is None:
+            return horizons(clocks, self.windows, self.lateness)
+        itself = int(self.bound.spec.self_join)
+        left, right = (
+            NEVER if clock is None else max(NEVER, clock - window + (itself if counted else 0))
+            for clock, window, counted in zip(clocks, self.windows, self.counted, strict=True)
+        )
+        return left, right
+
     @property
     def description(self) -> dict[str, str]:
         """In words, everything that the log's content depends on."""
         spec = self.bound.spec
+        gate = self.gate
         return {
             "format": str(FORMAT),
             "on": str(spec.on),
@@ -72,6 +130,8 @@ class Blueprint:
             "self_join": str(spec.self_join),
             "left columns": _columns(self.bound.left_schema),
             "right columns": _columns(self.bound.right_schema),
+            "left sources": ", ".join(map(str, gate.sources[0])) if gate else "in any order",
+            "right sources": ", ".join(map(str, gate.sources[1])) if gate else "in any order",
         }
 
     @property

@@ -3,8 +3,10 @@
     join.json                            what the log belongs to
     epochs/<n>                           one for each start of the query
     versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
+    versions/<batch>/<epoch>.gate        where the gate stood after the batch, and what waited in it
     versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
     late/<batch>.<epoch>.<range>.arrow   rows that were not joined
+    partitions.json                      the number of ranges that somebody asked for
 
 A version is complete when all pieces of an epoch are there; of several complete ones the newest epoch counts. A
 batch that is run again after a restart writes pieces of a new epoch next to the old ones, so whatever a task of an
@@ -25,7 +27,7 @@ import pyarrow as pa
 from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.blueprint import FORMAT, Blueprint
 from streamjoin.spark.manifest import EMPTY, Manifest, assemble
-from streamjoin.spark.pieces import MappedPiece, atomic, damaged, read_footer, write_piece
+from streamjoin.spark.pieces import MappedPiece, Sheets, atomic, damaged, read_footer, write_piece
 
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
 _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
@@ -59,20 +61,35 @@ class WindowLog:
         self,
         batch: int,
         partition: int,
-        sides: tuple[list[pa.RecordBatch], list[pa.RecordBatch]],
+        of: int,
+        sides: Sheets,
         facts: Mapping[str, Any],
     ) -> None:
-        """Write the piece of one range; `facts` is what the manifest needs to know of it."""
-        of = self._blueprint.partitions
+        """Write the piece of one range of `of`; `facts` is what the manifest needs to know of it."""
         path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
-        footer = {
-            **facts,
-            "batch": batch,
-            "epoch": self.epoch,
-            "format": FORMAT,
-            "fingerprint": self._blueprint.fingerprint,
-        }
-        write_piece(path, sides, footer)
+        write_piece(path, sides, self._signed(batch, facts))
+
+    def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
+        """Write what waits in the gate after `batch`."""
+        write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
+
+    def gate(self, batch: int, epoch: int | None = None) -> tuple[dict[str, Any], MappedPiece]:
+        """What `publish_gate` wrote, by this start or by another."""
+        path = self._gate(batch, self.epoch if epoch is None else epoch)
+        footer = read_footer(path)
+        self._check(path, footer)
+        return footer, MappedPiece(path)
+
+    def _signed(self, batch: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+        marks = {"format": FORMAT, "fingerprint": self._blueprint.fingerprint}
+        return {**facts, "batch": batch, "epoch": self.epoch, **marks}
+
+    def _check(self, path: Path, footer: Mapping[str, Any]) -> None:
+        if (footer.get("format"), footer.get("fingerprint")) != (FORMAT, self._blueprint.fingerprint):
+            raise CheckpointError(
+                f"the file {path} belongs to another join or was written by another version of streamjoin; start "
+                "with a new checkpoint"
+            )
 
     def piece(self, manifest: Manifest, file: str) -> MappedPiece:
         """A file of `manifest`, mapped; pieces of other versions are let go."""
@@ -106,6 +123,9 @@ class WindowLog:
     def _directory(self, batch: int) -> Path:
         return self.root / "versions" / f"{batch:010}"
 
+    def _gate(self, batch: int, epoch: int) -> Path:
+        return self._directory(batch) / f"{epoch:08}.gate"
+
     def _manifest(self, batch: int, epoch: int) -> Path:
         return self._directory(batch) / f"{epoch:08}.manifest"
 
@@ -129,13 +149,9 @@ class WindowLog:
         directory = self._directory(batch)
         pieces = [(f"{directory.name}/{name}", read_footer(directory / name)) for name in names]
         for file, footer in pieces:
-            if (footer.get("format"), footer.get("fingerprint")) != (FORMAT, self._blueprint.fingerprint):
-                raise CheckpointError(
-                    f"the file {directory.parent / file} belongs to another join or was written by another version of "
-                    "streamjoin; start with a new checkpoint"
-                )
+            self._check(directory.parent / file, footer)
         base = self._base(batch, pieces[0][1]["base"])
-        manifest = assemble(base, pieces, self._blueprint.windows, self._blueprint.lateness)
+        manifest = assemble(base, pieces, self._blueprint.horizons)
         with atomic(path) as file_:
             file_.write(manifest.to_json())
         return manifest

@@ -8,12 +8,12 @@ opens only what overlaps its range.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.merging import Extent, MergePolicy, first_folded, horizons
+from streamjoin.spark.merging import Extent, MergePolicy, first_folded
 from streamjoin.spark.pieces import Block
 from streamjoin.spark.ranges import thinned
 
@@ -43,10 +43,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One version: its runs, oldest first, and where each side's time stands.
+    """One version: its runs, oldest first, and where each side stands.
 
-    `clocks` are the largest ticks of each side so far, `fresh` the rows of the newest batch, `late` the rows that
-    were not joined, by side and reason, since the beginning.
+    `clocks` are the largest ticks of each side so far, or behind a gate where its order stands (`Blueprint.horizons`);
+    `fresh` the rows of the newest batch and `fresh_sample` their words; `late` the rows that were not joined, by side
+    and reason, since the beginning; `wanted` the number of ranges that somebody asked for.
     """
 
     batch: int
@@ -55,6 +56,8 @@ class Manifest:
     fresh: int
     late: Mapping[str, int]
     runs: tuple[Run, ...]
+    fresh_sample: tuple[tuple[int, int], ...] = ()
+    wanted: int | None = None
 
     @property
     def files(self) -> set[str]:
@@ -66,10 +69,9 @@ class Manifest:
         """The distribution of all stored words."""
         return [entry for run in self.runs for entry in run.sample]
 
-    def kept(self, windows: tuple[int, int], lateness: int, policy: MergePolicy) -> int:
+    def kept(self, horizon: tuple[int, int], policy: MergePolicy) -> int:
         """How many of the runs, from the oldest, the next version keeps; the others are folded into its own."""
-        extents = [run.extents for run in self.runs]
-        return first_folded(extents, horizons(self.clocks, windows, lateness), self.fresh, policy)
+        return first_folded([run.extents for run in self.runs], horizon, self.fresh, policy)
 
     def to_json(self) -> bytes:
         """The file's bytes."""
@@ -78,7 +80,9 @@ class Manifest:
             "epoch": self.epoch,
             "clocks": self.clocks,
             "fresh": self.fresh,
+            "fresh_sample": self.fresh_sample,
             "late": dict(self.late),
+            "wanted": self.wanted,
             "runs": [
                 {
                     "batch": run.batch,
@@ -100,7 +104,10 @@ class Manifest:
         body = json.loads(text)
         left, right = body["clocks"]
         runs = tuple(_run(run["batch"], run["extents"], run["sample"], run["pieces"]) for run in body["runs"])
-        return cls(body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs)
+        fresh = tuple((word, rows) for word, rows in body["fresh_sample"])
+        return cls(
+            body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, body["wanted"]
+        )
 
 
 EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
@@ -124,8 +131,7 @@ def _blocks(packed: Any) -> tuple[Block, ...]:
 def assemble(
     base: Manifest,
     pieces: Sequence[tuple[str, Mapping[str, Any]]],
-    windows: tuple[int, int],
-    lateness: int,
+    horizons: Callable[[Clocks], tuple[int, int]],
 ) -> Manifest:
     """The version after `base` out of its pieces: (file, footer), in the order of their ranges."""
     footers = [footer for _, footer in pieces]
@@ -134,7 +140,7 @@ def assemble(
     folded = set(footers[0]["folded"])
     if any(set(footer["folded"]) != folded or footer["batch"] != batch for footer in footers):
         raise CheckpointError(f"the pieces of version {batch} of the window log disagree; start with a new checkpoint")
-    horizon = horizons(clocks, windows, lateness)
+    horizon = horizons(clocks)
     kept = [
         run
         for run in base.runs
@@ -148,7 +154,7 @@ def assemble(
     new = Run(
         batch,
         (_extent(footers, 0), _extent(footers, 1)),
-        tuple(thinned([(w, n) for footer in footers for w, n in footer["sample"]], SAMPLE)),
+        _sample(footers, "sample"),
         tuple(
             PieceRef(file, (_blocks(footer["blocks"][0]), _blocks(footer["blocks"][1])))
             for file, footer in pieces
@@ -156,7 +162,12 @@ def assemble(
         ),
     )
     runs = (*kept, new) if new.pieces else tuple(kept)
-    return Manifest(batch, epoch, clocks, sum(f["fresh"] for f in footers), late, runs)
+    fresh = sum(f["fresh"] for f in footers)
+    return Manifest(batch, epoch, clocks, fresh, late, runs, _sample(footers, "fresh_sample"), footers[0].get("wanted"))
+
+
+def _sample(footers: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[int, int], ...]:
+    return tuple(thinned([(w, n) for footer in footers for w, n in footer[name]], SAMPLE))
 
 
 def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:

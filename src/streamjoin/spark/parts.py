@@ -2,8 +2,8 @@
 
 Spark moves a packed part as it is, where it would take rows apart and put them together again, column by
 column, on both ends of the shuffle. A part names where it was cut, so a task puts parts back in the same order
-whichever arrives first. Every routing task also sends each range an empty part, from which its task
-learns which range is its own.
+whichever arrives first. Rows that the range will store and copies that only probe it travel in parts of their own.
+Every routing task also sends each range an empty part, from which its task learns which range is its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
     ]
 )
 MARKER = -1
+COPIES = 2
 MOST_BYTES = 64 << 20
 """A part is cut in two above this: one value must fit Spark's 2 GB many times."""
 _MOST_CUTS = 64
@@ -31,7 +32,10 @@ _MOST_CUTS = 64
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one side for one partition; `source` and `number` say which task cut it, and when."""
+    """Rows of one side for one partition; `source` and `number` say which task cut it, and when.
+
+    `side` may be any small number that the receiver knows; for a range it is 0 or 1, and `COPIES` more for copies.
+    """
 
     partition: int
     side: int
@@ -74,22 +78,40 @@ def _row(partition: int, side: int, source: int, number: int, body: pa.Buffer) -
     )
 
 
-def unpack(
-    batches: Iterable[pa.RecordBatch], schemas: tuple[pa.Schema, pa.Schema]
-) -> tuple[int | None, tuple[pa.Table, pa.Table]]:
-    """The partition that the parts were sent to, if anything says so, and the rows of both sides."""
+@dataclass(frozen=True)
+class Received:
+    """One side's rows in a range: those it will store, then copies that only probe."""
+
+    table: pa.Table
+    owned: int
+
+
+def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[int, int, int, pa.Buffer]]]:
+    """The partition that the parts were sent to, if anything says so, and (side, source, number, body), sorted."""
     partition: int | None = None
-    found: list[tuple[int, int, int, pa.RecordBatch]] = []
+    found: list[tuple[int, int, int, pa.Buffer]] = []
     for batch in batches:
         numbers = [batch.column(i).to_pylist() for i in range(4)]
         bodies = batch.column(4)
         for i, (own, side, source, number) in enumerate(zip(*numbers, strict=True)):
             partition = own
             if side != MARKER:
-                rows = pa.ipc.read_record_batch(bodies[i].as_buffer(), schemas[side])
-                found.append((side, source, number, rows))
+                found.append((side, source, number, bodies[i].as_buffer()))
     found.sort(key=lambda part: part[:3])
-    left, right = (
-        pa.Table.from_batches([part[3] for part in found if part[0] == side], schema=schemas[side]) for side in (0, 1)
-    )
-    return partition, (left, right)
+    return partition, found
+
+
+def unpack(
+    batches: Iterable[pa.RecordBatch], schemas: tuple[pa.Schema, pa.Schema]
+) -> tuple[int | None, tuple[Received, Received]]:
+    """The partition that the parts were sent to, if anything says so, and the rows of both sides."""
+    partition, found = opened(batches)
+    sides = []
+    for side, schema in enumerate(schemas):
+        own, copies = (
+            [pa.ipc.read_record_batch(body, schema) for code, _, _, body in found if code == side + kind]
+            for kind in (0, COPIES)
+        )
+        table = pa.Table.from_batches([*own, *copies], schema=schema)
+        sides.append(Received(table, sum(batch.num_rows for batch in own)))
+    return partition, (sides[0], sides[1])

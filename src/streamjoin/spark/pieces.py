@@ -42,30 +42,37 @@ class Block:
         return [self.offset, self.length, self.rows, self.first, self.last, self.checksum]
 
 
-def write_piece(
-    path: Path, sides: tuple[Iterable[pa.RecordBatch], Iterable[pa.RecordBatch]], footer: Mapping[str, Any]
-) -> None:
-    """Publish a piece; the footer gets the blocks of both sides under "blocks".
+@dataclass(frozen=True)
+class Sheet:
+    """A record batch to be written, with the smallest and the largest of its words."""
 
-    The first column of every batch is its sorted words.
-    """
+    batch: pa.RecordBatch
+    first: int
+    last: int
+
+
+Sheets = tuple[Iterable[Sheet], Iterable[Sheet]]
+"""The record batches of both sides."""
+
+
+def write_piece(path: Path, sides: Sheets, footer: Mapping[str, Any]) -> None:
+    """Publish a piece; the footer gets the blocks of both sides under "blocks"."""
     if path.exists():
         return
     with atomic(path) as file:
         file.write(MAGIC)
-        blocks = [[_append(file, batch).packed() for batch in batches] for batches in sides]
+        blocks = [[_append(file, sheet).packed() for sheet in sheets] for sheets in sides]
         text = json.dumps({**footer, "blocks": blocks}, separators=(",", ":"), sort_keys=True).encode()
         file.write(text)
         file.write(_TAIL.pack(len(text), zlib.crc32(text), MAGIC))
 
 
-def _append(file: Any, batch: pa.RecordBatch) -> Block:
+def _append(file: Any, sheet: Sheet) -> Block:
     file.write(bytes(-file.tell() % _ALIGNMENT))
     offset = file.tell()
-    buffer = batch.serialize()
+    buffer = sheet.batch.serialize()
     file.write(buffer)
-    words = batch.column(0)
-    return Block(offset, buffer.size, batch.num_rows, words[0].as_py(), words[-1].as_py(), zlib.crc32(buffer))
+    return Block(offset, buffer.size, sheet.batch.num_rows, sheet.first, sheet.last, zlib.crc32(buffer))
 
 
 class atomic:  # noqa: N801 - used as a statement, like open

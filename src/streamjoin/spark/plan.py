@@ -1,31 +1,41 @@
-"""`join`: two streaming DataFrames in, one out.
+"""`join`: two sides of streaming DataFrames in, one out.
 
 Each side is cut into ranges of index words, Spark moves the parts to one task a range, and that task joins them
-with the window log. What is wrong is found here, before a query exists.
+with the window log. Where one order is needed a gate comes first, and where the output is ordered a sort comes last.
+What is wrong is found here, before a query exists.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from streamjoin.model.binding import RESULT_TIME, BoundSpec, bind
-from streamjoin.model.errors import InputError, NotSupportedError, SetupError, SpecError
+from streamjoin.model import durations
+from streamjoin.model.binding import bind
+from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
-from streamjoin.spark.blueprint import TASK, Blueprint
+from streamjoin.spark.blueprint import TASK, Blueprint, GatePlan
 from streamjoin.spark.checkpoints import expect, joins_in
+from streamjoin.spark.gate import Collect, Gate
 from streamjoin.spark.merging import MergePolicy
+from streamjoin.spark.output import PARTNER, POSITION, OrderTask, result_schema
 from streamjoin.spark.parts import DDL
 from streamjoin.spark.route import Route
+from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
 from streamjoin.spark.task import JoinTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    Side = DataFrame | Source | Sequence[DataFrame | Source]
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -33,24 +43,37 @@ MOST_PARTITIONS = 100_000
 
 
 def join(
-    left_df: DataFrame,
-    right_df: DataFrame | None,
+    left: Side,
+    right: Side | None,
     spec: JoinSpec,
     *,
-    partitions: int | None = None,
+    partitions: int | Literal["auto"] | None = None,
+    most_partitions: int | None = None,
+    ordered: bool = False,
+    positions: bool = False,
+    idle: str | timedelta | None = None,
     name: str | None = None,
 ) -> DataFrame:
-    """Join two streaming DataFrames; any sink can take the result.
+    """Join two sides of streaming DataFrames; any sink can take the result.
 
     The state lives under the checkpoint of the query that runs the join. With a sink that writes a batch once (files,
     tables, Kafka transactions, ...) every result is there exactly once, whatever is killed on the way.
 
+    Count windows, `ordered=True` and several sources a side put a gate before the join: one task that gives all tuples
+    one order. It lets a tuple through once every source has passed its time. What is not ready when a query ends,
+    also one that ran over all that was available, waits in the checkpoint for the next start.
+
     Args:
-        left_df: the left side, a streaming DataFrame.
-        right_df: the right side; None for a self-join.
-        spec: what to join, with time windows and order="event_time".
-        partitions: how many tasks join side by side; `spark.sql.shuffle.partitions` when not given. It may be
-            another one at the next start.
+        left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.
+        right: the right side; None for a self-join.
+        spec: what to join, with order="event_time".
+        partitions: how many tasks join side by side; `spark.sql.shuffle.partitions` when not given. "auto" takes as
+            many as the load needs, up to that. It may be another one at the next start.
+        most_partitions: how far `rescale` may raise the number while the query runs; `partitions` when not given.
+        ordered: whether the rows of a batch, partition after partition, are in result order.
+        positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
+            place in the order of all tuples, and `partner`, the earlier one's place on its side.
+        idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
         name: where the state lies under the checkpoint; needed only where one query holds several joins next to
             each other. It must stay the same from start to start.
 
@@ -59,57 +82,126 @@ def join(
         InputError: a side is not a streaming DataFrame.
         SetupError: pyspark is missing, or the session can't run the join.
     """
-    return _join(left_df, right_df, spec, partitions, name, MergePolicy())
+    options = Options(partitions, most_partitions, ordered, positions, idle, name)
+    return build(left, right, spec, options, MergePolicy())
 
 
-def _join(
-    left_df: DataFrame,
-    right_df: DataFrame | None,
-    spec: JoinSpec,
-    partitions: int | None,
-    name: str | None,
-    policy: MergePolicy,
-) -> DataFrame:
+@dataclass(frozen=True)
+class Options:
+    """What `join` takes besides sides and spec."""
+
+    partitions: int | Literal["auto"] | None = None
+    most_partitions: int | None = None
+    ordered: bool = False
+    positions: bool = False
+    idle: str | timedelta | None = None
+    name: str | None = None
+
+
+def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, policy: MergePolicy) -> DataFrame:
+    """`join` with all that can be set, also for tests."""
     _check_spec(spec)
-    spark = _check_sides(left_df, right_df, spec)
-    bound = _bound(spec, left_df, right_df)
-    blueprint = Blueprint(bound, _name(name, left_df, right_df), _partitions(partitions, spark), policy)
+    sides = _sides(left, right, spec)
+    spark = _check_sides(sides)
+    frames = [[_aligned(side, source.frame, sources[0].frame) for source in sources] for side, sources in sides.items()]
+    schemas = [_arrow_schema(side, sources[0].frame) for side, sources in sides.items()]
+    bound = bind(spec, schemas[0], schemas[-1])
+    most, first, auto = _partitions(options, spark)
+    blueprint = Blueprint(
+        bound,
+        _name(options.name, [frame for side in frames for frame in side]),
+        most,
+        policy,
+        gate=_gate(spec, sides, schemas, options),
+        first=first,
+        auto=auto,
+    )
+    _check_columns(blueprint)
     expect(spark, blueprint)
-    parts = _stage(left_df, Route(blueprint, 0), DDL, f"streamjoin_route_{blueprint.token}")
-    if right_df is not None and not spec.self_join:
-        parts = parts.union(_stage(right_df, Route(blueprint, 1), DDL, f"streamjoin_route_{blueprint.token}"))
+    parts = _gated(blueprint, frames) if blueprint.gate else _routed(blueprint, frames)
     ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
-    schema = _output_schema(bound, left_df, right_df)
-    return _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+    schema = _output_schema(blueprint, [side[0] for side in frames])
+    if blueprint.gate is None or not blueprint.gate.ordered:
+        return _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+    found = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
+    sorted_ = found.repartitionById(blueprint.partitions, found["partition"])
+    return _stage(sorted_, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
+
+
+def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
+    name = f"streamjoin_route_{blueprint.token}"
+    return _union([_stage(side[0], Route(blueprint, i), DDL, name) for i, side in enumerate(frames)])
+
+
+def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    stages = [
+        _stage(frame, Collect(blueprint, side, i), DDL, f"streamjoin_collect_{blueprint.token}")
+        for side, sources in enumerate(frames)
+        for i, frame in enumerate(sources)
+    ]
+    collected = _union(stages)
+    if blueprint.gate is not None and blueprint.gate.idle_ms is not None:
+        # Spark records this time with the batch: it is the same when the batch runs again.
+        collected = collected.withColumn("now", f.unix_millis(f.current_timestamp()))
+    single = collected.repartitionById(1, collected["partition"])
+    return _stage(single, Gate(blueprint), DDL, f"streamjoin_gate_{blueprint.token}")
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return functools.reduce(lambda a, b: a.union(b), frames)
+
+
+def _gate(
+    spec: JoinSpec, sides: Mapping[str, Sequence[Source]], schemas: Sequence[pa.Schema], options: Options
+) -> GatePlan | None:
+    counted = any(isinstance(window, CountWindow) for window in spec.windows)
+    several = any(needs_gate(sources) for sources in sides.values())
+    if not (counted or several or options.ordered or options.positions or options.idle is not None):
+        return None
+    plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
+    return GatePlan((plans[0], plans[-1]), _idle_ms(options.idle), options.ordered, options.positions)
+
+
+def _idle_ms(idle: str | timedelta | None) -> int | None:
+    if idle is None:
+        return None
+    if not isinstance(idle, (str, timedelta)):
+        raise SpecError(f"idle={idle!r}: give a duration such as '10 seconds'")
+    milliseconds = durations.nanoseconds(idle) // 1_000_000
+    if milliseconds < 1:
+        raise SpecError(f"idle={idle!r}: it is at least a millisecond")
+    return milliseconds
 
 
 def _check_spec(spec: JoinSpec) -> None:
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
-    if any(isinstance(window, CountWindow) for window in spec.windows):
-        raise NotSupportedError(
-            "count windows are not there on Spark yet: they need the gate, which numbers the tuples of all partitions; "
-            "use a TimeWindow, or streamjoin.open on one machine"
-        )
     if spec.order != "event_time":
         raise NotSupportedError(
             f"order={spec.order!r} means nothing across partitions, which have no common order of arrival: "
-            "write order='event_time' in the spec"
+            "write order='event_time' in the spec, and time='...'"
         )
 
 
-def _check_sides(left_df: DataFrame, right_df: DataFrame | None, spec: JoinSpec) -> SparkSession:
+def _sides(left: object, right: object, spec: JoinSpec) -> dict[str, list[Source]]:
+    if spec.self_join:
+        if right is not None and right is not left:
+            raise InputError("with self_join=True one stream is both sides: give None for the right one")
+        return {"left": sources_of(left)}
+    if right is None:
+        raise InputError("the right side is missing; for a self-join write self_join=True in the spec")
+    return {"left": sources_of(left), "right": sources_of(right)}
+
+
+def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
     try:
         from pyspark.sql.classic.dataframe import DataFrame as Classic
     except ImportError as error:
         raise SetupError("pyspark is not installed: pip install 'streamjoin[spark]'") from error
-    if spec.self_join and right_df is not None and right_df is not left_df:
-        raise InputError("with self_join=True one stream is both sides: give None for the right one")
-    if right_df is None and not spec.self_join:
-        raise InputError("the right side is missing; for a self-join write self_join=True in the spec")
-    for side, frame in (("left", left_df), ("right", right_df)):
-        if frame is None:
-            continue
+    frames = [(side, source.frame) for side, sources in sides.items() for source in sources]
+    for side, frame in frames:
         if type(frame).__module__.startswith("pyspark.sql.connect"):
             raise SetupError(
                 f"the {side} side is a DataFrame of Spark Connect, on which streamjoin does not run: use a session of "
@@ -122,19 +214,36 @@ def _check_sides(left_df: DataFrame, right_df: DataFrame | None, spec: JoinSpec)
                 f"the {side} side is a batch DataFrame; read it with spark.readStream, or join a table that does not "
                 "change with Spark's own DataFrame.join"
             )
-    if right_df is not None and right_df.sparkSession._jsparkSession != left_df.sparkSession._jsparkSession:
+    sessions = {frame.sparkSession._jsparkSession.sessionUUID() for _, frame in frames}
+    if len(sessions) > 1:
         raise InputError("the two sides belong to different Spark sessions; build both with the same one")
-    return left_df.sparkSession
+    return frames[0][1].sparkSession
 
 
-def _bound(spec: JoinSpec, left_df: DataFrame, right_df: DataFrame | None) -> BoundSpec:
-    left = _arrow_schema("left", left_df)
-    bound = bind(spec, left, left if right_df is None else _arrow_schema("right", right_df))
-    if not bound.index:
-        raise NotSupportedError(
-            "a join on Spark needs an Equi or a Band next to the Theta, by which the rows are cut into partitions"
+def _aligned(side: str, frame: DataFrame, first: DataFrame) -> DataFrame:
+    """A source's DataFrame with the columns of the side's first one, in their order."""
+    if frame is first:
+        return frame
+    wanted = {field.name: field.dataType for field in first.schema}
+    given = {field.name: field.dataType for field in frame.schema}
+    if wanted != given:
+        differing = sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n))
+        raise InputError(
+            f"the sources of the {side} side differ in {', '.join(map(repr, differing))}: all need the same columns "
+            "of the same types"
         )
-    return bound
+    return frame.select(*(frame[name] for name in wanted)) if list(given) != list(wanted) else frame
+
+
+def _check_columns(blueprint: Blueprint) -> None:
+    for side in (0, 1):
+        for column in blueprint.schema(side).names:
+            if column.startswith("#"):
+                raise InputError(f"the column {column!r} begins with #, as the join's own do: rename it")
+    if blueprint.gate is not None and blueprint.gate.positions:
+        for column in (POSITION, PARTNER):
+            if column in blueprint.bound.schema.names:
+                raise SchemaError(f"with positions=True the result has a column {column!r} already: rename yours")
 
 
 def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
@@ -147,35 +256,45 @@ def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
         raise InputError(f"the {side} side has a column that Arrow can't carry: {error.getMessage()}") from error
 
 
-def _name(name: str | None, left_df: DataFrame, right_df: DataFrame | None) -> str:
+def _name(name: str | None, frames: Sequence[DataFrame]) -> str:
     if name is not None:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
             raise SpecError(f"name={name!r}: up to 64 letters, digits, - and _, as it becomes the name of a directory")
         return name
-    frames = [frame for frame in (left_df, right_df) if frame is not None]
     below = {t for f in frames for t in joins_in(f._jdf.queryExecution().analyzed().toString())}
     return f"join{len(below) + 1}" if below else "join"
 
 
-def _partitions(partitions: int | None, spark: SparkSession) -> int:
-    if partitions is None:
-        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MOST_PARTITIONS:
+def _partitions(options: Options, spark: SparkSession) -> tuple[int, int, bool]:
+    """How many tasks there are, how many get a range at first, and whether the load decides how many later."""
+    usual = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    given = options.partitions
+    auto = given == "auto"
+    first = _number("partitions", usual if given is None or given == "auto" else given)
+    most = first if options.most_partitions is None else _number("most_partitions", options.most_partitions)
+    if most < first and not auto:
+        raise SpecError(f"most_partitions={most} is less than the {first} partitions to begin with")
+    return most, min(first, most), auto
+
+
+def _number(what: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PARTITIONS:
         raise SpecError(
-            f"partitions={partitions!r}: it is a whole number from 1 to {MOST_PARTITIONS:,}, or None for "
+            f"{what}={value!r}: it is a whole number from 1 to {MOST_PARTITIONS:,}, or None for "
             "spark.sql.shuffle.partitions"
         )
-    return partitions
+    return value
 
 
-def _output_schema(bound: BoundSpec, left_df: DataFrame, right_df: DataFrame | None) -> StructType:
+def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 
-    sources = {"left": left_df.schema, "right": (right_df or left_df).schema}
+    bound = blueprint.bound
+    sources = {"left": frames[0].schema, "right": frames[-1].schema}
     fields = [StructField(c.name, sources[c.side][c.source].dataType) for c in bound.columns]
-    time = bound.schema.field(RESULT_TIME).type
-    return StructType([*fields, StructField(RESULT_TIME, from_arrow_type(time))])
+    own = list(result_schema(blueprint))[len(fields) :]
+    return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type)) for field in own)])
 
 
 def _stage(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:

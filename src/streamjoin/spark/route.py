@@ -1,8 +1,8 @@
-"""The first stage: which rows go to which range.
+"""Which rows go to which range, and the first stage of a join that needs no gate.
 
-A row goes to the range that owns its word, where it will be stored, and as a copy to every other range where the
-words lie that it can match. A row whose key is NULL or NaN matches nothing and is not stored, but its time
-counts: it goes to some range, always the same for the same row.
+A row goes to the range that owns it, where it will be stored, and as a copy to every other range where rows lie that
+it can match. A row whose key is NULL or NaN matches nothing and is not stored, but its time counts: it goes to
+some range, always the same for the same row.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.kernels.sorting import sort_entries
-from streamjoin.spark.blueprint import SIDES, Blueprint
+from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import open_log
-from streamjoin.spark.parts import Part, markers
-from streamjoin.spark.ranges import cuts, destinations
-from streamjoin.windows.clock import to_ticks
-from streamjoin.windows.encoding import SideEncoder
+from streamjoin.spark.parts import COPIES, Part, markers
+from streamjoin.spark.ranges import Cuts
+from streamjoin.spark.scaling import planned
+from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROW_ID = "#row"
 """In a self-join, the column that tells a tuple from its equals, so that it does not meet itself."""
+
+SEQ, UPTO = "#seq", "#upto"
+"""Behind a gate: a tuple's number in its own side's stream, and how many tuples of the other side come before it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Route:
         from pyspark import TaskContext
 
         log, batch_id = open_log(self.blueprint)
-        cut = cuts(log.version(batch_id - 1).samples, self.blueprint.partitions)
+        cut = planned(self.blueprint, log.version(batch_id - 1))
         context = TaskContext.get()
         source = context.partitionId() if context else 0
         yield markers(self.blueprint.partitions)
@@ -52,7 +55,7 @@ class Route:
                 yield from part.packed()
             seen += batch.num_rows
 
-    def cut(self, batch: pa.RecordBatch, cut: Array, source: int, number: int, seen: int) -> Iterator[Part]:
+    def cut(self, batch: pa.RecordBatch, cut: Cuts, source: int, number: int, seen: int) -> Iterator[Part]:
         """The parts of one input batch."""
         rows = conformed(batch, self.blueprint.schema(self.side))
         roles = [self.side]
@@ -61,13 +64,15 @@ class Route:
             rows = rows.append_column(ROW_ID, pa.array(ids))
             roles = [0, 1]
         for role in roles:
-            for partition, part in _by_range(self.blueprint, role, rows, cut):
-                yield Part(partition, role, source, number, part)
+            for partition, kind, part in by_range(self.blueprint, role, rows, cut, seen):
+                yield Part(partition, role + kind, source, number, part)
 
 
 def part_schema(blueprint: Blueprint, side: int) -> pa.Schema:
     """The columns of a packed part."""
     schema = blueprint.schema(side)
+    if blueprint.gate is not None:
+        return schema.append(pa.field(SEQ, pa.int64())).append(pa.field(UPTO, pa.int64()))
     return schema.append(pa.field(ROW_ID, pa.int64())) if blueprint.bound.spec.self_join else schema
 
 
@@ -80,36 +85,40 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _by_range(
-    blueprint: Blueprint, role: int, rows: pa.RecordBatch, cut: Array
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    if cut.size == 0:
-        yield 0, rows
+def index_words(encoded: Encoded) -> TermWords:
+    """The words that rows are stored under; in a join without a key all have the same."""
+    if encoded.index is not None:
+        return encoded.index
+    nothing = np.zeros(encoded.n, np.int64)
+    return TermWords(nothing, nothing, nothing)
+
+
+def by_range(
+    blueprint: Blueprint, role: int, rows: pa.RecordBatch, cut: Cuts, first: int
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """(range, 0 or `COPIES`, rows) for every range that gets some; `first` is the number of the first row."""
+    if cut.ranges == 1:
+        yield 0, 0, rows
         return
     side: Literal["left", "right"] = "right" if role else "left"
-    table = pa.Table.from_batches([rows])
-    encoded = SideEncoder(blueprint.bound, side).encode(table)
-    if encoded.index is None:
-        raise AssertionError("a spec without an index is refused when the join is built")
-    word, lo, hi = encoded.index.word, encoded.index.lo, encoded.index.hi
+    encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
+    index = index_words(encoded)
+    owner, lo, hi = cut.owners(index.word, first), index.lo, index.hi
     if encoded.valid is not None:
-        word = np.where(encoded.valid, word, _anywhere(blueprint, role, table, cut))
+        anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % cut.ranges
+        owner = np.where(encoded.valid, owner, anywhere)
         lo, hi = np.where(encoded.valid, lo, 1), np.where(encoded.valid, hi, 0)
-    row, partition = destinations(cut, word, lo, hi)
+    numbers = np.arange(encoded.n, dtype=np.int64)
+    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, cut.copies(owner, lo, hi))):
+        for target, part in _grouped(rows, row, partition):
+            yield target, kind, part
+
+
+def _grouped(rows: pa.RecordBatch, row: Array, partition: Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if row.size == 0:
+        return
     targets, order = sort_entries(partition, row)
-    sorted_rows = rows.take(pa.array(order))
+    chosen = rows.take(pa.array(order))
     edges = np.flatnonzero(np.diff(targets)) + 1
     for begin, end in zip([0, *edges], [*edges, targets.size], strict=True):
-        yield int(targets[begin]), sorted_rows.slice(int(begin), int(end - begin))
-
-
-def _anywhere(blueprint: Blueprint, role: int, table: pa.Table, cut: Array) -> Array:
-    """Words that spread rows with no key over the ranges by their times."""
-    time = blueprint.bound.time
-    if time is None:
-        raise AssertionError(f"the {SIDES[role]} side has no time column")
-    ticks, missing = to_ticks(table.column(time.right if role else time.left), 1)
-    if missing is not None:
-        ticks = np.where(missing, 0, ticks)
-    words: Array = cut[ticks % cut.size]
-    return words
+        yield int(targets[begin]), chosen.slice(int(begin), int(end - begin))

@@ -1,0 +1,155 @@
+"""The gate's decisions for one batch: which rows are late, which are ready, and in which order.
+
+The order is (time, side with left first, source, position in the source); a tuple is ready when no source can still
+send one before it (ScaleJoin, definition 2). What the gate knows between batches is a `Standing`: plain data, from
+which and from a batch's rows everything follows, so a batch that runs again is decided alike.
+
+A source is idle when it has sent nothing for longer than the user allows, by the batches' own times, which Spark
+records with them: the others no longer wait for it, and what it sends behind them later is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.sorting import sort_entries
+from streamjoin.windows.clock import NEVER, minus
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Key = tuple[int, str]
+"""A source: its side and its name."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One source: its newest time, and when something last came from it."""
+
+    clock: int | None
+    seen_ms: int | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the gate stands: its sources, up to where everything is let out, and how many tuples that were."""
+
+    sources: Mapping[Key, Progress]
+    bound: tuple[int, int, str] = (NEVER, 0, "")
+    counts: tuple[int, int] = (0, 0)
+
+    @property
+    def lag(self) -> int | None:
+        """How far, in ticks, the bound is behind the newest time of any source."""
+        clocks = [source.clock for source in self.sources.values() if source.clock is not None]
+        return max(clocks) - self.bound[0] if clocks and self.bound[0] > NEVER else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        sources = [[*key, p.clock, p.seen_ms] for key, p in sorted(self.sources.items())]
+        return {"sources": sources, "bound": list(self.bound), "counts": list(self.counts)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Standing:
+        """Read back what `to_json` gave."""
+        sources = {(side, name): Progress(clock, seen) for side, name, clock, seen in data["sources"]}
+        return cls(sources, tuple(data["bound"]), tuple(data["counts"]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One side's rows before the gate, in the order in which each source sent them.
+
+    `source` is an index into `names`. `strict` sources send in the order of their positions: each row is late or
+    not by the rows before it. Of other sources only the clock before the batch counts.
+    """
+
+    ticks: Array
+    source: Array
+    names: Sequence[str]
+    strict: frozenset[str] = frozenset()
+
+
+def late_in(standing: Standing, side: int, rows: Rows, lateness: int) -> Array:
+    """Which new rows are behind their own source by more than the lateness, or behind what was let out."""
+    late = np.zeros(rows.ticks.size, np.bool_)
+    for i, name in enumerate(rows.names):
+        own = np.flatnonzero(rows.source == i)
+        if own.size == 0:
+            continue
+        ticks = rows.ticks[own]
+        known = standing.sources.get((side, name))
+        clock = NEVER if known is None or known.clock is None else known.clock
+        if name in rows.strict:
+            newest = np.maximum.accumulate(np.concatenate([[clock], ticks]))[:-1]
+            late[own] = ticks < minus(newest, lateness)
+        else:
+            late[own] = ticks < max(NEVER, clock - lateness)
+        late[own] |= ticks < standing.bound[0]
+        if (side, name) < standing.bound[1:]:
+            late[own] |= ticks == standing.bound[0]
+    return late
+
+
+def advanced(
+    standing: Standing, batch: Iterable[tuple[int, Rows]], lateness: int, now_ms: int | None, idle_ms: int | None
+) -> Standing:
+    """The sources after their new rows, and the new bound."""
+    sources = {
+        key: p if p.seen_ms is not None or now_ms is None else Progress(p.clock, now_ms)
+        for key, p in standing.sources.items()
+    }
+    for side, rows in batch:
+        for i, name in enumerate(rows.names):
+            own = rows.ticks[rows.source == i]
+            if own.size:
+                before = sources.get((side, name), Progress(None, None)).clock
+                newest = int(own.max()) if before is None else max(before, int(own.max()))
+                sources[side, name] = Progress(newest, now_ms)
+    bound = _bound(sources, lateness, now_ms, idle_ms)
+    return Standing(sources, standing.bound if bound is None else max(standing.bound, bound), standing.counts)
+
+
+def _bound(
+    sources: Mapping[Key, Progress], lateness: int, now_ms: int | None, idle_ms: int | None
+) -> tuple[int, int, str] | None:
+    passed = {key: (max(NEVER, p.clock - lateness), *key) for key, p in sources.items() if p.clock is not None}
+
+    def idle(progress: Progress) -> bool:
+        times = (now_ms, idle_ms, progress.seen_ms)
+        return None not in times and now_ms - progress.seen_ms > idle_ms  # type: ignore[operator]
+
+    awaited = [key for key, progress in sources.items() if not idle(progress)]
+    if not awaited:
+        return max(passed.values(), default=None)
+    if any(key not in passed for key in awaited):
+        return None
+    return min(passed[key] for key in awaited)
+
+
+def ready_in(standing: Standing, side: int, rows: Rows) -> Array:
+    """Which rows lie within the bound."""
+    tick, *rank = standing.bound
+    ready: Array = rows.ticks < tick
+    tied = [i for i, name in enumerate(rows.names) if [side, name] <= rank]
+    if tied:
+        ready |= (rows.ticks == tick) & np.isin(rows.source, tied)
+    return ready
+
+
+def ordered(rows: Rows, places: Array) -> Array:
+    """`places` in the order of one side: by time, then by source, then as they are."""
+    if len(rows.names) > 1:
+        ranks = np.argsort(np.argsort(np.array(rows.names, object), kind="stable"), kind="stable")
+        _, places = sort_entries(ranks[rows.source[places]].astype(np.int64), places)
+    return sort_entries(rows.ticks[places], places)[1]
+
+
+def numbered(left: Array, right: Array) -> tuple[Array, Array]:
+    """How many tuples of the other side come before each, given both sides' times in order; left comes first."""
+    return (
+        np.searchsorted(right, left, side="left").astype(np.int64),
+        np.searchsorted(left, right, side="right").astype(np.int64),
+    )

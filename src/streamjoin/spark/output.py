@@ -1,0 +1,134 @@
+"""From pairs to result rows, and the last stage of a join whose output is ordered.
+
+Without an order rows leave the join's tasks as they are found. With one they carry the gate position of their later
+tuple and the number of the earlier one, travel to tasks that each own a range of positions of the batch, and
+are sorted there: partition after partition, the rows of a batch are in result order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.spark.blueprint import Blueprint
+from streamjoin.spark.pairing import Probes
+from streamjoin.spark.parts import Part, markers, opened
+from streamjoin.spark.segments import Segment
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+POSITION, PARTNER = "position", "partner"
+"""By these two columns the result is ordered: the later tuple's gate position, the earlier one's number on its side."""
+
+_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Found:
+    """Pairs: places among the probes and among the rows that they found."""
+
+    probes: Probes
+    stored: Segment | Probes
+    segment: Segment
+    probe: Array
+    place: Array
+    probes_left: bool
+
+
+def result_schema(blueprint: Blueprint) -> pa.Schema:
+    """The columns of the result, with the two of its order if they were asked for."""
+    schema = blueprint.bound.schema
+    if blueprint.gate is None or not blueprint.gate.positions:
+        return schema
+    return _numbered(schema)
+
+
+def _numbered(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field(POSITION, pa.int64())).append(pa.field(PARTNER, pa.int64()))
+
+
+def plain(blueprint: Blueprint, results: Iterator[Found]) -> Iterator[pa.RecordBatch]:
+    """Rows as they are found."""
+    numbered = blueprint.gate is not None and blueprint.gate.positions
+    for found in results:
+        columns = _columns(blueprint, found)
+        if numbered:
+            columns += [pa.array(column) for column in _order(blueprint, found)]
+        yield from pa.Table.from_arrays(columns, schema=result_schema(blueprint)).combine_chunks().to_batches()
+
+
+def _columns(blueprint: Blueprint, found: Found) -> list[Any]:
+    bound = blueprint.bound
+    probing = found.probes.rows.rows.take(pa.array(found.probe))
+    stored = found.segment.rows.take(pa.array(found.place))
+    left, right = (probing, stored) if found.probes_left else (stored, probing)
+    columns: list[Any] = [(left if c.side == "left" else right).column(c.source) for c in bound.columns]
+    ticks = np.maximum(found.probes.rows.ticks[found.probe], found.segment.ticks[found.place])
+    type_ = bound.schema.field(len(bound.schema) - 1).type
+    narrow = ticks.astype(f"i{type_.bit_width // 8}", copy=False)
+    columns.append(pa.Array.from_buffers(type_, len(narrow), [None, pa.py_buffer(narrow)]))
+    return columns
+
+
+def _order(blueprint: Blueprint, found: Found) -> tuple[Array, Array]:
+    """The gate position of the later tuple and the number of the earlier one, of each pair.
+
+    In a self-join a pair comes in both roles; the number is doubled, and odd where the later tuple is the right one.
+    """
+    reach, own = found.probes.reach, found.probes.rows.seqs
+    others = found.segment.seqs
+    if reach is None or own is None or others is None:
+        raise AssertionError("an order without a gate")
+    itself = blueprint.bound.spec.self_join
+    seq, upto, other = own[found.probe], reach.upto[found.probe], others[found.place]
+    later = other < upto
+    position = seq if itself else seq + upto
+    partner, right = other, np.full(seq.size, not found.probes_left)
+    if isinstance(found.stored, Probes) and found.stored.reach is not None and not later.all():
+        back = found.stored.reach.upto[found.place]
+        position = np.where(later, position, other if itself else other + back)
+        partner = np.where(later, other, seq)
+        right = np.where(later, right, found.probes_left)
+    return position, 2 * partner + right if itself else partner
+
+
+def to_order(
+    blueprint: Blueprint, positions: tuple[int, int], results: Iterator[Found], partition: int
+) -> Iterator[pa.RecordBatch]:
+    """Rows packed for the task that owns their position."""
+    yield markers(blueprint.partitions)
+    first, last = positions
+    for number, found in enumerate(results):
+        position, partner = _order(blueprint, found)
+        target = (position - first) * blueprint.partitions // max(1, last - first)
+        columns = [*_columns(blueprint, found), pa.array(position), pa.array(partner)]
+        table = pa.Table.from_arrays(columns, schema=_numbered(blueprint.bound.schema)).combine_chunks()
+        for own in np.unique(target):
+            chosen = table.filter(pa.array(target == own)).combine_chunks()
+            for batch in chosen.to_batches():
+                yield from Part(int(own), 0, partition, number, batch).packed()
+
+
+@dataclass(frozen=True)
+class OrderTask:
+    """The stage that sorts."""
+
+    blueprint: Blueprint
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Put the rows of one range of positions into result order."""
+        schema = _numbered(self.blueprint.bound.schema)
+        _, found = opened(batches)
+        rows = [pa.ipc.read_record_batch(body, schema) for *_, body in found]
+        table = pa.Table.from_batches(rows, schema=schema).combine_chunks()
+        if table.num_rows == 0:
+            return
+        position, partner = (table.column(i).to_numpy() for i in (-2, -1))
+        order = np.lexsort((partner, position))
+        table = table.select(range(len(result_schema(self.blueprint))))
+        for begin in range(0, order.size, _ROWS):
+            yield from table.take(pa.array(order[begin : begin + _ROWS])).combine_chunks().to_batches()

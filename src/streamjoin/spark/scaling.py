@@ -1,0 +1,59 @@
+"""How many ranges the next batch has, and where they are cut.
+
+Both follow from the manifest before the batch alone, so that all its tasks decide alike. The tasks of a query are
+fixed when it starts; how many of them get a range is not: a user asks for another number through a file next to the
+log, which the first task of a batch reads and the manifest passes on, or the load decides.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from streamjoin.model.errors import CheckpointError, SpecError
+from streamjoin.spark.blueprint import Blueprint
+from streamjoin.spark.manifest import Manifest
+from streamjoin.spark.pieces import atomic
+from streamjoin.spark.ranges import Cuts, Sample, cuts, shared_cuts
+
+ROWS_A_TASK = 20_000
+"""With partitions="auto" a task more for this many rows of the batch before: fewer cost less than a task's start."""
+
+_CONTROL = "partitions.json"
+
+
+def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Cuts:
+    """The cuts of the batch after `before`; `batch` is a sample of its own words, where that is known."""
+    ranges = ranges_after(blueprint, before)
+    if not blueprint.bound.index:
+        return shared_cuts(ranges)
+    return cuts([*before.samples, *(batch or before.fresh_sample)], ranges)
+
+
+def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
+    """How many ranges the batch after `before` has."""
+    most = blueprint.partitions
+    if before.wanted is not None:
+        return max(1, min(before.wanted, most))
+    if blueprint.auto and before.batch >= 0:
+        return max(1, min(-(-before.fresh // ROWS_A_TASK), most))
+    return min(blueprint.first or most, most)
+
+
+def ask_for(root: Path, partitions: int | None) -> None:
+    """Ask the join whose log is in `root` for another number of ranges; None takes a wish back."""
+    if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
+        raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or None")
+    if not (root / "join.json").exists():
+        raise CheckpointError(f"there is no join in {root}; its query must have started once")
+    with atomic(root / _CONTROL) as file:
+        file.write(json.dumps({"partitions": partitions}).encode())
+
+
+def asked_for(root: Path) -> int | None:
+    """What was asked for; a file that says nothing sensible asks for nothing."""
+    try:
+        wanted = json.loads((root / _CONTROL).read_bytes())["partitions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else None

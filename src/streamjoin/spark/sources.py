@@ -1,0 +1,79 @@
+"""Physical sources of a join on Spark: which DataFrames feed a side, and what is a source of its own in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamjoin.model.errors import InputError, SchemaError, SpecError
+from streamjoin.spark.blueprint import SourcePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Source:
+    """A streaming DataFrame as a physical source of a side, or as several.
+
+    The gate waits for every source it knows and orders equal times by the sources' names.
+
+    Args:
+        frame: the streaming DataFrame.
+        name: its name; its place in the list of the side when not given.
+        by: a column whose every value is a source of its own, such as a Kafka topic's `partition`.
+        position: a whole-number column that rises along each source, such as Kafka's `offset`. It orders rows of
+            equal times, and says exactly which row is late. Without it, that is the order in which Spark reads, and
+            rows of one batch are never late for each other.
+        values: the values of `by` that are waited for from the beginning; others are known when they first come.
+    """
+
+    frame: DataFrame
+    name: str | None = None
+    by: str | None = None
+    position: str | None = None
+    values: Sequence[object] = ()
+
+    def __post_init__(self) -> None:
+        if self.name is not None and (not isinstance(self.name, str) or not self.name or "/" in self.name):
+            raise SpecError(f"name={self.name!r}: a source's name is some text without a slash")
+        if self.values and self.by is None:
+            raise SpecError("values= names sources by the values of a column: say which with by='...'")
+
+
+def sources_of(side: object) -> list[Source]:
+    """A side as a list of sources."""
+    given = list(side) if isinstance(side, (list, tuple)) else [side]
+    if not given:
+        raise InputError("a side is a streaming DataFrame or a list of them; this list is empty")
+    return [entry if isinstance(entry, Source) else Source(entry) for entry in given]  # type: ignore[arg-type]
+
+
+def source_plans(side: str, sources: Sequence[Source], schema: pa.Schema) -> tuple[SourcePlan, ...]:
+    """What the gate needs to know of a side's sources, checked against its columns."""
+    plans = []
+    for i, source in enumerate(sources):
+        for column in (source.by, source.position):
+            if column is not None and column not in schema.names:
+                raise SchemaError(
+                    f"the {side} side has no column {column!r} to tell sources by; it has: {', '.join(schema.names)}"
+                )
+        if source.position is not None and not pa.types.is_integer(schema.field(source.position).type):
+            raise SchemaError(
+                f"position={source.position!r} is {schema.field(source.position).type}; a position is a whole number"
+            )
+        name = source.name if source.name is not None else f"{i:04}"
+        plans.append(SourcePlan(name, source.by, source.position, tuple(str(value) for value in source.values)))
+    names = [plan.name for plan in plans]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"the {side} side has two sources called {name!r}; give each a name of its own")
+    return tuple(plans)
+
+
+def needs_gate(sources: Sequence[Source]) -> bool:
+    """Whether a side is more than one source that Spark reads in any order."""
+    return len(sources) > 1 or any(source.by is not None or source.position is not None for source in sources)

@@ -1,0 +1,72 @@
+"""For the tests of joins behind a gate: the stages run one after the other, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+import streamjoin as sj
+from streamjoin.model.binding import bind
+from streamjoin.spark.blueprint import Blueprint, GatePlan, SourcePlan
+from streamjoin.spark.gate import Collect, GateOfBatch
+from streamjoin.spark.log import WindowLog
+from streamjoin.spark.output import OrderTask, plain, to_order
+from streamjoin.spark.parts import Part, opened, unpack
+from streamjoin.spark.route import part_schema
+from streamjoin.spark.task import RangeOfBatch
+from tests.spark.joining import EAGER
+
+Sent = Mapping[tuple[int, int], pa.Table]
+"""What each source, by side and place, sends in one batch."""
+
+
+def gated_blueprint(
+    spec: sj.JoinSpec,
+    schemas: tuple[pa.Schema, pa.Schema],
+    partitions: int,
+    sources: tuple[Sequence[SourcePlan], Sequence[SourcePlan]],
+    idle_ms: int | None = None,
+    ordered: bool = True,
+) -> Blueprint:
+    gate = GatePlan((tuple(sources[0]), tuple(sources[1])), idle_ms, ordered, positions=True)
+    return Blueprint(bind(spec, *schemas), "join", partitions, EAGER, token="0" * 32, gate=gate)
+
+
+def gated_batch(
+    plan: Blueprint, root: Path, batch: int, sent: Sent, now_ms: int | None = None, epoch: int = 1, task: int = 0
+) -> pa.Table:
+    """One batch through all stages; the rows in the order in which Spark would hold them."""
+    log = WindowLog(root, epoch, plan)
+    collected = [
+        row
+        for (side, source), table in sent.items()
+        for number, rows in enumerate(table.combine_chunks().to_batches(max_chunksize=64))
+        for row in Collect(plan, side, source).part(rows, task, number).packed()
+    ]
+    _, found = opened(reversed(collected))
+    received = _by_partition(plan, GateOfBatch(plan, log, batch).parts(found, now_ms))
+    schemas = part_schema(plan, 0), part_schema(plan, 1)
+    results: list[pa.RecordBatch] = []
+    to_sort: dict[int, list[pa.RecordBatch]] = {p: [] for p in range(plan.partitions)}
+    for partition, parts in received.items():
+        share = RangeOfBatch(plan, log, batch, partition)
+        pairs = share.join(unpack(reversed(parts), schemas)[1])
+        if plan.gate is None or not plan.gate.ordered:
+            results += list(plain(plan, pairs))
+            continue
+        for row in to_order(plan, share.positions, pairs, partition):
+            for i, target in enumerate(row.column(0).to_pylist()):
+                to_sort[target].append(row.slice(i, 1))
+    for parts in to_sort.values():
+        results += list(OrderTask(plan)(iter(reversed(parts))))
+    schema = plan.bound.schema.append(pa.field("position", pa.int64())).append(pa.field("partner", pa.int64()))
+    return pa.Table.from_batches(results, schema=schema)
+
+
+def _by_partition(plan: Blueprint, parts: Iterator[Part]) -> dict[int, list[pa.RecordBatch]]:
+    received: dict[int, list[pa.RecordBatch]] = {p: [] for p in range(plan.partitions)}
+    for part in parts:
+        received[part.partition] += part.packed()
+    return received

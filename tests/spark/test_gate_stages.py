@@ -1,0 +1,185 @@
+"""Joins behind a gate, stage by stage without Spark: every predicate, window, source and cut against the oracle."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import streamjoin as sj
+from streamjoin.spark.blueprint import Blueprint, SourcePlan
+from streamjoin.spark.late import late_rows
+from streamjoin.spark.log import WindowLog, late_files
+from streamjoin.testing import conformance, oracle
+from streamjoin.testing.cases import Case, cases
+from tests.spark.gated import gated_batch, gated_blueprint
+
+SOURCES = ("a", "b")
+PLANS = tuple(SourcePlan(name) for name in SOURCES)
+SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
+
+
+def _run(case: Case, seed: int, root: Path, plans: list[Blueprint]) -> tuple[list[conformance.IdPair], int]:
+    """The pairs in the order in which they come, and how many tuples were let through, under a random cut."""
+    rng = random.Random(seed)
+    sides = (0,) if case.spec.self_join else (0, 1)
+    queues = {
+        (side, i): [e.row for e in case.events if e.right == bool(side) and e.source == name]
+        for side in sides
+        for i, name in enumerate(SOURCES)
+    }
+    found: list[conformance.IdPair] = []
+    batch = 0
+    while batch == 0 or any(queues.values()):
+        sent = {}
+        for key, queue in queues.items():
+            n = rng.choice([0, 1, 5, 20])
+            sent[key] = conformance.table(queue[:n], case.schemas[key[0]])
+            del queue[:n]
+        plan = plans[batch % len(plans)]
+        found += conformance.ids(gated_batch(plan, root, batch, sent, epoch=batch + 1))
+        batch += 1
+    footer, _ = WindowLog(root, batch, plan).gate(batch - 1)
+    counts = footer["standing"]["counts"]
+    return found, counts[0] if case.spec.self_join else sum(counts)
+
+
+def _check(case: Case, seed: int, ordered: bool) -> None:
+    root = Path(tempfile.mkdtemp())
+    try:
+        plans = [gated_blueprint(case.spec, case.schemas, p, (PLANS, PLANS), ordered=ordered) for p in (3, 1, 4)]
+        found, released = _run(case, seed, root, plans)
+    finally:
+        shutil.rmtree(root)
+    through = Case(case.spec, case.match, case.schemas, case.events[:released], ())
+    wanted = conformance.expected(through)
+    assert found == wanted if ordered else sorted(found) == sorted(wanted)
+
+
+LIGHT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@LIGHT
+@given(case=cases("event_time"), seed=st.integers(0, 99), ordered=st.booleans())
+def test_rows_and_their_order_are_the_oracles(case: Case, seed: int, ordered: bool) -> None:
+    _check(case, seed, ordered)
+
+
+@LIGHT
+@given(case=cases("event_time", self_join=True), seed=st.integers(0, 99))
+def test_self_joins_are_the_oracles(case: Case, seed: int) -> None:
+    _check(case, seed, ordered=True)
+
+
+# The gate by itself
+
+
+def _table(*rows: tuple[int | None, int, int]) -> pa.Table:
+    return pa.Table.from_pylist([{"t": t, "x": x, "id": i} for t, x, i in rows], SCHEMA)
+
+
+def _spec(**changes: object) -> sj.JoinSpec:
+    given_ = {"on": sj.Equi("x"), "window": sj.CountWindow(3), "time": "t", "order": "event_time"}
+    return sj.JoinSpec(**{**given_, **changes})  # type: ignore[arg-type]
+
+
+def _plan(spec: sj.JoinSpec | None = None, idle_ms: int | None = None, position: str | None = None) -> Blueprint:
+    source = (SourcePlan("0000", position=position),)
+    return gated_blueprint(spec or _spec(), (SCHEMA, SCHEMA), 2, (source, source), idle_ms)
+
+
+def _standing(plan: Blueprint, root: Path, batch: int, epoch: int = 1) -> dict[str, object]:
+    footer, _ = WindowLog(root, epoch, plan).gate(batch)
+    return {"bound": footer["standing"]["bound"][0], "waiting": footer["waiting"], "late": footer["late"]}
+
+
+def test_a_tuple_waits_until_every_source_has_passed_it(tmp_path: Path) -> None:
+    plan = _plan()
+    first = gated_batch(plan, tmp_path, 0, {(0, 0): _table((1, 7, 0), (5, 7, 1)), (1, 0): _table((1, 7, 10))})
+    # The left side comes first among equal times: the right one's at 1 is ready only when the left has passed 1.
+    assert conformance.ids(first) == [(0, 10)]
+    assert _standing(plan, tmp_path, 0) == {"bound": 1, "waiting": [1, 0], "late": {}}
+    second = gated_batch(plan, tmp_path, 1, {(1, 0): _table((4, 7, 11), (6, 7, 12))})
+    assert conformance.ids(second) == [(0, 11), (1, 10), (1, 11)]
+    assert second["position"].to_pylist() == [2, 3, 3]
+    assert _standing(plan, tmp_path, 1)["waiting"] == [0, 1]
+
+
+def test_what_is_behind_is_late_and_told(tmp_path: Path) -> None:
+    plan = _plan(_spec(lateness=2))
+    gated_batch(plan, tmp_path, 0, {(0, 0): _table((10, 1, 0)), (1, 0): _table((10, 1, 1), (None, 1, 2))})
+    gated_batch(plan, tmp_path, 1, {(0, 0): _table((8, 1, 3), (7, 1, 4)), (1, 0): _table((9, 1, 5))})
+    assert _standing(plan, tmp_path, 0)["late"] == {"right: no time": 1}
+    assert _standing(plan, tmp_path, 1)["late"] == {"left: late": 1}
+    assert dict(WindowLog(tmp_path, 1, plan).version(1).late) == {"right: no time": 1, "left: late": 1}
+    assert [batch for batch, _ in late_files(tmp_path)] == [0, 1]
+    assert _standing(plan, tmp_path, 1)["bound"] == 8
+
+
+def test_rows_of_one_batch_are_late_for_each_other_only_by_position(tmp_path: Path) -> None:
+    rows = _table((10, 1, 1), (3, 1, 2), (4, 1, 0))
+    for position, late in ((None, {}), ("id", {"left: late": 1})):
+        plan, root = _plan(position=position), tmp_path / str(position)
+        gated_batch(plan, root, 0, {(0, 0): rows, (1, 0): _table((1, 1, 0))})
+        assert _standing(plan, root, 0)["late"] == late
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 40])
+def test_by_position_the_cut_decides_nothing_about_who_is_late(cut: int, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    rows = [(i // 2 - rng.choice([0, 0, 1, 6]), rng.randint(0, 2), i) for i in range(40)]
+    plan = _plan(_spec(lateness=3), position="id")
+    found: list[tuple[int, int]] = []
+    late = 0
+    for batch, begin in enumerate(range(0, 40, cut)):
+        part = _table(*rows[begin : begin + cut])
+        found += conformance.ids(gated_batch(plan, tmp_path, batch, {(0, 0): part, (1, 0): part}))
+        late += sum(_standing(plan, tmp_path, batch)["late"].values())  # type: ignore[attr-defined]
+    newest = [max(t for t, _, _ in rows[: i + 1]) for i in range(40)]
+    kept = [row for row, clock in zip(rows, newest, strict=True) if row[0] >= clock - 3]
+    events = [oracle.Event(right, {"x": x, "id": i}, t) for right in (False, True) for t, x, i in kept]
+    ready = [e for e in oracle.event_time_order(events) if (e.ts, e.right) <= (newest[-1] - 3, False)]
+    ids = [[e.row["id"] for e in ready if e.right == side] for side in (False, True)]
+    pairs = oracle.join(ready, lambda l, r: l["x"] == r["x"], ("count", 3), ("count", 3))
+    assert found == [(ids[0][l], ids[1][r]) for l, r in pairs]
+    assert late == 2 * (40 - len(kept)) > 0
+
+
+def test_an_idle_source_is_passed_by_the_batches_own_times(tmp_path: Path) -> None:
+    plan = _plan(idle_ms=1000)
+    gated_batch(plan, tmp_path, 0, {(0, 0): _table((1, 1, 0)), (1, 0): _table((1, 1, 1))}, now_ms=5000)
+    gated_batch(plan, tmp_path, 1, {(0, 0): _table((7, 1, 2))}, now_ms=6000)
+    assert _standing(plan, tmp_path, 1)["bound"] == 1
+    gated_batch(plan, tmp_path, 2, {(0, 0): _table((9, 1, 3))}, now_ms=6001)
+    assert _standing(plan, tmp_path, 2)["bound"] == 9
+    gated_batch(plan, tmp_path, 3, {(1, 0): _table((8, 1, 4), (10, 1, 5))}, now_ms=6002)
+    assert _standing(plan, tmp_path, 3) == {"bound": 9, "waiting": [0, 1], "late": {"right: late": 1}}
+    gated_batch(plan, tmp_path, 4, {}, now_ms=9000)
+    assert _standing(plan, tmp_path, 4)["waiting"] == [0, 0]
+
+
+def test_another_run_of_a_batch_writes_the_same_bytes(tmp_path: Path) -> None:
+    """Also by another start, and with the rows in other tasks."""
+    rng = random.Random(1)
+    plan = _plan(idle_ms=50)
+    written = []
+    batches = [[(10 * b + rng.randint(0, 9), rng.randint(0, 3), 100 * b + i) for i in range(30)] for b in range(4)]
+    for root in (tmp_path / "a", tmp_path / "b"):
+        for b, rows in enumerate(batches):
+            sent = {(0, 0): _table(*sorted(rows)), (1, 0): _table(*sorted(rows)[::2])}
+            once = gated_batch(plan, root, b, sent, now_ms=100 * b)
+            assert once == gated_batch(plan, root, b, sent, now_ms=100 * b, task=b)
+        written.append({p.relative_to(root): p.read_bytes() for p in sorted(root.rglob("*.*"))})
+    assert written[0] == written[1]
+    assert len(written[0]) > 8
+
+
+def test_late_rows_name_their_side() -> None:
+    rows = late_rows(_plan().bound, 3, "right", {"late": _table((1, 2, 3))})
+    assert rows.to_pylist()[0] | {"batch": 3, "side": "right", "reason": "late", "id_right": 3} == rows.to_pylist()[0]
