@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamjoin.indexes.base import Matches, push_task
+from streamjoin.indexes.base import Matches, count_in_tasks, push_task
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.kernels.task import DONE, FULL, INSERTS, ON_RIGHT, PROBES
 from tests.indexes.reference import INCREMENTAL, Task, brute_force, case_id, random_task
@@ -41,6 +41,25 @@ def test_random_interleavings_and_windows(name: str, shape: dict[str, Any], seed
     size = (1, 8, 64, 300)[seed]
     task = task if size > 1 else Task(*(column[:200] for column in task))
     assert run(name, shape, task, size) == brute_force(task)
+
+
+@each_kind
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_a_compiled_caller_finds_what_the_interpreter_finds(name: str, shape: dict[str, Any], size: int) -> None:
+    rng = np.random.default_rng(size)
+    width = 2 if INDEXES[name].capabilities.ranges else 0
+    task = random_task(rng, 700, (90, 120), 20, width)
+    left, right = INDEXES[name](**shape), INDEXES[name](**shape)
+    out = Matches(16)
+    expected = brute_force(task)
+    assert count_in_tasks(left, right, task, out, size) == len(expected)
+    left.check()
+    right.check()
+    # What the last tuple found is still there.
+    last = [pair for pair in expected if pair[0] == 699]
+    kept = zip(out.probe.tolist(), out.seq.tolist(), strict=True)
+    assert [pair for pair in kept if pair[0] == 699][: len(last)] == last
+    assert last
 
 
 @each_kind

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from streamjoin.kernels.callers import caller_of
 from streamjoin.kernels.entries import HEAD_WORDS, MIN_SEQ, OWN, SIZE, STEP_NAMES, STEPS, TICKS, TIMED
 from streamjoin.kernels.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, PROBES, read_cycles
 from streamjoin.model.errors import CheckpointError, InputError, NotSupportedError
@@ -247,3 +248,22 @@ def push_task(
         np.concatenate([probe for probe, _ in done] or [empty]),
         np.concatenate([seq for _, seq in done] or [empty]),
     )
+
+
+def count_in_tasks(left: Index, right: Index, columns: tuple[I64, ...], out: Matches, size: int) -> int:
+    """Process tuples in tasks of `size` by a compiled caller; returns how many matches all of them had.
+
+    Each task is a call of its own and leaves its matches in `out`, where the next overwrites them. Python
+    is only come back to for what a kernel can't do: to maintain an index, or for more room.
+    """
+    call = caller_of(type(left).task)
+    at, found = 0, 0
+    while True:
+        code, at, count = call(left.mem, right.mem, *columns, out.probe, out.seq, at, columns[0].size, size)
+        found += int(count)
+        if code == DONE:
+            return found
+        if code == FULL:
+            out.double()
+        else:
+            (left if code == MAINTAIN_LEFT else right).maintain()

@@ -14,7 +14,7 @@ Several trees can share one arena: a tree is its root's number times 16 plus its
 from __future__ import annotations
 
 from streamjoin.kernels.entries import INSERT, OWN, SCAN, SEARCH, note
-from streamjoin.kernels.flags import inlined, kernel
+from streamjoin.kernels.flags import inlined, kernel, melted
 from streamjoin.kernels.machine import I64, below_32, count_bits, move_words, prefetch, upto_32
 
 NODE = 64
@@ -42,13 +42,13 @@ def lanes(count: int) -> int:
     return ((1 << count) - 1) << KEYS
 
 
-@kernel
+@melted
 def keys_below(mem: I64, base: int, word: int) -> int:
     """Keys of a node that are smaller than `word`."""
     return count_bits(below_32(mem, base, word) & lanes(mem[base]))
 
 
-@kernel
+@melted
 def keys_upto(mem: I64, base: int, word: int) -> int:
     """Keys of a node that are not larger than `word`."""
     return count_bits(upto_32(mem, base, word) & lanes(mem[base]))
@@ -93,7 +93,7 @@ def has_spare_nodes(mem: I64) -> bool:
     return spare >= SPARE_NODES
 
 
-@kernel
+@melted
 def first_place(mem: I64, tree: int, word: int) -> int:
     """The place (leaf base + lane) of the leftmost entry not below `word`; may be one past a leaf's last."""
     node = tree >> 4
@@ -107,7 +107,7 @@ def first_place(mem: I64, tree: int, word: int) -> int:
     return base + keys_below(mem, base, word)
 
 
-@kernel
+@melted
 def scan_places(mem: I64, place: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs from `place` up to key `hi`; -1 when they do not fit."""
     base = place & -NODE
@@ -142,7 +142,7 @@ def open_lane(mem: I64, base: int, lane: int, word: int, payload: int) -> None:
     mem[base + COUNT] += 1
 
 
-@kernel
+@melted
 def insert(mem: I64, tree: int, word: int, seq: int) -> int:
     """Insert an entry right of its equals; returns the tree, whose root may be new."""
     node = tree >> 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 from streamjoin.kernels.btree import TREE, TREE_OWN, first_place, has_spare_nodes, insert, scan_places
 from streamjoin.kernels.btree_delete import delete_first
 from streamjoin.kernels.entries import MIN_SEQ, SCRATCH, SIZE
-from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.flags import melted
 from streamjoin.kernels.machine import I64
 from streamjoin.kernels.task import fuse, no_approach, no_prepare, no_refine
 
@@ -21,7 +21,7 @@ RING = TREE_OWN + 2  # offset of the ring
 RING_MASK = TREE_OWN + 3
 
 
-@kernel
+@melted
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry fits once everything below `own_min` is gone."""
     room = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
@@ -30,19 +30,19 @@ def ready(mem: I64, own_min: int) -> bool:
     return room and has_spare_nodes(mem)
 
 
-@kernel
+@melted
 def locate(mem: I64, slot: int, lo: int) -> None:
     """Find the first entry not below `lo`."""
     mem[SCRATCH] = first_place(mem, mem[TREE], lo)
 
 
-@kernel
+@melted
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of keys up to `hi`."""
     return scan_places(mem, mem[SCRATCH], hi, max(min_seq, mem[MIN_SEQ]), out_seq, n_out)
 
 
-@kernel
+@melted
 def expire_to(mem: I64, own_min: int) -> None:
     """Delete the entries that fell out of the window, oldest first."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
@@ -55,7 +55,7 @@ def expire_to(mem: I64, own_min: int) -> None:
         mem[SIZE] -= 1
 
 
-@kernel
+@melted
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Insert an entry into the tree and the ring."""
     mem[TREE] = insert(mem, mem[TREE], word, seq)

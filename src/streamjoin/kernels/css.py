@@ -13,7 +13,7 @@ compared at once. All positions are offsets in the arena, so that several trees 
 from __future__ import annotations
 
 from streamjoin.kernels.entries import LARGEST, MERGE, MIN_SEQ, SCAN, SEARCH, note
-from streamjoin.kernels.flags import inlined, kernel
+from streamjoin.kernels.flags import inlined, kernel, melted
 from streamjoin.kernels.machine import I64, below_8, below_16, below_32, count_bits, prefetch, upto_8
 
 LANES = 8  # leaf size and fan-out are multiples
@@ -96,7 +96,7 @@ def build_levels(mem: I64, first: int, count: int, inner: int, inner_end: int) -
     note(mem, MERGE, leaves)
 
 
-@kernel
+@melted
 def find_node(mem: I64, inner: int, key: int, level: int) -> int:
     """The first node of `level` (0: the leaves) whose largest word is not below the key."""
     fanout = mem[CSS_FANOUT]
@@ -107,7 +107,7 @@ def find_node(mem: I64, inner: int, key: int, level: int) -> int:
     return node
 
 
-@kernel
+@melted
 def approach_leaf(mem: I64, inner: int, key: int) -> int:
     """Search down to level 1, start loading the separators that decide between leaves; returns the node."""
     fanout = mem[CSS_FANOUT]
@@ -124,7 +124,7 @@ def find_leaf(mem: I64, inner: int, key: int, node: int) -> int:
     return leaf
 
 
-@kernel
+@melted
 def find_place(mem: I64, first: int, inner: int, key: int) -> int:
     """The offset of the first word not below the key."""
     at = first + find_node(mem, inner, key, 0) * mem[LEAF_SIZE]
@@ -133,7 +133,7 @@ def find_place(mem: I64, first: int, inner: int, key: int) -> int:
     return place
 
 
-@kernel
+@melted
 def scan_run(mem: I64, at: int, end: int, seqs: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of a sorted run while words stay within `hi`; -1 when they do not fit.
 

@@ -1,4 +1,4 @@
-"""The compiler flags, once: every kernel is decorated with `kernel` and with nothing else.
+"""The compiler flags, once: every kernel is decorated with `kernel`, or with `melted` where the call itself counts.
 
 Kernels release the GIL, so Python threads run them side by side; they are cached on disk, so a
 process compiles what no process before it has compiled. Set NUMBA_DISABLE_JIT=1 to run them as
@@ -83,4 +83,15 @@ def inlined(function: F) -> F:
     """Like `kernel`, inlined into every kernel that calls it: for the few lines of an inner loop."""
     with _our_cache(function):
         compiled: F = njit(inline="always", **_OPTIONS)(function)
+    return compiled
+
+
+def melted(function: F, *bound: Callable[..., Any]) -> F:
+    """Like `kernel`, but LLVM puts it into every kernel that calls it, whatever its size.
+
+    An array is seven arguments, so calling the steps of a tuple costs as much as doing them. Unlike with `inlined`
+    each is typed once. Not for what is called from many places: every call is a copy to compile.
+    """
+    with _our_cache(function, *bound):
+        compiled: F = njit(forceinline=True, **_OPTIONS)(function)
     return compiled

@@ -12,7 +12,7 @@ been reused, ends the list: expiry is moving the front, and leaves no tombstones
 from __future__ import annotations
 
 from streamjoin.kernels.entries import DELETE, INSERT, MIN_SEQ, OWN, SCAN, SEARCH, SIZE, note
-from streamjoin.kernels.flags import inlined, kernel
+from streamjoin.kernels.flags import inlined, kernel, melted
 from streamjoin.kernels.machine import I64, mix, prefetch
 from streamjoin.kernels.task import INSERTS, PROBES, fuse, no_approach
 
@@ -44,7 +44,7 @@ def entry_at(mem: I64, position: int) -> int:
     return offset
 
 
-@kernel
+@melted
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry fits once everything below `own_min` is gone."""
     room: bool = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
@@ -53,7 +53,7 @@ def ready(mem: I64, own_min: int) -> bool:
     return room
 
 
-@kernel
+@melted
 def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Start loading both buckets."""
     if op & PROBES:
@@ -62,14 +62,14 @@ def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> Non
         prefetch(own, bucket_of(own, word))
 
 
-@kernel
+@melted
 def refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
     """Start loading the first entry of the probed bucket."""
     if op & PROBES:
         prefetch(other, entry_at(other, other[bucket_of(other, lo)] - 1))
 
 
-@kernel
+@melted
 def locate(mem: I64, slot: int, lo: int) -> None:
     """Find the newest entry of a word."""
     link = mem[bucket_of(mem, lo)]
@@ -81,7 +81,7 @@ def locate(mem: I64, slot: int, lo: int) -> None:
     mem[FOUND] = link
 
 
-@kernel
+@melted
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of a word, newest first."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -101,7 +101,7 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return n_out
 
 
-@kernel
+@melted
 def expire_to(mem: I64, own_min: int) -> None:
     """Move the front past the entries that fell out of the window."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
@@ -113,7 +113,7 @@ def expire_to(mem: I64, own_min: int) -> None:
     mem[SIZE] = mem[BACK] - front
 
 
-@kernel
+@melted
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Append an entry and put its word at the head of its bucket."""
     bucket = bucket_of(mem, word)

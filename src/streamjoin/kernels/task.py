@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from streamjoin.kernels.entries import BLOCK, DELETE, INSERT, SCAN, SEARCH, charge, now, order_group
-from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, borrow, cycles
 
 # What is done with a tuple: bits of `ops`.
@@ -178,12 +178,12 @@ def fuse(kind: str, **functions: Callable[..., Any]) -> Callable[..., tuple[int,
     """
     bound = globals() | functions
 
-    def bind(function: Any, name: str) -> Any:
+    def bind(function: Any, name: str, decorate: Any) -> Any:
         copy = FunctionType(function.__code__, bound, name)
         copy.__qualname__ = name
         copy.__module__ = __name__
-        return kernel(copy, *functions.values())
+        return decorate(copy, *functions.values())
 
-    bound["step"] = bind(_step, f"step_{kind}")
-    task: Callable[..., tuple[int, int, int]] = bind(_task, f"task_{kind}")
+    bound["step"] = bind(_step, f"step_{kind}", melted)
+    task: Callable[..., tuple[int, int, int]] = bind(_task, f"task_{kind}", kernel)
     return task
