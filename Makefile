@@ -6,6 +6,7 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+KAFKA := $(VENV)/.kafka-jars
 PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
@@ -28,8 +29,14 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark, in about a minute
 	@$(PY) -m streamjoin demo $(ARGS)
 
-test: lint ## ruff, mypy --strict and the whole test suite
+test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
 	@$(PY) -m pytest $(ARGS)
+
+# The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
+$(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/jars.py
+	@echo "fetching Kafka for the tests (once; under a minute) ..."
+	@$(PY) -m tests.spark.kafka_broker
+	@touch $@
 
 lint: $(STAMP) ## ruff and mypy --strict
 	@$(PY) -m ruff check .

@@ -73,6 +73,23 @@ def run(
     run_pipeline(pipeline, Console(stderr=True))
 
 
+@_commands.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch Spark's Kafka connector first.")] = False,
+) -> None:
+    """Say what of Java, Spark, compiled kernels, Kafka jars and memory is there; exit code 1 if joins can't run."""
+    import json
+
+    from streamjoin.spark import doctor, jars
+
+    if fetch:
+        jars.fetch()
+    findings = doctor.examine()
+    typer.echo(json.dumps(doctor.as_data(findings), indent=2) if as_json else doctor.as_text(findings))
+    raise typer.Exit(0 if doctor.is_healthy(findings) else 1)
+
+
 def app() -> None:
     """Run the command line; our own errors become one line and exit code 1."""
     try:

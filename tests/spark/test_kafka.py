@@ -1,0 +1,242 @@
+"""Kafka for real: a broker, two topics joined by `streamjoin run`, and everything killed in the middle."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import QUICK_START
+from tests.spark.joining import read_parquet
+from tests.spark.kafka_broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+PATIENCE = 120.0
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+Row = dict[str, Any]
+Pairs = Counter[tuple[int, int]]
+
+PIPELINE = """\
+checkpoint = "out/checkpoint"
+partitions = 2
+{top}
+[source.left]
+format = "kafka"
+servers = "{servers}"
+topic = "{left}"
+schema = "ts TIMESTAMP, sym STRING, px DOUBLE, id LONG"
+malformed = "out/malformed"
+metadata = {{ partition = "part", offset = "place" }}
+options.maxOffsetsPerTrigger = 60
+[source.right]
+format = "kafka"
+servers = "{servers}"
+topic = "{right}"
+decode = "csv"
+schema = "ts TIMESTAMP, sym STRING, bid DOUBLE, id LONG"
+options.maxOffsetsPerTrigger = 60
+[join]
+on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.5"
+window = "5 seconds"
+time = "ts"
+# The partitions of a topic are read side by side: none of their rows may count as late.
+lateness = "1 day"
+[sink]
+{sink}
+[spark]
+master = "local[2]"
+memory = "512m"
+"""
+PARQUET = 'format = "parquet"\npath = "out/matches"'
+NOW = 'trigger = "available now"'
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    started = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.kill()
+
+
+def rows(seed: int, n: int, first: int) -> list[Row]:
+    rng = random.Random(seed)
+    return [
+        {
+            "ts": START + dt.timedelta(milliseconds=40 * (first + i)),
+            "sym": rng.choice("ABC"),
+            "price": round(rng.uniform(10, 14), 2),
+            "id": first + i,
+        }
+        for i in range(n)
+    ]
+
+
+def as_json(row: Row) -> str:
+    return json.dumps({"ts": row["ts"].isoformat(), "sym": row["sym"], "px": row["price"], "id": row["id"]})
+
+
+def as_csv(row: Row) -> str:
+    return f"{row['ts'].isoformat()},{row['sym']},{row['price']},{row['id']}"
+
+
+def expected(left: list[Row], right: list[Row]) -> Pairs:
+    return Counter(
+        (one["id"], other["id"])
+        for one in left
+        for other in right
+        if one["sym"] == other["sym"]
+        and abs(one["price"] - other["price"]) <= 0.5
+        and abs(one["ts"] - other["ts"]) <= dt.timedelta(seconds=5)
+    )
+
+
+class Job:
+    """`streamjoin run` in a directory, as often as a test starts it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, top: str = "", **parts: str) -> None:
+        quick = "".join(f"conf.{json.dumps(key)} = {json.dumps(value)}\n" for key, value in QUICK_START.items())
+        file = self.directory / "join.toml"
+        file.write_text(PIPELINE.format(top=top, **parts) + quick)
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "streamjoin", "run", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "log").read_text()
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Let it run until something has happened."""
+        assert self.process is not None
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            try:
+                self.process.wait(timeout=0.02)
+                raise AssertionError(f"it ended: {self.log[-4000:]}")
+            except subprocess.TimeoutExpired:
+                assert time.monotonic() < deadline, self.log[-4000:]
+
+    def in_batch(self, number: int) -> Callable[[], bool]:
+        """Whether a batch of at least this number runs: its offsets are written and it is not committed."""
+
+        def happened() -> bool:
+            begun, ended = (
+                max((int(p.name) for p in (self.directory / "out/checkpoint" / part).glob("[0-9]*")), default=-1)
+                for part in ("offsets", "commits")
+            )
+            return begun >= number and begun > ended
+
+        return happened
+
+    def ended(self) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout=PATIENCE)
+
+    def kill(self) -> None:
+        """End it and its JVM with SIGKILL."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.ended()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def committed(directory: Path) -> Pairs:
+    """The pairs in the Parquet output, as its own log has them."""
+    table = read_parquet(directory / "out/matches")
+    return Counter(zip(table.column("id_left").to_pylist(), table.column("id_right").to_pylist(), strict=True))
+
+
+def count_committed(directory: Path) -> int:
+    return committed(directory).total() if any((directory / "out/matches/_spark_metadata").glob("[0-9]*")) else 0
+
+
+def test_two_topics_to_a_topic_at_least_once(broker: Broker, job: Job) -> None:
+    broker.create("least-left", "least-right", "least-out")
+    left, right = rows(1, 180, 0), rows(2, 180, 0)
+    bad: list[bytes | str | None] = ["{broken", b"\xff\xfe", "", None, '{"ts": "2026-01-01T00:00:00Z", "px": "dear"}']
+    broker.send("least-left", [*map(as_json, left[:50]), *bad, *map(as_json, left[50:])])
+    broker.send("least-right", [*map(as_csv, right), "only,three,fields"])
+    sink = f'format = "kafka"\nservers = "{broker.address}"\ntopic = "least-out"\nkey = "sym_left"'
+    parts = {"servers": broker.address, "left": "least-left", "right": "least-right", "sink": sink}
+    job.start(**parts)
+    job.until(job.in_batch(1))
+    job.kill()
+    job.start(NOW, **parts)
+    assert job.ended() == 0, job.log
+    found = broker.received("least-out")
+    pairs = Counter((row["id_left"], row["id_right"]) for row in found)
+    # The batch that was killed may have sent some of its rows already, and sends them again.
+    assert set(pairs) == set(expected(left, right))
+    assert max(pairs.values()) <= 2
+    assert {row["part"] for row in found} == {0, 1}
+    kept = read_parquet(job.directory / "out/malformed").to_pylist()
+    assert Counter(row["value"] for row in kept) == Counter(v.encode() if isinstance(v, str) else v for v in bad)
+    assert {row["topic"] for row in kept} == {"least-left"}
+    assert len({(row["partition"], row["offset"]) for row in kept}) == len(bad)
+
+
+def test_exactly_once_in_parquet_whatever_is_killed(broker: Broker, job: Job) -> None:
+    broker.create("once-left", "once-right")
+    parts = {"servers": broker.address, "left": "once-left", "right": "once-right", "sink": PARQUET}
+    left, right = rows(3, 480, 0), rows(4, 480, 0)
+
+    def send(first: int, last: int) -> None:
+        broker.send("once-left", map(as_json, left[first:last]))
+        broker.send("once-right", map(as_csv, right[first:last]))
+
+    send(0, 240)
+    job.start(**parts)
+    job.until(job.in_batch(1))
+    job.kill()
+    broker.kill()
+    broker.start()
+    send(240, 360)
+    job.start(**parts)
+    before = count_committed(job.directory)
+    job.until(lambda: count_committed(job.directory) > before)
+    # The job is at work: it has to live through the broker's death.
+    broker.kill()
+    broker.start()
+    send(360, 480)
+    whole = expected(left, right)
+    job.until(lambda: count_committed(job.directory) >= whole.total())
+    assert job.stop() == 0, job.log
+    assert committed(job.directory) == whole
+    assert max(whole.values()) == 1
