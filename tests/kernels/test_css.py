@@ -59,7 +59,7 @@ def test_merging_keeps_the_live_in_order(seed: int) -> None:
         words = rng.integers(0, 20, size)
         order = np.argsort(words, kind="stable")
         runs.append((words[order], begin + order))
-    room = sum(sizes) + 1
+    room = sum(sizes) + css.LANES
     mem = np.zeros(HEAD_WORDS + 4 * room, dtype=np.int64)
     mem[MIN_SEQ] = bound = int(rng.integers(0, sum(sizes) + 1))
     source, target = HEAD_WORDS, HEAD_WORDS + 2 * room

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -63,3 +65,28 @@ def test_moves_may_overlap(target: int, source: int) -> None:
     expected[target : target + 6] = words[source : source + 6]
     shift(words, target, source, 6)
     assert words.tolist() == expected.tolist()
+
+
+pack_by_steps = machine.choose(machine.packer(machine._compress_by_steps), machine._plain_pack_8)
+
+
+@kernel
+def pack(words: I64, target: int, source: int, mask: int) -> None:
+    machine.pack_8(words, target, source, mask)
+
+
+@kernel
+def pack_without_the_instruction(words: I64, target: int, source: int, mask: int) -> None:
+    pack_by_steps(words, target, source, mask)
+
+
+@pytest.mark.parametrize("copy", [pack, pack_without_the_instruction, machine._plain_pack_8])
+def test_chosen_words_are_packed(copy: Callable[[I64, int, int, int], None]) -> None:
+    words = np.arange(100, 132)
+    for mask in [0, 255, 1, 128, 0b10100110, *range(16, 64, 5)]:
+        moved = words.copy()
+        copy(moved, 3, 15, mask)
+        chosen = [115 + lane for lane in range(8) if mask >> lane & 1]
+        assert moved[3 : 3 + len(chosen)].tolist() == chosen
+        outside = np.r_[0:3, 11:32]
+        assert moved[outside].tolist() == words[outside].tolist()

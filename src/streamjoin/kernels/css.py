@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from streamjoin.kernels.entries import LARGEST, MERGE, MIN_SEQ, SCAN, SEARCH, note
 from streamjoin.kernels.flags import inlined, kernel, melted
-from streamjoin.kernels.machine import I64, below_8, below_16, below_32, count_bits, prefetch, upto_8
+from streamjoin.kernels.machine import I64, below_8, below_16, below_32, count_bits, pack_8, prefetch, upto_8
 
 LANES = 8  # leaf size and fan-out are multiples
 
@@ -170,8 +170,8 @@ def merge_runs(
     """Merge a younger sorted run into an older one and leave the expired behind; returns the live count.
 
     Each run is its first word's offset, its length and the distance from a word to its seq. Equal words keep the older
-    run's entries first, which keeps the result in (word, seq) order. The output needs one word more than
-    the live entries: every entry is written before it is known to stay.
+    run's entries first, which keeps the result in (word, seq) order. Eight entries are moved at once, so the output
+    needs `LANES` words more than the live entries, and what is read may lie as far behind a run.
     """
     min_seq = mem[MIN_SEQ]
     at = words
@@ -179,21 +179,23 @@ def merge_runs(
     to = out
     for j in range(run, run + run_count):
         word = mem[j]
-        while at < end and mem[at] <= word:
-            mem[to] = mem[at]
-            seq = mem[at + seqs]
-            mem[to + out_seqs] = seq
-            to += seq >= min_seq
-            at += 1
+        moved = LANES
+        while moved == LANES and at < end:
+            moved = count_bits(upto_8(mem, at, word) & ((1 << min(LANES, end - at)) - 1))
+            live = ~below_8(mem, at + seqs, min_seq) & ((1 << moved) - 1)
+            pack_8(mem, to, at, live)
+            pack_8(mem, to + out_seqs, at + seqs, live)
+            to += count_bits(live)
+            at += moved
         seq = mem[j + run_seqs]
         mem[to] = word
         mem[to + out_seqs] = seq
         to += seq >= min_seq
     while at < end:
-        mem[to] = mem[at]
-        seq = mem[at + seqs]
-        mem[to + out_seqs] = seq
-        to += seq >= min_seq
-        at += 1
+        live = ~below_8(mem, at + seqs, min_seq) & ((1 << min(LANES, end - at)) - 1)
+        pack_8(mem, to, at, live)
+        pack_8(mem, to + out_seqs, at + seqs, live)
+        to += count_bits(live)
+        at += LANES
     note(mem, MERGE, count + run_count)
     return to - out

@@ -9,8 +9,8 @@ An entry is (word, seq); seq ascends in the order of insertion.
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel
-from streamjoin.kernels.machine import I64, cycles
+from streamjoin.kernels.flags import inlined, kernel, melted
+from streamjoin.kernels.machine import I64, cycles, sort_8
 
 MIN_SEQ = 0  # entries below are dead, whether or not they are still held
 SIZE = 1  # entries held, dead ones included
@@ -27,6 +27,7 @@ STEP_NAMES = ("search", "scan", "insert", "delete", "merge")
 
 LARGEST = (1 << 63) - 1
 _GAPS = (701, 301, 132, 57, 23, 10, 4, 1)
+_LANES = 8
 
 
 @inlined
@@ -48,13 +49,18 @@ def charge(mem: I64, step: int, since: int) -> None:
         mem[TICKS + step] += cycles() - since
 
 
-@kernel
-def order_group(seqs: I64, begin: int, end: int) -> None:
-    """Sort one probe's matches: nearly always a handful, or one run that is already in order.
+@melted
+def order_matches(seqs: I64, spare: I64, begin: int, end: int) -> None:
+    """Sort one probe's matches, nearly always a handful; what lies at the same places of `spare` is lost."""
+    if end - begin <= _LANES and begin + _LANES <= seqs.size:
+        sort_8(seqs, begin, end - begin)
+    else:
+        _order_many(seqs, spare, begin, end)
 
-    A hash chain gives them newest first; large groups from several runs get a shell sort, which needs
-    no memory of its own.
-    """
+
+@kernel
+def _order_many(seqs: I64, spare: I64, begin: int, end: int) -> None:
+    """Leave what is in order, turn around what is in reverse (a hash chain), merge the rest from runs of eight."""
     rising = True
     falling = True
     for j in range(begin + 1, end):
@@ -65,13 +71,80 @@ def order_group(seqs: I64, begin: int, end: int) -> None:
     if rising:
         return
     if falling:
-        left = begin
-        right = end - 1
-        while left < right:
-            seqs[left], seqs[right] = seqs[right], seqs[left]
-            left += 1
-            right -= 1
+        _turn_around(seqs, begin, end)
         return
+    for j in range(begin, end, _LANES):
+        if j + _LANES <= seqs.size:
+            sort_8(seqs, j, min(_LANES, end - j))
+        else:
+            _insert_in_order(seqs, j, end)
+    width = _LANES
+    in_spare = False
+    while width < end - begin:
+        for j in range(begin, end, 2 * width):
+            middle = min(j + width, end)
+            last = min(middle + width, end)
+            if in_spare:
+                _merge_neighbours(spare, seqs, j, middle, last)
+            else:
+                _merge_neighbours(seqs, spare, j, middle, last)
+        in_spare = not in_spare
+        width *= 2
+    if in_spare:
+        for j in range(begin, end):
+            seqs[j] = spare[j]
+
+
+@kernel
+def _turn_around(seqs: I64, begin: int, end: int) -> None:
+    left = begin
+    right = end - 1
+    while left < right:
+        seqs[left], seqs[right] = seqs[right], seqs[left]
+        left += 1
+        right -= 1
+
+
+@kernel
+def _insert_in_order(seqs: I64, begin: int, end: int) -> None:
+    """Sort a few words where fewer than eight can be read at once."""
+    for j in range(begin + 1, end):
+        value = seqs[j]
+        k = j
+        while k > begin and seqs[k - 1] > value:
+            seqs[k] = seqs[k - 1]
+            k -= 1
+        seqs[k] = value
+
+
+@kernel
+def _merge_neighbours(source: I64, target: I64, begin: int, middle: int, end: int) -> None:
+    """Merge two neighbouring runs; which one gives the next word is computed, not branched on."""
+    left = begin
+    right = middle
+    to = begin
+    while left < middle and right < end:
+        first = source[left]
+        second = source[right]
+        from_left = first < second
+        target[to] = min(first, second)
+        left += from_left
+        right += not from_left
+        to += 1
+    for j in range(left, middle):
+        target[to] = source[j]
+        to += 1
+    for j in range(right, end):
+        target[to] = source[j]
+        to += 1
+
+
+@kernel
+def order_group(seqs: I64, begin: int, end: int) -> None:
+    """Sort one probe's matches where others write to the same array: no word outside the group is read or written.
+
+    A shell sort, which needs no memory of its own; nearly always there is a handful.
+    """
     for gap in _GAPS:
         for j in range(begin + gap, end):
             value = seqs[j]

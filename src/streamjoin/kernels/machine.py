@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
+from llvmlite.binding import llvm_version_info
 from numba import config, types
 from numba.extending import intrinsic
 
@@ -24,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _WORD = ir.IntType(64)
 _MASK_64 = (1 << 64) - 1
+_FIRST_WITH_COMPRESS = 20  # the LLVM whose vector compression is an instruction where there is one
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
@@ -143,6 +145,87 @@ def _move_words(typing_context: Any, words: Any, target: Any, source: Any, count
     return types.void(words, types.int64, types.int64, types.int64), codegen
 
 
+def _compress(builder: Any, loaded: Any, chosen: Any) -> Any:
+    """The chosen lanes of a vector moved together; one instruction with AVX-512."""
+    name = "llvm.experimental.vector.compress.v8i64"
+    prototype = ir.FunctionType(loaded.type, [loaded.type, chosen.type, loaded.type])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, prototype, name)
+    return builder.call(function, [loaded, chosen, ir.Constant(loaded.type, ir.Undefined)])
+
+
+def _compress_by_steps(builder: Any, loaded: Any, chosen: Any) -> Any:
+    """The same for an LLVM that has no word for it: each lane is written, and stays if it was chosen."""
+    index = ir.IntType(32)
+    buffer = builder.alloca(_WORD, 8)
+    at = index(0)
+    for lane in range(8):
+        builder.store(builder.extract_element(loaded, index(lane)), builder.gep(buffer, [at]))
+        at = builder.add(at, builder.zext(builder.extract_element(chosen, index(lane)), index))
+    return builder.load(builder.bitcast(buffer, loaded.type.as_pointer()), align=8)
+
+
+def packer(compress: Callable[..., Any]) -> Any:
+    """The intrinsic that copies those of eight words whose bits are set."""
+
+    @intrinsic
+    def pack(typing_context: Any, words: Any, target: Any, source: Any, mask: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.VectorType(_WORD, 8)
+            to, origin = (
+                builder.bitcast(address(context, builder, signature.args[0], args[0], args[k]), vector.as_pointer())
+                for k in (1, 2)
+            )
+            bits = builder.trunc(args[3], ir.IntType(8))
+            chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), 8))
+            builder.store(compress(builder, builder.load(origin, align=8), chosen), to, align=8)
+            return context.get_dummy_value()
+
+        return types.void(words, types.int64, types.int64, types.int64), codegen
+
+    return pack
+
+
+# Batcher's odd-even merge sort of eight lanes: the pairs of a layer are compared and exchanged at once.
+_NETWORK = (
+    ((0, 1), (2, 3), (4, 5), (6, 7)),
+    ((0, 2), (1, 3), (4, 6), (5, 7)),
+    ((1, 2), (5, 6)),
+    ((0, 4), (1, 5), (2, 6), (3, 7)),
+    ((2, 4), (3, 5)),
+    ((1, 2), (3, 4), (5, 6)),
+)
+
+
+def _exchange(builder: Any, lanes: Any, pairs: tuple[tuple[int, int], ...]) -> Any:
+    """Put the smaller of each pair of lanes into its first."""
+    order = ir.VectorType(ir.IntType(32), 8)
+    partner, source = list(range(8)), list(range(8))
+    for low, high in pairs:
+        partner[low], partner[high], source[high] = high, low, high + 8
+    other = builder.shuffle_vector(lanes, ir.Constant(lanes.type, ir.Undefined), ir.Constant(order, partner))
+    less = builder.icmp_signed("<", lanes, other)
+    smaller, larger = builder.select(less, lanes, other), builder.select(less, other, lanes)
+    return builder.shuffle_vector(smaller, larger, ir.Constant(order, source))
+
+
+@intrinsic
+def _sort_8(typing_context: Any, words: Any, base: Any, count: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector, bits = ir.VectorType(_WORD, 8), ir.VectorType(ir.IntType(1), 8)
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
+        pointer = builder.bitcast(pointer, vector.as_pointer())
+        loaded = builder.load(pointer, align=8)
+        filled = builder.sub(builder.shl(_WORD(1), args[2]), _WORD(1))
+        inside = builder.bitcast(builder.trunc(filled, ir.IntType(8)), bits)
+        lanes = builder.select(inside, loaded, ir.Constant(vector, [(1 << 63) - 1] * 8))
+        for pairs in _NETWORK:
+            lanes = _exchange(builder, lanes, pairs)
+        builder.store(builder.select(inside, lanes, loaded), pointer, align=8)
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, types.int64), codegen
+
+
 @intrinsic
 def _mix(typing_context: Any, word: Any, bits: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -171,6 +254,17 @@ def _plain_move_words(words: I64, target: int, source: int, count: int) -> None:
     words[target : target + count] = words[source : source + count].copy()
 
 
+def _plain_pack_8(words: I64, target: int, source: int, mask: int) -> None:
+    """Copy those of eight words whose bits are set, in order; the rest of the eight words written is arbitrary."""
+    chosen = [words[source + lane] for lane in range(8) if mask >> lane & 1]
+    words[target : target + 8] = chosen + [0] * (8 - len(chosen))
+
+
+def _plain_sort_8(words: I64, base: int, count: int) -> None:
+    """Sort the first `count` of eight words without a branch; the others are read, and written back as they were."""
+    words[base : base + count] = np.sort(words[base : base + count])
+
+
 def _plain_mix(word: int, bits: int) -> int:
     product = (int(word) * _MULTIPLIER) & _MASK_64
     product = ((product ^ (product >> 32)) * _MULTIPLIER) & _MASK_64
@@ -181,4 +275,8 @@ prefetch = choose(_prefetch, _plain_prefetch)
 borrow = choose(_borrow, _plain_borrow)
 cycles = choose(_cycles, _plain_cycles)
 move_words = choose(_move_words, _plain_move_words)
+pack_8 = choose(
+    packer(_compress if llvm_version_info[0] >= _FIRST_WITH_COMPRESS else _compress_by_steps), _plain_pack_8
+)
+sort_8 = choose(_sort_8, _plain_sort_8)
 mix = choose(_mix, _plain_mix)

@@ -186,6 +186,19 @@ def _spill(mem: I64, at: int) -> int:
     return tree
 
 
+@melted
+def _rank(mem: I64, at: int, count: int, j: int) -> int:
+    """The place of a chunk's entry j among its entries in (word, seq) order: those before it in time may equal it."""
+    word = mem[at + j]
+    before = (1 << j) - 2
+    after = ((1 << count) - 1 << 1) & ~before
+    rank = 0
+    for k in range(0, count + 1, 8):
+        rank += count_bits(upto_8(mem, at + k, word) & (before >> k))
+        rank += count_bits(below_8(mem, at + k, word) & (after >> k))
+    return rank
+
+
 @kernel
 def unload(mem: I64, out: I64, run: int, apart: int) -> int:
     """Write the entries of all sub-indexes to out[run:], sorted by (word, seq); returns how many."""
@@ -196,17 +209,11 @@ def unload(mem: I64, out: I64, run: int, apart: int) -> int:
         if header > COUNT_MASK:
             end = btree.unload(mem, header >> COUNT_BITS, out, end, apart)
             continue
-        begin = end
-        for j in range(at + 1, at + 1 + header):
-            word = mem[j]
-            k = end
-            while k > begin and out[k - 1] > word:
-                out[k] = out[k - 1]
-                out[k + apart] = out[k - 1 + apart]
-                k -= 1
-            out[k] = word
-            out[k + apart] = mem[j + mem[WIDTH]]
-            end += 1
+        for j in range(1, header + 1):
+            to = end + _rank(mem, at, header, j)
+            out[to] = mem[at + j]
+            out[to + apart] = mem[at + mem[WIDTH] + j]
+        end += header
     return end - run
 
 

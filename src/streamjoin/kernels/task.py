@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from streamjoin.kernels.entries import BLOCK, DELETE, INSERT, SCAN, SEARCH, charge, now, order_group
+from streamjoin.kernels.entries import BLOCK, DELETE, INSERT, SCAN, SEARCH, charge, now, order_matches
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, borrow, cycles
 
@@ -76,6 +76,7 @@ def _step(
     seq: int,
     min_seq: int,
     own_min: int,
+    out_probe: I64,
     out_seq: I64,
     n_out: int,
 ) -> int:
@@ -91,7 +92,7 @@ def _step(
         if found < 0:
             return _NO_ROOM
         if found > n_out + 1:
-            order_group(out_seq, n_out, found)
+            order_matches(out_seq, out_probe, n_out, found)
         charge(other, SCAN, clock)
     clock = now(own)
     expire_to(own, own_min)
@@ -121,6 +122,7 @@ def _task(
     # Counting references costs two atomic instructions an array and call: as much as all the rest of a tuple.
     left = borrow(left)
     right = borrow(right)
+    out_probe = borrow(out_probe)
     out_seq = borrow(out_seq)
     n_out = 0
     for begin in range(start, stop, BLOCK):
@@ -151,9 +153,9 @@ def _task(
             bound = min_seq[i]
             own_bound = own_min[i]
             if ops[i] & ON_RIGHT:
-                found = step(right, left, slot, op, key, low, high, seq[i], bound, own_bound, out_seq, n_out)
+                found = step(right, left, slot, op, key, low, high, seq[i], bound, own_bound, out_probe, out_seq, n_out)
             else:
-                found = step(left, right, slot, op, key, low, high, seq[i], bound, own_bound, out_seq, n_out)
+                found = step(left, right, slot, op, key, low, high, seq[i], bound, own_bound, out_probe, out_seq, n_out)
             if found == _NO_ROOM:
                 return FULL, i, n_out
             if found == _NOT_READY:
