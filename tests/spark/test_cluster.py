@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 BATCHES = 4
 CASE = next(case for case in CASES if case.name == "key, two bands and a condition")
 

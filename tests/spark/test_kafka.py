@@ -23,7 +23,7 @@ from tests.spark.kafka_broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 Row = dict[str, Any]
 Pairs = Counter[tuple[int, int]]
