@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.index_keys import I64, Keys
-from streamjoin.indexes.base import Index, Matches, push_task
+from streamjoin.indexes.base import Index, Matches, count_in_tasks, push_task
 from streamjoin.indexes.registry import make_index
 from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
 
@@ -132,8 +132,13 @@ class IndexJoin:
         for count in stretches(tuples):
             push_task(self.left, self.right, self.columns(count, INSERTS), out)
 
-    def run(self, tuples: int, task: int = TASK, band: int | None = None, timed: bool = False) -> Measured:
-        """Join the next `tuples` in tasks of `task` tuples; `timed` also takes the time of each step."""
+    def run(
+        self, tuples: int, task: int = TASK, band: int | None = None, timed: bool = False, compiled: bool = False
+    ) -> Measured:
+        """Join the next `tuples` in tasks of `task` tuples; `timed` also takes the time of each step.
+
+        The tasks are called from Python, or by a `compiled` caller.
+        """
         measured = Measured()
         out = Matches(1 << 12)
         for index in self.sides:
@@ -141,7 +146,8 @@ class IndexJoin:
         before = self._steps()
         for count in stretches(tuples):
             columns = self.columns(count, PROBES | INSERTS, band)
-            _push_all(self.left, self.right, columns, out, task, measured)
+            call = _count_all if compiled else _push_all
+            call(self.left, self.right, columns, out, task, measured)
         measured.steps = {name: amount - before[name] for name, amount in self._steps().items()}
         for index in self.sides:
             index.time_steps(False)
@@ -198,6 +204,16 @@ def _push_all(left: Index, right: Index, columns: tuple[I64, ...], out: Matches,
     measured.clock_ns += time.perf_counter_ns() - clock
     measured.tuples += n
     measured.matches += matches
+
+
+def _count_all(
+    left: Index, right: Index, columns: tuple[I64, ...], out: Matches, task: int, measured: Measured
+) -> None:
+    clock, cpu = time.perf_counter_ns(), time.thread_time_ns()
+    measured.matches += count_in_tasks(left, right, columns, out, task)
+    measured.cpu_ns += time.thread_time_ns() - cpu
+    measured.clock_ns += time.perf_counter_ns() - clock
+    measured.tuples += columns[0].size
 
 
 def stretches(tuples: int) -> list[int]:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamjoin.indexes.base import Index
+from streamjoin.indexes.base import Index, Matches, push_task
 from streamjoin.indexes.pim_tree import PimTreeIndex
 from streamjoin.indexes.registry import INDEXES, make_index
+from streamjoin.kernels.task import PROBES
 from streamjoin.model.errors import CheckpointError, InputError, NotSupportedError, SpecError
 from tests.indexes.reference import SHAPES
 
@@ -103,3 +104,32 @@ def test_a_merge_comes_when_the_share_of_the_window_is_reached(name: str, merge_
         index.insert(np.arange(16) * 250, np.arange(seq, seq + 16))
         merges += index.counters()["merge"] > before
     assert abs(merges - entries / (merge_ratio * window)) <= 2 + 0.1 * merges
+
+
+@pytest.mark.parametrize("name", ["btree", "ib_chain", "im_tree", "pim_tree"])
+def test_a_search_is_charged_to_the_side_it_was_done_on(name: str) -> None:
+    left, right = make_index(name), make_index(name)
+    right.insert(np.arange(500), np.arange(500))
+    for index in (left, right):
+        index.time_steps()
+    n = 200
+    words, zeros = np.arange(n), np.zeros(n, np.int64)
+    push_task(left, right, (np.full(n, PROBES), words, words, words, zeros, zeros, zeros), Matches())
+    assert left.counters()["search_ns"] == 0
+    assert right.counters()["search_ns"] > 0
+
+
+def test_merges_count_the_entries_they_move() -> None:
+    moved = 64 * 10
+    counted = {}
+    shapes: list[tuple[str, dict[str, float]]] = [
+        ("ib_chain", {"length": 2}),
+        ("im_tree", {"smallest_run": moved, "merge_ratio": 1.0}),
+    ]
+    for name, shape in shapes:
+        index = make_index(name, moved, **shape)
+        index.insert(np.arange(moved + 1), np.arange(moved + 1))
+        counted[name] = index.counters()["merge"]
+    leaves = moved // 32
+    assert counted["ib_chain"] == moved + leaves
+    assert counted["im_tree"] - counted["ib_chain"] <= 1  # an empty tree has one leaf

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from streamjoin.kernels import btree
 from streamjoin.kernels.css import build_levels, find_place, scan_run
-from streamjoin.kernels.entries import DELETE, MIN_SEQ, SCRATCH, SIZE, note
+from streamjoin.kernels.entries import DELETE, MERGE, MIN_SEQ, SCRATCH, SIZE, note
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64
 from streamjoin.kernels.task import fuse, no_approach, no_prepare, no_refine
@@ -133,6 +133,7 @@ def archive_ib(mem: I64) -> None:
     words = segment + mem[SEGMENT_INNER]
     btree.unload(mem, mem[btree.TREE], mem, words, mem[SEGMENT_SEQS])
     build_levels(mem, words, mem[ACTIVE], segment, words)
+    note(mem, MERGE, mem[ACTIVE])
     row = row_of(mem, mem[CHAIN])
     mem[row + ROW_TREE] = mem[ACTIVE]
     mem[row + ROW_NEWEST] = mem[NEWEST]

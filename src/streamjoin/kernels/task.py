@@ -15,7 +15,18 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from streamjoin.kernels.entries import BLOCK, DELETE, INSERT, SCAN, SEARCH, charge, now, order_matches
+from streamjoin.kernels.entries import (
+    BLOCK,
+    DELETE,
+    INSERT,
+    SCAN,
+    SEARCH,
+    TICKS,
+    TIMED,
+    charge,
+    now,
+    order_matches,
+)
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, borrow, cycles
 
@@ -47,6 +58,19 @@ def no_prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> 
 @kernel
 def no_refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
     """For kinds that need no second stage of prefetching."""
+
+
+@kernel
+def _charge_search(left: I64, right: I64, ops: I64, begin: int, end: int, spent: int) -> None:
+    """Charge what locating a block took to the sides it was looked up on, by their numbers of tuples."""
+    rights = 0
+    for i in range(begin, end):
+        rights += ops[i] & ON_RIGHT
+    on_left = spent * rights // (end - begin)
+    if left[TIMED]:
+        left[TICKS + SEARCH] += on_left
+    if right[TIMED]:
+        right[TICKS + SEARCH] += spent - on_left
 
 
 def _unbound(*arguments: Any) -> Any:
@@ -127,7 +151,7 @@ def _task(
     n_out = 0
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
-        clock = now(left)
+        clock = max(now(left), now(right))
         for i in range(begin, end):
             if ops[i] & ON_RIGHT:
                 approach(right, left, i - begin, ops[i], word[i], lo[i])
@@ -143,7 +167,8 @@ def _task(
                 refine(right, left, i - begin, ops[i], lo[i], hi[i])
             else:
                 refine(left, right, i - begin, ops[i], lo[i], hi[i])
-        charge(left, SEARCH, clock)
+        if clock:
+            _charge_search(left, right, ops, begin, end, cycles() - clock)
         for i in range(begin, end):
             slot = i - begin
             op = ops[i]
