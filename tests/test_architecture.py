@@ -10,7 +10,7 @@ import pytest
 import streamjoin
 
 PACKAGE = Path(streamjoin.__file__).parent
-LAYERS = ("model", "kernels", "windows", "indexes", "gate", "joins", "testing", "spark", "cli")
+LAYERS = ("model", "kernels", "windows", "indexes", "gate", "joins", "testing", "spark", "adhoc", "service", "cli")
 # A library, and the only places that may import it.
 CONFINED = {
     "numba": ("kernels",),
@@ -21,6 +21,8 @@ CONFINED = {
     "typer": ("cli",),
     "hypothesis": ("testing",),
 }
+# The part of the ad-hoc layer that is language and plan, and needs nothing but the model.
+LANGUAGE = ("canonical", "clauses", "join_key", "plan", "sql", "terms", "windows")
 
 
 def modules() -> list[Path]:
@@ -75,6 +77,14 @@ def test_every_layer_is_listed() -> None:
 
 def test_the_oracle_imports_no_engine_code() -> None:
     assert not [name for name in imports(PACKAGE / "testing" / "oracle.py") if name.startswith("streamjoin")]
+
+
+def test_the_ad_hoc_language_imports_only_the_model() -> None:
+    for name in LANGUAGE:
+        used = [name for name in imports(PACKAGE / "adhoc" / f"{name}.py") if name.startswith("streamjoin.")]
+        assert {name.split(".")[1] for name in used} <= {"model", "adhoc"}
+        own = {name.split(".")[2] for name in used if name.startswith("streamjoin.adhoc.")}
+        assert own <= {*LANGUAGE}
 
 
 def test_the_public_list_is_sorted_and_complete() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-LAZY = ("spark", "testing")
+LAZY = ("adhoc", "spark", "testing")
 
 
 def submodule(name: str) -> ModuleType:

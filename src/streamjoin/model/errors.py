@@ -5,6 +5,7 @@ Each message says what was wrong, where, and what to do; state is left as it was
     StreamJoinError
     ├── SpecError (ValueError)          the join as written can't be: negative width, unknown unit, ...
     │   ├── ExpressionError             a Theta or SQL text that does not parse or is not allowed
+    │   │   └── QueryError              an ad-hoc query's text; knows the line, the column and the length
     │   ├── SchemaError                 the spec does not fit the data: unknown column, types that don't compare
     │   ├── PipelineFileError           a pipeline file that can't be run; the message names the line
     │   └── NotSupportedError           well-formed, but not there (yet): the message says what is
@@ -27,6 +28,21 @@ class SpecError(StreamJoinError, ValueError):
 
 class ExpressionError(SpecError):
     """A condition's text does not parse, or uses something that is not allowed."""
+
+
+class QueryError(ExpressionError):
+    """An ad-hoc query's text does not parse, does not fit the streams, or asks for something that is not there.
+
+    `message` is what was wrong, without the place; `line` and `column` count from 1, `length` is in characters.
+    """
+
+    def __init__(self, text: str, message: str = "", line: int = 1, column: int = 1, length: int = 1) -> None:
+        """`text` is the whole message, with the line and its carets."""
+        super().__init__(text)
+        self.message = message or text
+        self.line = line
+        self.column = column
+        self.length = length
 
 
 class SchemaError(SpecError):

@@ -7,7 +7,7 @@ they were built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -181,6 +181,10 @@ class Case(Expression):
     def children(self) -> tuple[Expression, ...]:
         """Condition, value, condition, value, ..., default."""
         return (*(node for branch in self.branches for node in branch), self.default)
+
+    def rebuilt(self, change: Callable[[Expression], Expression]) -> Expression:
+        """The same CASE over changed conditions and values."""
+        return Case(tuple((change(when), change(then)) for when, then in self.branches), change(self.default))
 
     def __str__(self) -> str:
         branches = " ".join(f"WHEN {condition} THEN {value}" for condition, value in self.branches)

@@ -7,9 +7,9 @@ parsing ``str(node)`` gives back an equal node.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
 
 from streamjoin.model.errors import ExpressionError
 
@@ -91,6 +91,14 @@ class Expression:
             node = pending.pop()
             yield node
             pending.extend(reversed(node.children))
+
+    def rebuilt(self, change: Callable[[Expression], Expression]) -> Expression:
+        """The same node over changed operands."""
+        changed: dict[str, Any] = {}
+        for name in self._operands:
+            operand = getattr(self, name)
+            changed[name] = tuple(map(change, operand)) if isinstance(operand, tuple) else change(operand)
+        return replace(self, **changed)
 
     def within(self, binding: int) -> str:
         """The text as an operand in a place that binds this tightly."""

@@ -1,8 +1,8 @@
-"""SQL text to condition nodes, by way of sqlglot's parser; the only module that knows sqlglot.
+"""SQL text to condition nodes, by way of sqlglot's tokenizer and parser.
 
-What sqlglot reads is far more than a condition may be, so conversion is by allow-list: a node type, or an
-argument of a node, that is not named here is an error and never dropped. Every error is an
-:class:`ExpressionError` that shows the place in the text.
+A text is cut into words once; any stretch of words can then be read as one expression, so that a query's clauses
+keep their places in the whole text. This module and `conversion` are the only ones that know sqlglot. Every error
+is an :class:`ExpressionError` that shows the place in the text.
 """
 
 from __future__ import annotations
@@ -10,56 +10,21 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokens import Token  # type: ignore[attr-defined]
 
-from streamjoin.model import expression as nodes
+from streamjoin.model.conversion import Conversion, Resolve
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.expression import Expression
-from streamjoin.model.refusals import refusal
-from streamjoin.model.source_text import SourceText, Word
-from streamjoin.model.temporal import parse_date, parse_interval, parse_timestamp
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_Nodes: TypeAlias = "dict[type[exp.Expr], T]"
-
-_ARITHMETIC: Final[_Nodes[str]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
-_COMPARISONS: Final[_Nodes[str]] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.NullSafeNEQ: "IS DISTINCT FROM",
-    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
-}
-_FUNCTIONS: Final[_Nodes[str]] = {
-    exp.Abs: "ABS",
-    exp.Ceil: "CEIL",
-    exp.Coalesce: "COALESCE",
-    exp.Floor: "FLOOR",
-    exp.Greatest: "GREATEST",
-    exp.Least: "LEAST",
-    exp.Length: "LENGTH",
-    exp.Lower: "LOWER",
-    exp.Pow: "POWER",
-    exp.Round: "ROUND",
-    exp.Sqrt: "SQRT",
-    exp.Upper: "UPPER",
-}
-_CHAINS: Final[_Nodes[type[nodes.And | nodes.Or]]] = {exp.And: nodes.And, exp.Or: nodes.Or}
-_LIKES: Final[_Nodes[bool]] = {exp.Like: False, exp.ILike: True}
-# Arguments that sqlglot sets by itself and that change nothing here.
-_HARMLESS: Final = frozenset({"typed", "safe", "ignore_nulls", "fraction_in_string", "negate", "is_string"})
+from streamjoin.model.expression import Column, Expression
+from streamjoin.model.refusals import CONDITION
+from streamjoin.model.source_text import SourceText, Span, Word
 
 
 def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expression:
@@ -70,47 +35,100 @@ def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expr
     """
     if not isinstance(text, str):
         raise ExpressionError(f"a condition is a string such as 'l.x < r.a', not {text!r}")
-    with _silence():
-        source, tree = _read(text)
-    try:
-        condition = _Conversion(source, qualifiers).convert(tree)
-    except RecursionError:
-        raise _too_deep(source) from None
+    scan = Scan.of(SourceText(text))
+    source = scan.source
+    if not source.words:
+        raise source.error("the condition is empty; write for example l.x < r.a", 0, 0)
+    if semicolon := source.first("SEMICOLON"):
+        raise source.error("';' is not part of a condition", semicolon.start, semicolon.end)
+    condition = scan.read(0, len(source.words), _qualified(qualifiers)).expression
     if condition.boolean is False:
         raise source.error("the condition is not a boolean: compare this value with another", 0, len(text))
     return condition
 
 
-def _read(text: str) -> tuple[SourceText, exp.Expr]:
-    dialect = Dialect.get_or_raise(None)
-    source = SourceText(text)
-    try:
-        tokens = dialect.tokenize(text)
-        source = SourceText(text, [Word(t.token_type.name, t.start, t.end + 1) for t in tokens])
-        if not tokens:
-            raise source.error("the condition is empty; write for example l.x < r.a", 0, 0)
-        if semicolon := source.first("SEMICOLON"):
-            raise source.error("';' is not part of a condition", semicolon.start, semicolon.end)
-        trees = dialect.parser().parse_into(exp.Condition, tokens, text)
-    except ParseError as error:
-        raise _syntax_error(source, error) from None
-    except SqlglotError:
-        start = source.unclosed()
-        message = "this quote or comment is never closed" if start < len(text) else "the text can't be read"
-        raise source.error(message, start, start + 1) from None
-    except RecursionError:
-        raise _too_deep(source) from None
-    if len(trees) != 1 or trees[0] is None:
-        raise source.error("this is not a condition", 0, len(text))
-    source.reject_chains()
-    return source, trees[0]
+def _qualified(qualifiers: tuple[str, ...]) -> Resolve:
+    """Columns that always carry one of these qualifiers."""
+
+    def resolve(qualifier: str | None, name: str, quoted: bool) -> Column:
+        if qualifier is None:
+            hint = f"; if it is a string, write '{name}'" if quoted else ""
+            choices = " or ".join(f"{allowed}.{name}" for allowed in qualifiers)
+            raise ExpressionError(f"column {name!r} has no qualifier: write {choices}{hint}")
+        if qualifier not in qualifiers:
+            raise ExpressionError(f"unknown qualifier {qualifier!r}; allowed: {', '.join(qualifiers)}")
+        return Column(qualifier, name)
+
+    return resolve
 
 
-def _too_deep(source: SourceText) -> ExpressionError:
-    return source.error("the condition nests too deeply; use fewer parentheses", 0, 1)
+@dataclass(frozen=True)
+class Parsed:
+    """An expression and where its nodes stood in the text."""
+
+    expression: Expression
+    span: Span
+    places: Mapping[int, Span]
+    conversion: Conversion
+
+    def place(self, node: Expression) -> Span:
+        """Where this very node stood; the whole expression's place for one that was made since."""
+        return self.places.get(id(node), self.span)
 
 
-def _syntax_error(source: SourceText, error: ParseError) -> ExpressionError:
+@dataclass(frozen=True)
+class Scan:
+    """A text as words, any stretch of which can be read as one expression."""
+
+    source: SourceText
+    tokens: Sequence[Token]
+
+    @staticmethod
+    def of(source: SourceText) -> Scan:
+        """Cut the text of `source` into words.
+
+        Raises:
+            ExpressionError: a quote or comment is never closed.
+        """
+        try:
+            with _silence():
+                tokens = Dialect.get_or_raise(None).tokenize(source.text)
+        except SqlglotError:
+            start = source.unclosed()
+            message = "this quote or comment is never closed" if start < len(source.text) else "the text can't be read"
+            raise source.error(message, start, start + 1) from None
+        return Scan(source.cut([Word(t.token_type.name, t.start, t.end + 1) for t in tokens]), tokens)
+
+    def read(self, first: int, end: int, resolve: Resolve, where: str = CONDITION) -> Parsed:
+        """The expression that the words from `first` to before `end` say.
+
+        Raises:
+            ExpressionError: they don't parse, or use something that is not allowed.
+        """
+        source = self.source.cut(self.source.words[first:end])
+        try:
+            with _silence():
+                tree = self._tree(source, self.tokens[first:end], where)
+            source.reject_chains()
+            conversion = Conversion(source, resolve, where)
+            return Parsed(conversion.convert(tree), source.span, conversion.places, conversion)
+        except RecursionError:
+            start = source.span[0]
+            raise source.error("the text nests too deeply; use fewer parentheses", start, start + 1) from None
+
+    def _tree(self, source: SourceText, tokens: Sequence[Token], where: str) -> exp.Expr:
+        try:
+            trees = Dialect.get_or_raise(None).parser().parse_into(exp.Condition, list(tokens), source.text)
+        except ParseError as error:
+            raise _syntax_error(source, error, where) from None
+        except SqlglotError:
+            raise source.error("the text can't be read", *source.span) from None
+        if len(trees) != 1 or trees[0] is None:
+            raise source.error(f"this is not {where}", *source.span)
+        return trees[0]
+
+
+def _syntax_error(source: SourceText, error: ParseError, where: str) -> ExpressionError:
     detail: dict[str, Any] = error.errors[0] if error.errors else {}
     # sqlglot gives the place of a token's last character.
     line, column = detail.get("line") or 1, detail.get("col") or 1
@@ -122,9 +140,9 @@ def _syntax_error(source: SourceText, error: ParseError) -> ExpressionError:
     if index and source.words[index - 1].kind == "DOT":
         message = f'{text!r} is a reserved word; as a column write "{text}", with the quotes'
     elif word.kind in ("SELECT", "WITH", "VALUES"):
-        message = "a subquery is not allowed in a condition"
+        message = f"a subquery is not allowed in {where}"
     elif "Unexpected token" in description:
-        message = f"unexpected {text!r}: a condition is one boolean expression"
+        message = f"unexpected {text!r}: " + ("a condition is one boolean expression" if where == CONDITION else where)
     elif text == ")" and "missing for" in description:
         message = "an argument is missing before ')'"
     elif "number of provided arguments" in description:
@@ -154,213 +172,3 @@ def _silence() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(keep)
-
-
-class _Conversion:
-    """One text's walk from sqlglot nodes to ours."""
-
-    def __init__(self, source: SourceText, qualifiers: tuple[str, ...]) -> None:
-        self._source = source
-        self._qualifiers = qualifiers
-        self._depth = 0
-
-    def convert(self, node: exp.Expr) -> Expression:
-        """The node's counterpart, or an error that points at it."""
-        while type(node) is exp.Paren:
-            node = node.this
-        handler = _HANDLERS.get(type(node))
-        if handler is None:
-            raise self._refuse(node)
-        self._depth += 1
-        if self._depth > nodes.MAX_DEPTH:
-            raise self._error(node, f"the condition nests more than {nodes.MAX_DEPTH} levels deep")
-        converted = handler(self, node)
-        self._depth -= 1
-        return self._build(node, nodes.Not, converted) if node.args.get("negate") else converted
-
-    def _build(self, node: exp.Expr, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a constructor or a reader of text; its complaint gets the node's place."""
-        try:
-            return make(*args, **kwargs)
-        except ExpressionError as error:
-            raise self._error(node, str(error)) from None
-
-    def _error(self, node: exp.Expr, message: str) -> ExpressionError:
-        places = [n.meta for n in node.walk() if "start" in n.meta]
-        start = min((place["start"] for place in places), default=0)
-        end = max((place["end"] + 1 for place in places), default=len(self._source.text))
-        return self._source.error(message, start, end)
-
-    def _refuse(self, node: exp.Expr) -> ExpressionError:
-        named = isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous)
-        name = type(node).sql_name() if named else node.name  # type: ignore[attr-defined]
-        message, words = refusal([base.__name__ for base in type(node).__mro__], name)
-        word = self._source.first(*words)
-        return self._source.error(message, word.start, word.end) if word else self._error(node, message)
-
-    def _only(self, node: exp.Expr, *allowed: str) -> None:
-        for key, value in node.args.items():
-            if value and key not in allowed and key not in _HARMLESS:
-                what = _FUNCTIONS.get(type(node), node.key.upper())
-                raise self._error(node, f"{what} takes no argument or option {key.upper()!r} here")
-
-    def _literal(self, node: exp.Expr) -> Expression:
-        text = str(node.this)
-        if node.is_string:
-            return self._build(node, nodes.Literal, text)
-        return self._build(node, nodes.Literal, int(text) if text.isdecimal() and len(text) < 999 else Decimal(text))
-
-    def _negative(self, node: exp.Expr) -> Expression:
-        operand = self.convert(node.this)
-        if type(node.this) is exp.Literal and isinstance(operand, nodes.Literal):
-            if isinstance(operand.value, Decimal):
-                return nodes.Literal(operand.value.copy_negate())
-            if isinstance(operand.value, int):
-                return nodes.Literal(-operand.value)
-        return self._build(node, nodes.Negative, operand)
-
-    def _column(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "table", "db", "catalog")
-        name, qualifier = node.this, node.args.get("table")
-        if not isinstance(name, exp.Identifier):
-            raise self._refuse(name)
-        listed = ", ".join(self._qualifiers)
-        if qualifier is None:
-            hint = f"; if it is a string, write '{name.name}'" if name.quoted else ""
-            choices = " or ".join(f"{allowed}.{name.name}" for allowed in self._qualifiers)
-            raise self._error(node, f"column {name.name!r} has no qualifier: write {choices}{hint}")
-        if node.args.get("db"):
-            raise self._error(node, f"a column has one qualifier, not more; allowed: {listed}")
-        if qualifier.name not in self._qualifiers:
-            raise self._error(node, f"unknown qualifier {qualifier.name!r}; allowed: {listed}")
-        return self._build(node, nodes.Column, qualifier.name, name.name)
-
-    def _typed_string(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "to")
-        kind = node.args["to"].this.name
-        text = node.this.name
-        if not (isinstance(node.this, exp.Literal) and node.this.is_string):
-            raise self._refuse(node)
-        if kind == "DATE":
-            return nodes.Date(self._build(node, parse_date, text))
-        if kind not in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ", "DATETIME"):
-            raise self._refuse(node)
-        nanoseconds, aware = self._build(node, parse_timestamp, text)
-        return self._build(node, nodes.Timestamp, nanoseconds, aware or kind == "TIMESTAMPTZ")
-
-    def _interval(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "unit")
-        unit = node.args.get("unit")
-        try:
-            if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var | None):
-                raise ExpressionError("an interval is a number with a unit: INTERVAL '5 seconds'")
-            text = node.this.name if unit is None else f"{node.this.name} {unit.name}"
-            return nodes.Interval(parse_interval(text))
-        except ExpressionError as error:
-            # sqlglot splits the quoted text and forgets where it stood.
-            span = self._source.pair("INTERVAL", str(node.this.name))
-            raise self._source.error(str(error), *span) if span else self._error(node, str(error)) from None
-
-    def _binary(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "expression")
-        left, right = self.convert(node.this), self.convert(node.args["expression"])
-        if operator := _ARITHMETIC.get(type(node)):
-            return self._build(node, nodes.Arithmetic, operator, left, right)
-        return self._build(node, nodes.Compare, _COMPARISONS[type(node)], left, right)
-
-    def _chain(self, node: exp.Expr) -> Expression:
-        terms, pending = [], [node]
-        while pending:
-            part = pending.pop()
-            if type(part) is type(node):
-                self._only(part, "this", "expression")
-                pending += [part.args["expression"], part.this]
-            else:
-                terms.append(self.convert(part))
-        return self._build(node, _CHAINS[type(node)], tuple(terms))
-
-    def _function(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "expression", "expressions")
-        given = [node.args.get("this"), node.args.get("expression"), *node.args.get("expressions", ())]
-        arguments = tuple(self.convert(argument) for argument in given if argument is not None)
-        return self._build(node, nodes.Function, _FUNCTIONS[type(node)], arguments)
-
-    def _case(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "ifs", "default")
-        branches = []
-        subject = self.convert(node.this) if node.this else None
-        for branch in node.args["ifs"]:
-            condition = self.convert(branch.this)
-            if subject is not None:
-                condition = self._build(branch, nodes.Compare, "=", subject, condition)
-            branches.append((condition, self.convert(branch.args["true"])))
-        default = node.args.get("default")
-        return self._build(node, nodes.Case, tuple(branches), self.convert(default) if default else nodes.NULL)
-
-    def _between(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "low", "high")
-        return self._build(node, nodes.Between, *(self.convert(node.args[k]) for k in ("this", "low", "high")))
-
-    def _in(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "expressions", "query", "field")
-        if query := node.args.get("query"):
-            raise self._refuse(query)
-        if field := node.args.get("field"):
-            raise self._error(field, "IN takes a list of literals in parentheses")
-        operand = self.convert(node.this)
-        choices = []
-        for item in node.args.get("expressions", ()):
-            choice = self.convert(item)
-            if not isinstance(choice, nodes.Constant):
-                raise self._error(item, f"IN takes a list of literals; {choice} is not one")
-            choices.append(choice)
-        return self._build(node, nodes.In, operand, tuple(choices))
-
-    def _like(self, node: exp.Expr, escape: str | None = None) -> Expression:
-        self._only(node, "this", "expression")
-        pattern = node.args["expression"]
-        if not (isinstance(pattern, exp.Literal) and pattern.is_string):
-            raise self._error(pattern, "LIKE takes a string literal as its pattern")
-        operand = self.convert(node.this)
-        return self._build(node, nodes.Like, operand, pattern.name, escape, _LIKES[type(node)])
-
-    def _escape(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "expression")
-        like, escape = node.this, node.args["expression"]
-        if type(like) not in _LIKES or not (isinstance(escape, exp.Literal) and escape.is_string):
-            raise self._error(node, "ESCAPE follows LIKE or ILIKE and takes one character in quotes")
-        converted = self._like(like, escape.name)
-        return nodes.Not(converted) if like.args.get("negate") else converted
-
-    def _is(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "expression")
-        operand, wanted = self.convert(node.this), node.args["expression"]
-        if isinstance(wanted, exp.Null):
-            return self._build(node, nodes.IsNull, operand)
-        if isinstance(wanted, exp.Boolean):
-            return self._build(node, nodes.IsTruth, operand, bool(wanted.this))
-        raise self._error(node, "IS takes [NOT] NULL, TRUE, FALSE or [NOT] DISTINCT FROM")
-
-    def _not(self, node: exp.Expr) -> Expression:
-        return self._build(node, nodes.Not, self.convert(node.this))
-
-
-_HANDLERS: Final[_Nodes[Callable[[_Conversion, exp.Expr], Expression]]] = {
-    exp.Null: lambda _, __: nodes.NULL,
-    exp.Boolean: lambda _, node: nodes.Literal(bool(node.this)),
-    exp.Literal: _Conversion._literal,
-    exp.Neg: _Conversion._negative,
-    exp.Column: _Conversion._column,
-    exp.Cast: _Conversion._typed_string,
-    exp.Interval: _Conversion._interval,
-    exp.Case: _Conversion._case,
-    exp.Between: _Conversion._between,
-    exp.In: _Conversion._in,
-    exp.Escape: _Conversion._escape,
-    exp.Is: _Conversion._is,
-    exp.Not: _Conversion._not,
-    **dict.fromkeys((*_ARITHMETIC, *_COMPARISONS), _Conversion._binary),
-    **dict.fromkeys(_CHAINS, _Conversion._chain),
-    **dict.fromkeys(_FUNCTIONS, _Conversion._function),
-    **dict.fromkeys(_LIKES, _Conversion._like),
-}

@@ -11,15 +11,17 @@ from typing import Final
 
 from streamjoin.model.expression import FUNCTIONS
 
+CONDITION: Final = "a condition"
+
 # Class name of the node, what to say, and the words to point at where the node itself has no place.
 _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
-    ("Query", "a subquery is not allowed in a condition", ("SELECT", "WITH", "VALUES")),
-    ("Subquery", "a subquery is not allowed in a condition", ("SELECT", "WITH", "VALUES")),
-    ("Exists", "a subquery is not allowed in a condition", ("EXISTS",)),
-    ("All", "a subquery is not allowed in a condition", ("ALL",)),
-    ("Any", "a subquery or list after ANY is not allowed in a condition", ("ANY", "SOME")),
-    ("Window", "a window function is not allowed in a condition, which sees one pair of rows", ("OVER",)),
-    ("AggFunc", "the aggregate {name} is not allowed in a condition, which sees one pair of rows", ()),
+    ("Query", "a subquery is not allowed in {where}", ("SELECT", "WITH", "VALUES")),
+    ("Subquery", "a subquery is not allowed in {where}", ("SELECT", "WITH", "VALUES")),
+    ("Exists", "a subquery is not allowed in {where}", ("EXISTS",)),
+    ("All", "a subquery is not allowed in {where}", ("ALL",)),
+    ("Any", "a subquery or list after ANY is not allowed in {where}", ("ANY", "SOME")),
+    ("Window", "a window function is not allowed in {where}, which sees single rows side by side", ("OVER",)),
+    ("AggFunc", "the aggregate {name} is not allowed in {where}, which sees single rows side by side", ()),
     ("Placeholder", "a placeholder is not allowed: write the value itself", ("PLACEHOLDER", "COLON")),
     ("Parameter", "a parameter is not allowed: write the value itself", ("PARAMETER",)),
     ("Star", "* is not a column: name one", ("STAR",)),
@@ -28,17 +30,17 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Cast", "a cast is only allowed as DATE '...' or TIMESTAMP '...'; cast the column before the join", ()),
     ("DPipe", "|| is not allowed; allowed operators: + - * / %", ("DPIPE",)),
     ("Dot", "a column is written qualifier.name, and functions have no qualifier", ()),
-    ("Concat", "strings can't be put together in a condition", ()),
-    ("Struct", "braces are not allowed in a condition", ("L_BRACE",)),
+    ("Concat", "strings can't be put together in {where}", ()),
+    ("Struct", "braces are not allowed in {where}", ("L_BRACE",)),
     ("Binary", "this operator is not allowed; allowed: + - * / %, comparisons, AND, OR", ()),
-    ("Command", "a statement is not allowed in a condition", ()),
+    ("Command", "a statement is not allowed in {where}", ()),
     ("Func", "unknown function {name}; known: {functions}", ()),
 )
 
 
-def refusal(kinds: Sequence[str], name: str) -> tuple[str, tuple[str, ...]]:
+def refusal(kinds: Sequence[str], name: str, where: str = CONDITION) -> tuple[str, tuple[str, ...]]:
     """The message for a node of these classes, and the kinds of words to point at."""
     for kind, message, words in _REFUSALS:
         if kind in kinds:
-            return message.format(name=name.upper(), functions=", ".join(FUNCTIONS)), words
-    return f"{kinds[0].upper()} is not allowed in a condition", ()
+            return message.format(name=name.upper(), functions=", ".join(FUNCTIONS), where=where), words
+    return f"{kinds[0].upper()} is not allowed in {where}", ()

@@ -6,11 +6,13 @@ Offsets count characters from 0 and spans are half-open; the line and column in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self, TypeAlias
 
 from streamjoin.model.errors import ExpressionError
+
+Span: TypeAlias = tuple[int, int]
 
 _CONTEXT: Final = 60
 # fmt: off
@@ -37,8 +39,25 @@ class SourceText:
     text: str
     words: Sequence[Word] = ()
 
+    def cut(self, words: Sequence[Word]) -> Self:
+        """The same text with these of its words."""
+        return replace(self, words=words)
+
+    @property
+    def span(self) -> Span:
+        """From the first word to the last; the whole text if there are none."""
+        return (self.words[0].start, self.words[-1].end) if self.words else (0, len(self.text))
+
+    def position(self, start: int) -> tuple[int, int]:
+        """The line and column of an offset, counted from 1."""
+        return self.text.count("\n", 0, start) + 1, start - self.text.rfind("\n", 0, start)
+
     def error(self, message: str, start: int, end: int) -> ExpressionError:
         """An error with the line of ``start`` and carets under the span."""
+        return ExpressionError(self.shown(message, start, end))
+
+    def shown(self, message: str, start: int, end: int) -> str:
+        """The message with the line of ``start`` and carets under the span."""
         start = min(start, len(self.text))
         line_start = self.text.rfind("\n", 0, start) + 1
         line_end = self.text.find("\n", start)
@@ -49,8 +68,8 @@ class SourceText:
         after = "..." if right < line_end else ""
         shown = "".join(c if c.isprintable() else " " for c in self.text[left:right])
         carets = "^" * max(1, min(end, right) - start)
-        line, column = self.text.count("\n", 0, start) + 1, start - line_start + 1
-        return ExpressionError(
+        line, column = self.position(start)
+        return (
             f"{message}\n  line {line}, column {column}:\n"
             f"    {before}{shown}{after}\n    {' ' * (len(before) + start - left)}{carets}"
         )

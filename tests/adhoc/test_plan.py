@@ -1,0 +1,171 @@
+"""Plan nodes refuse illegal shapes; keys are equal for the same join and differ for others."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.adhoc import JoinStep, Predicate, Source, Stream
+from streamjoin.adhoc.canonical import canonical
+from streamjoin.adhoc.plan import window_ticks
+from streamjoin.model.parsing import parse_condition
+from tests.adhoc.catalog import QUOTES, TRADES, joined, plan
+
+
+def key(text: str, *aliases: str, others: bool = True) -> str:
+    return str(plan(text).join_key(aliases or None, others=others).key)
+
+
+SAME = [
+    (
+        "trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND ABS(t.px - q.bid) <= 5",
+        "quotes a JOIN trades b WITHIN 9 ROWS ON b.px BETWEEN a.bid - 5 AND a.bid + 5 AND a.sym = b.sym WHERE b.px < a.bid",
+    ),
+    (
+        "trades x JOIN trades y WITHIN 3 SECONDS ON x.sym = y.sym AND x.px < y.px",
+        "trades y JOIN trades x WITHIN 1 SECONDS ON y.px > x.px AND y.sym = x.sym",
+    ),
+    (
+        "trades x JOIN trades y WITHIN 3 SECONDS ON x.px BETWEEN y.px AND y.px + 4",
+        "trades x JOIN trades y WITHIN 3 SECONDS ON y.px BETWEEN x.px AND x.px + 4",
+    ),
+    (
+        "trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym JOIN news n WITHIN 1 ROWS ON n.sym = q.sym",
+        "news a JOIN quotes b WITHIN 3 SECONDS ON a.sym = b.sym JOIN trades c WITHIN 1 ROWS ON b.sym = c.sym",
+    ),
+    (
+        "trades a JOIN trades b WITHIN 3 ROWS ON a.sym = b.sym JOIN trades c WITHIN 3 ROWS ON b.px = c.px",
+        "trades a JOIN trades b WITHIN 3 ROWS ON a.px = b.px JOIN trades c WITHIN 3 ROWS ON b.sym = c.sym",
+    ),
+    (
+        "trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND NOT (t.px > q.bid OR t.qty = q.ask)",
+        "trades t JOIN quotes q WITHIN 3 SECONDS ON q.ask <> t.qty AND q.bid >= t.px AND t.sym = q.sym",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_the_same_join_has_one_key(one: str, other: str) -> None:
+    queries = [plan(f"SELECT * FROM {text}") for text in (one, other)]
+    first, second = (query.join_key() for query in queries)
+    assert first.key == second.key
+    assert hash(first.key) == hash(second.key)
+    for keyed, query in zip((first, second), queries, strict=True):
+        assert [query.source(alias).stream.name for alias in keyed.aliases] == list(keyed.key.streams)
+
+
+DIFFERENT = [
+    ("t.sym = q.sym", "t.px = q.bid"),
+    ("t.sym = q.sym", "t.sym = q.sym AND t.px = q.bid"),
+    ("ABS(t.px - q.bid) <= 5", "ABS(t.px - q.bid) < 5"),
+    ("t.px BETWEEN q.bid - 2 AND q.bid + 3", "t.px BETWEEN q.bid - 3 AND q.bid + 2"),
+    ("t.px < q.bid", "t.px > q.bid"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_another_join_has_another_key(one: str, other: str) -> None:
+    assert joined(one).join_key().key != joined(other).join_key().key
+
+
+def test_a_self_join_keeps_its_roles_apart() -> None:
+    query = plan("SELECT x.px FROM trades x JOIN trades y WITHIN 3 ROWS ON x.px = y.qty")
+    turned = plan("SELECT x.px FROM trades x JOIN trades y WITHIN 3 ROWS ON y.px = x.qty")
+    assert query.join_key().key == turned.join_key().key
+    assert query.join_key().roles == {"x": "s0", "y": "s1"}
+    assert turned.join_key().roles == {"x": "s1", "y": "s0"}
+
+
+def test_keys_of_a_part_and_of_what_an_index_serves() -> None:
+    text = (
+        "SELECT t.px FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND t.px < q.bid "
+        "JOIN news n WITHIN 1 SECONDS ON n.sym = q.sym AND n.score + t.px > q.bid"
+    )
+    assert key(text, "t", "q") == "[quotes s0, trades s1: s0.sym = s1.sym AND s0.bid > s1.px]"
+    assert key(text, "t", "q", others=False) == "[quotes s0, trades s1: s0.sym = s1.sym]"
+    assert key(text, "q", "n") == "[news s0, quotes s1: s0.sym = s1.sym]"
+    assert key(text) == (
+        "[news s0, quotes s1, trades s2: s0.sym = s1.sym AND s1.sym = s2.sym AND s0.score + s2.px > s1.bid "
+        "AND s1.bid > s2.px]"
+    )
+    query = plan(text)
+    assert query.connected(["t", "q"])
+    assert query.connected(["q", "n"])
+    assert not query.connected(["t", "n"])
+    assert query.connected(["t", "q", "n"])
+    assert query.steps[1].related == ("q", "t")
+
+
+def test_equal_selections_are_one_predicate() -> None:
+    one = joined("t.sym = q.sym", "WHERE t.px BETWEEN 1 AND 2 + 3 AND t.qty IN (7)")
+    other = plan(
+        "SELECT a.px FROM quotes b JOIN trades a WITHIN 1 ROWS ON a.px = b.bid "
+        "WHERE NOT (5 < a.px OR a.px < 1) AND 7 = a.qty"
+    )
+    assert set(one.selection("t")) == set(other.selection("a"))
+    assert str(one.condition_of("t")) == "row.px <= 5 AND row.px >= 1 AND row.qty = 7"
+    assert str(one.condition_of("q")) == "TRUE"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("NOT (l.a AND NOT l.b)", "NOT l.a OR l.b"),
+        ("NOT NOT l.a", "l.a"),
+        ("5 >= l.a", "l.a <= 5"),
+        ("l.b = l.a", "l.a = l.b"),
+        ("l.a IN (3, 1, 3)", "l.a IN (1, 3)"),
+        ("2 + l.a > 3 * 4", "l.a + 2 > 12"),
+        ("l.a AND l.b AND l.a", "l.a AND l.b"),
+        ("NOT (l.a IS DISTINCT FROM 1)", "l.a IS NOT DISTINCT FROM 1"),
+        ("NOT TRUE OR NOT NULL", "FALSE OR NULL"),
+        ("l.a - 1 < 2", "l.a - 1 < 2"),
+        ("NOT CASE WHEN 1 > l.a THEN l.b END", "NOT CASE WHEN l.a < 1 THEN l.b END"),
+    ],
+)
+def test_canonical_forms(text: str, wanted: str) -> None:
+    found = canonical(parse_condition(text))
+    assert str(found) == wanted
+    assert canonical(found) == found
+
+
+def test_streams_refuse_what_has_no_time() -> None:
+    schema = pa.schema({"a": pa.int64(), "u": pa.uint64()})
+    for time, message in (("b", "no time column 'b'; it has: a, u"), ("u", "a time column is")):
+        with pytest.raises(sj.SchemaError, match=message):
+            Stream("s", schema, time)
+    with pytest.raises(sj.SchemaError, match="more than one column 'a'"):
+        Stream("s", pa.schema([("a", pa.int64()), ("a", pa.int64())]), "a")
+
+
+def test_nodes_refuse_illegal_shapes() -> None:
+    query = joined("t.sym = q.sym")
+    step = query.steps[0]
+    with pytest.raises(sj.SpecError, match="a cross join"):
+        JoinStep("q", step.window)
+    with pytest.raises(sj.SpecError, match="the right column of a step's term"):
+        JoinStep("t", step.window, step.equalities)
+    with pytest.raises(sj.SpecError, match="relates 'q' to no other alias"):
+        JoinStep("q", step.window, others=(parse_condition("q.bid > 1", ("q",)),))
+    with pytest.raises(sj.SpecError, match=r"columns of a predicate are row\.\*"):
+        Predicate("trades", parse_condition("t.px > 1", ("t",)))
+    with pytest.raises(sj.SpecError, match="needs a Stream"):
+        Source("t", "trades")  # type: ignore[arg-type]
+    changes = {
+        "joins 2 to 5 streams, not 1": {"sources": query.sources[:1]},
+        "aliases must differ": {"sources": (Source("q", TRADES), Source("q", QUOTES))},
+        "the steps join": {"steps": (*query.steps, *query.steps)},
+        "one selection for each source": {"selections": ()},
+        "at least one output": {"outputs": ()},
+        "output names must differ": {"outputs": query.outputs * 2},
+    }
+    fields = {name: getattr(query, name) for name in query.__dataclass_fields__}
+    for message, change in changes.items():
+        with pytest.raises(sj.SpecError, match=message):
+            type(query)(**{**fields, **change})
+
+
+def test_windows_in_ticks() -> None:
+    assert window_ticks(sj.TimeWindow("1500 us"), 1_000_000) == 1
+    assert window_ticks(sj.TimeWindow(7), None) == 7

@@ -1,0 +1,226 @@
+"""Query texts: what is read, and that every refusal shows the place and says what is allowed."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.adhoc import Query, parse
+from streamjoin.model.parsing import parse_condition
+from tests.adhoc.catalog import STREAMS, joined, plan
+
+FRAME = "SELECT t.px FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
+
+
+def shown(query: Query) -> dict[str, list[str]]:
+    """What a query says, as text."""
+    return {
+        "terms": [str(term) for step in query.steps for term in step.terms],
+        "others": [str(other) for step in query.steps for other in step.others],
+        "selections": [str(p.condition) for selection in query.selections for p in selection],
+        "residual": [str(condition) for condition in query.residual],
+    }
+
+
+def test_a_whole_query() -> None:
+    query = parse(
+        "select t.sym, q.ask - t.px as spread from trades as t "
+        "inner join quotes q within 1.5 seconds on q.sym = t.sym and t.px between q.bid - 2 and q.bid + 3 "
+        "join news within 10 rows on news.sym = q.sym and t.qty > score "
+        "where qty in (1, 2) and not (ask < 5 or t.sym like 'A%') and t.qty < ask;",
+        STREAMS,
+        "q1",
+    )
+    assert query.name == "q1"
+    assert query.aliases == ("t", "q", "news")
+    assert [step.window for step in query.steps] == [sj.TimeWindow("1500 ms"), sj.CountWindow(10)]
+    assert [step.related for step in query.steps] == [("t",), ("q", "t")]
+    assert shown(query) == {
+        "terms": ["t.sym = q.sym", "t.px - q.bid BETWEEN -2 AND 3", "q.sym = news.sym"],
+        "others": ["news.score < t.qty"],
+        "selections": ["NOT (row.sym LIKE 'A%')", "row.qty IN (1, 2)", "row.ask >= 5"],
+        "residual": ["q.ask > t.qty"],
+    }
+    assert query.schema == pa.schema({"sym": pa.string(), "spread": pa.float64()})
+    assert [(p.left, p.right) for p in query.pairs] == [("t", "q"), ("q", "news"), ("t", "news")]
+    assert query.tick_ns == 1_000
+    assert hash(query) == hash(pickle.loads(pickle.dumps(query)))
+
+
+def test_star_names_the_alias_where_a_name_is_there_twice() -> None:
+    names = joined("t.sym = q.sym", outputs="*").schema.names
+    assert names == ["sym_t", "px", "qty", "ts", "sym_q", "bid", "ask", "at"]
+    assert joined("t.sym = q.sym", outputs="q.*, px").schema.names == ["sym", "bid", "ask", "at", "px"]
+
+
+def test_outputs_take_names_with_and_without_as() -> None:
+    query = joined(
+        "t.sym = q.sym", outputs="px + 1 one, INTERVAL '5' SECOND AS gap, (px) two, ts - INTERVAL 5 SECONDS x"
+    )
+    assert query.schema.names == ["one", "gap", "two", "x"]
+    assert query.schema.field("gap").type == pa.duration("s")
+
+
+def test_a_self_join_and_integer_times() -> None:
+    query = plan("SELECT x.k AS a, y.k AS b FROM ticks x JOIN ticks y WITHIN 5 UNITS ON x.k < y.k")
+    assert query.steps[0].window == sj.TimeWindow(5)
+    assert query.tick_ns is None
+    assert shown(query)["others"] == ["x.k < y.k"]
+
+
+@pytest.mark.parametrize(
+    ("on", "terms", "others"),
+    [
+        ("ABS(t.px - q.bid) <= 5", ["t.px - q.bid BETWEEN -5 AND 5"], []),
+        ("5 > ABS(q.bid - t.px)", ["t.px - q.bid > -5 AND t.px - q.bid < 5"], []),
+        ("t.px BETWEEN q.bid - 2 AND 3 + q.bid", ["t.px - q.bid BETWEEN -2 AND 3"], []),
+        ("q.bid BETWEEN t.px - 2 AND t.px + 3", ["t.px - q.bid BETWEEN -3 AND 2"], []),
+        ("t.px - q.bid <= 3 AND q.bid <= 2 + t.px", ["t.px - q.bid BETWEEN -2 AND 3"], []),
+        ("ABS(t.px - q.bid) <= 5 AND t.px <= q.bid", ["t.px - q.bid BETWEEN -5 AND 0"], []),
+        ("t.px BETWEEN q.ask - 0.5 AND q.ask + 0.25", ["t.px - q.ask BETWEEN -0.5 AND 0.25"], []),
+        ("q.at BETWEEN t.ts AND t.ts + INTERVAL '2' SECOND",
+         ["t.ts - q.at BETWEEN INTERVAL '-2' SECOND AND INTERVAL '0' DAY"], []),
+        # No band says these exactly: a wider one finds the candidates.
+        ("t.px = q.bid + 2", ["t.px - q.bid BETWEEN 0 AND 2"], ["q.bid + 2 = t.px"]),
+        ("t.px - q.bid BETWEEN 1 AND 4", ["t.px - q.bid BETWEEN 0 AND 4"],
+         ["t.px - q.bid <= 4", "t.px - q.bid >= 1"]),
+        ("t.px - q.bid > -1 AND t.px - q.bid <= 4", ["t.px - q.bid BETWEEN -1 AND 4"],
+         ["t.px - q.bid <= 4", "t.px - q.bid > -1"]),
+        # No band at all.
+        ("t.px < q.bid", [], ["q.bid > t.px"]),
+        ("ABS(t.px - q.bid) <= -1", [], ["ABS(t.px - q.bid) <= -1"]),
+        ("ABS(t.px - q.bid) >= 5", [], ["ABS(t.px - q.bid) >= 5"]),
+        ("ABS(t.px - 2 * q.bid) <= 5", [], ["ABS(t.px - q.bid * 2) <= 5"]),
+        ("t.px + t.qty = q.bid", [], ["q.bid = t.px + t.qty"]),
+        ("t.sym = q.sym OR t.px = q.bid", [], ["q.bid = t.px OR q.sym = t.sym"]),
+    ],
+)  # fmt: skip
+def test_terms(on: str, terms: list[str], others: list[str]) -> None:
+    found = shown(joined(on))
+    assert (found["terms"], found["others"]) == (terms, others)
+
+
+def test_conditions_on_one_stream_are_selections_wherever_they_stand() -> None:
+    found = shown(joined("t.sym = q.sym AND t.px > 1", "WHERE q.bid > 2 AND TRUE AND 1 + 1 > q.bid AND NULL"))
+    assert found["selections"] == ["NULL", "row.px > 1", "row.bid < 2", "row.bid > 2"]
+    for text in found["selections"]:
+        assert str(parse_condition(text, ("row",))) == text
+
+
+REFUSED = [
+    ("", "the query is empty; write SELECT", ""),
+    ("UPDATE x", "a query starts with SELECT", "UPDATE"),
+    ("WITH x AS (SELECT 1) SELECT * FROM x", "WITH is not allowed here", "WITH"),
+    ("SELECT", "something is missing after SELECT", "SELECT"),
+    ("SELECT t.px", "FROM is missing", ""),
+    ("SELECT t.px, FROM trades", "something is missing after ,", ","),
+    ("SELECT t.px AS FROM trades", "a name is missing after AS", "AS"),
+    ("SELECT * FROM", "the name of a stream is missing", ""),
+    ("SELECT * FROM trades", "a query joins 2 to 5 streams", "trades"),
+    ("SELECT DISTINCT px FROM trades", "DISTINCT is not allowed here", "DISTINCT"),
+    ("SELECT * FROM trades, quotes", "a comma between streams is not allowed", ","),
+    ("SELECT * FROM db.trades t", "plain name", "."),
+    ("SELECT * FROM generate(5) t", "table function", "generate"),
+    ("SELECT * FROM (SELECT 1) t", "a subquery is not allowed here: name a stream", "("),
+    ("SELECT * FROM trades t LEFT JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym", "outer joins are not", "LEFT"),
+    ("SELECT * FROM trades t FULL OUTER JOIN quotes q", "outer joins are not allowed here", "FULL"),
+    ("SELECT * FROM trades t CROSS JOIN quotes q", "a cross join is not allowed here", "CROSS"),
+    ("SELECT * FROM trades t NATURAL JOIN quotes q", "NATURAL is not allowed here", "NATURAL"),
+    ("SELECT * FROM trades t JOIN quotes q ON t.sym = q.sym", "WITHIN is missing: say how far apart", "quotes q"),
+    ("SELECT * FROM trades t JOIN quotes q x WITHIN 3 SECONDS ON t.sym = q.sym", "after the stream and its alias", "x"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 SECONDS", "ON is missing.*cross joins are not allowed", ""),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 SECONDS WHERE 1 = 1", "ON is missing", "WHERE"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 SECONDS USING (sym)", "USING is not allowed", "USING"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 SECONDS ON", "something is missing after ON", "ON"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 0 SECONDS ON t.sym = q.sym", "window of zero", "WITHIN 0 SECONDS"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 0 ROWS ON t.sym = q.sym", "window of zero", "WITHIN 0 ROWS"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 1.5 ROWS ON t.sym = q.sym", "whole numbers", "WITHIN 1.5 ROWS"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 9999 DAYS ON t.sym = q.sym", "too long.*366", "WITHIN 9999 DAYS"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 2e12 ROWS ON t.sym = q.sym", "at most .* rows", "WITHIN 2e12 ROWS"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 YEARS ON t.sym = q.sym", "'YEARS' is no unit", "WITHIN 3 YEARS"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 ON t.sym = q.sym", "a unit is missing", "WITHIN 3"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN ON t.sym = q.sym", "WITHIN needs a number", "WITHIN"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN", "WITHIN needs a number", "WITHIN"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN '3 s' ON t.sym = q.sym", "WITHIN needs a number", "WITHIN '3 s'"),
+    ("SELECT * FROM trades t JOIN quotes q WITHIN 3 UNITS ON t.sym = q.sym", "is timestamp.us.: write the window in",
+     "WITHIN 3 UNITS"),
+    ("SELECT * FROM ticks a JOIN ticks b WITHIN 3 SECONDS ON a.k = b.k", "WITHIN n UNITS", "WITHIN 3 SECONDS"),
+    ("SELECT * FROM trades t JOIN ticks k WITHIN 3 ROWS ON t.px = k.k", "don't compare", "ticks k"),
+    ("SELECT * FROM trades t JOIN zoned z WITHIN 3 ROWS ON t.sym = z.sym", "time zone, or neither", "zoned z"),
+    ("SELECT * FROM trades t JOIN trades WITHIN 3 ROWS ON t.sym = t.sym", "which makes a cross join", "t.sym = t.sym"),
+    ("SELECT * FROM trades JOIN trades WITHIN 3 ROWS ON 1 = 1", "a self-join needs an alias for each", "trades"),
+    ("SELECT * FROM trads t JOIN quotes q WITHIN 3 ROWS ON t.sym = q.sym", "did you mean trades.*there are", "trads t"),
+    (f"{FRAME} AND t.px = q.bidd", "q has no column 'bidd'; did you mean q.bid", "q.bidd"),
+    (f"{FRAME} WHERE sym = 'x'", "'sym' is ambiguous: write t.sym or q.sym", "sym"),
+    (f"{FRAME} WHERE pxx = 5", "no stream of this query has a column 'pxx'; did you mean px", "pxx"),
+    (f'{FRAME} WHERE t.sym = "AAPL"', "if it is a string, write 'AAPL'", '"AAPL"'),
+    (f"{FRAME} WHERE trades.px = 5", "trades is called t here", "trades.px"),
+    (f"{FRAME} WHERE n.px = 5", "unknown stream or alias 'n'.*here are: t, q", "n.px"),
+    (f"{FRAME} AND t.px > n.score JOIN news n WITHIN 3 ROWS ON n.sym = t.sym", "n is joined later", "n.score"),
+    (f"{FRAME} JOIN news n WITHIN 3 ROWS ON t.px = q.bid", "relates n to no stream before it .t, q.", "t.px = q.bid"),
+    (f"{FRAME} AND t.px = q.sym", "can't compare t.px .int64. with q.sym .string.", "t.px = q.sym"),
+    (f"{FRAME} AND (t.px > 1 OR t.sym + 1 > 2)", "can't take t.sym", "t.sym + 1"),
+    (f"{FRAME} WHERE t.px", "must be a boolean", "t.px"),
+    (f"{FRAME} WHERE t.px > (SELECT 1)", "a subquery is not allowed in an ad-hoc", "SELECT"),
+    (f"{FRAME} WHERE SUM(t.px) > 1", "the aggregate SUM is not allowed in an ad-hoc", "SUM(t.px"),
+    (f"{FRAME} WHERE t.px > 1 > 2", "follows a comparison", ">"),
+    (f"{FRAME} WHERE", "something is missing after WHERE", "WHERE"),
+    (f"{FRAME} WHERE t.px =", "something is missing after '='", "="),
+    (f"{FRAME} WHERE (t.px = 1", "expected '\\)'", "1"),
+    (f"{FRAME} WHERE t.px = 1 GROUP BY t.px", "GROUP BY is not allowed here: an ad-hoc query joins", "GROUP BY"),
+    (f"{FRAME} ORDER BY 1", "ORDER BY is not allowed here", "ORDER BY"),
+    (f"{FRAME} LIMIT 5", "LIMIT is not allowed here", "LIMIT"),
+    (f"{FRAME} UNION {FRAME}", "UNION is not allowed here", "UNION"),
+    (f"{FRAME}; {FRAME}", "one query at a time", ";"),
+    (f"{FRAME} WHERE t.sym = 'x", "never closed", "'"),
+    (f"{FRAME} WHERE t.px = 1 WHERE t.px = 2", "unexpected 'WHERE'", "WHERE"),
+    (FRAME.replace("t.px", "t.px, q.bid AS px"), "two outputs are called 'px'", "q.bid AS px"),
+    (FRAME.replace("t.px", "t.px + 1"), "needs a name: add AS", "t.px + 1"),
+    (FRAME.replace("t.px", "NULL AS n"), "NULL in every row", "NULL AS n"),
+    (FRAME.replace("t.px", "* AS n"), "takes no name", "* AS n"),
+    (FRAME.replace("t.px", "tt.*"), "unknown stream or alias 'tt'; did you mean t", "tt.*"),
+    (FRAME.replace("t.px", "COUNT(*) AS n"), "the aggregate COUNT is not allowed", "COUNT(*"),
+    (FRAME.replace("t.px", "UPPER(t.px) AS n"), "UPPER can't take t.px", "UPPER(t.px"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message", "marked"), REFUSED)
+def test_refuses_at_the_place(text: str, message: str, marked: str) -> None:
+    with pytest.raises(sj.QueryError, match=message) as caught:
+        parse(text, STREAMS)
+    error = caught.value
+    start = sum(len(line) + 1 for line in text.split("\n")[: error.line - 1]) + error.column - 1
+    assert text[start : start + error.length] == marked
+    *_, shown_line, carets = str(error).split("\n")
+    assert len(carets) <= len(shown_line) + 1
+    assert error.message == str(error).split("\n  line ")[0]
+
+
+def test_the_place_counts_lines() -> None:
+    with pytest.raises(sj.QueryError) as caught:
+        parse(FRAME + "\nWHERE t.px > 5\n  AND t.pz = 1", STREAMS)
+    assert (caught.value.line, caught.value.column, caught.value.length) == (3, 7, 4)
+    assert str(caught.value).endswith("      AND t.pz = 1\n          ^^^^")
+
+
+def test_six_streams_are_too_many() -> None:
+    joins = " ".join(f"JOIN trades x{n} WITHIN 3 ROWS ON x{n}.sym = x0.sym" for n in range(1, 6))
+    with pytest.raises(sj.QueryError, match="at most 5 streams; this is number 6") as caught:
+        plan(f"SELECT x0.px FROM trades x0 {joins}")
+    assert caught.value.length == len("trades")
+    assert len(plan(f"SELECT x0.px FROM trades x0 {joins[: joins.rindex('JOIN')]}").sources) == 5
+
+
+def test_keywords_as_names() -> None:
+    schema = pa.schema({"left": pa.int64(), "from": pa.int64(), "limit": pa.int64(), "ts": pa.int64()})
+    stream = sj.adhoc.Stream("window", schema, "ts")
+    query = parse(
+        'SELECT a.left AS x, "b"."from" AS y, a.limit AS "z w" FROM "window" a JOIN "window" AS "b" WITHIN 3 UNITS '
+        'ON a.left = "b".left AND a.limit IS NOT DISTINCT FROM "b".limit',
+        [stream],
+    )
+    assert query.schema.names == ["x", "y", "z w"]
+    assert [str(term) for term in query.steps[0].terms] == ["a.left = b.left"]
