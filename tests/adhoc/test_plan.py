@@ -20,7 +20,7 @@ def key(text: str, *aliases: str, others: bool = True) -> str:
 SAME = [
     (
         "trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND ABS(t.px - q.bid) <= 5",
-        "quotes a JOIN trades b WITHIN 9 ROWS ON b.px BETWEEN a.bid - 5 AND a.bid + 5 AND a.sym = b.sym WHERE b.px < a.bid",
+        "quotes a JOIN trades b WITHIN 9 ROWS ON b.px BETWEEN a.bid - 5 AND a.bid + 5 AND a.sym = b.sym WHERE b.px < 9",
     ),
     (
         "trades x JOIN trades y WITHIN 3 SECONDS ON x.sym = y.sym AND x.px < y.px",
