@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from streamjoin.indexes.registry import INDEXES
 from streamjoin.joins.base import Algorithm
+from streamjoin.joins.handshake import Handshake
 from streamjoin.joins.indexed import Indexed
+from streamjoin.joins.low_latency_handshake import LowLatencyHandshake
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.sweep import Sweep
 from streamjoin.model.binding import BoundSpec
@@ -47,7 +49,17 @@ def _indexed(bound: BoundSpec, choice: Choice, workers: Workers) -> Algorithm:  
 
 
 KINDS: Mapping[str, Kind] = {
+    Handshake.name: Kind(
+        lambda bound, choice, workers: Handshake(bound, workers.n, dict(choice.options)),
+        scans=True,
+        options=frozenset({"batch"}),
+    ),
     Indexed.name: Kind(_indexed, indexes=INCREMENTAL, needs_word=True),
+    LowLatencyHandshake.name: Kind(
+        lambda bound, choice, workers: LowLatencyHandshake(bound, workers.n, dict(choice.options)),
+        scans=True,
+        options=frozenset({"batch"}),
+    ),
     NestedLoop.name: Kind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
     Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
 }
