@@ -1,11 +1,12 @@
 """`handshake`: the original handshake join. Windows lie along a chain of nodes and flow past each other.
 
-One thread a node, and a driver that feeds both ends. A tuple meets the other side's as they pass, which takes up to half
-a window; a call can't wait that long, so at its end the tuples it brought visit the rest of the chain.
+One thread a node, and a driver that feeds both ends. A tuple meets the other side's as they pass, which takes up to
+half a window; a call can't wait that long, so at its end the tuples it brought visit the rest of the chain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from streamjoin.joins.handshake_base import ChainJoin, batch_of
@@ -19,7 +20,7 @@ class Handshake(ChainJoin):
 
     name: ClassVar[str] = "handshake"
 
-    def __init__(self, bound: BoundSpec, nodes: int, options: dict[str, object]) -> None:
+    def __init__(self, bound: BoundSpec, nodes: int, options: Mapping[str, object]) -> None:
         super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=True)
 
     def run_node(self, k: int) -> int:

@@ -7,14 +7,16 @@ all that it completes is out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.handshake_chain import Chain, facts_of
-from streamjoin.kernels.handshake_links import COMPARED, DONE, FULL, PLACES, STOPPED, drive
+from streamjoin.kernels.handshake_links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
+from streamjoin.kernels.handshake_meet import WORD_ROWS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.crew import Crew
@@ -28,7 +30,7 @@ _MOST_BATCH = 4096
 _INT32 = (-(2**31), 2**31 - 1)
 
 
-def batch_of(name: str, options: dict[str, object]) -> int:
+def batch_of(name: str, options: Mapping[str, object]) -> int:
     """The driver's batch from `options=`."""
     batch = options.get("batch", BATCH)
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= _MOST_BATCH:
@@ -49,7 +51,7 @@ def unsigned(term: TermWords, narrow: bool) -> tuple[Array, Array, Array]:
 class ChainJoin(ABC):
     """A join over a chain of nodes."""
 
-    name: str
+    name: ClassVar[str]
 
     def __init__(self, bound: BoundSpec, nodes: int, batch: int, *, indexed: bool, drains: bool) -> None:
         self.decides = bound.settled if indexed else frozenset(range(min(2, len(bound.terms))))
@@ -68,10 +70,10 @@ class ChainJoin(ABC):
     def run_node(self, k: int) -> int:
         """Run node k's kernel until it is done or its results must be taken."""
 
-    def begun(self) -> None:
+    def begun(self) -> None:  # noqa: B027 - most need none
         """The logs hold the chunk: make room for it elsewhere."""
 
-    def ended(self) -> None:
+    def ended(self) -> None:  # noqa: B027 - likewise
         """The chunk's flow has ended."""
 
     # -- the contract of an algorithm ------------------------------------------------------------------
@@ -112,12 +114,12 @@ class ChainJoin(ABC):
             words, able = self._words(part)
             at = part.at[able]
             places.append(at)
-            facts = facts_of(able + part.first_seq, chunk.min_seq[at], chunk.upto[at], at, np.zeros(at.size, np.int64))
+            facts = facts_of(able + part.first_seq, chunk.min_seq[at], chunk.upto[at], at)
             logs[side].append(words, facts)
         for side, at in enumerate(places):
             other = logs[1 - side]
             rows = logs[side].facts[logs[side].count - at.size - logs[side].base : logs[side].count - logs[side].base]
-            rows[:, 4] = other.place_of(rows[:, 1]) if self._grows[1 - side] else other.base
+            rows[:, EXPIRES] = other.place_of(rows[:, MIN_SEQ]) if self._grows[1 - side] else other.base
         order = np.argsort(np.concatenate(places), kind="stable")
         return order >= places[0].size, begins
 
@@ -132,7 +134,7 @@ class ChainJoin(ABC):
         for term in terms:
             able &= term.lo <= term.hi
         places = np.flatnonzero(able)
-        words = np.zeros((6, places.size), np.uint32 if self._narrow else np.uint64)
+        words = np.zeros((WORD_ROWS, places.size), np.uint32 if self._narrow else np.uint64)
         for t, term in enumerate(terms):
             words[t::2] = unsigned(term.take(places), self._narrow)
         return words, places

@@ -130,7 +130,7 @@ class Chain:
         at = int(node_at(k))
         head, tail = int(self.mem[at + RESULTS_HEAD]), int(self.mem[at + RESULTS_TAIL])
         ring = self.results[k]
-        rows = ring[np.arange(head, tail) & (ring.shape[0] - 1)]
+        rows: I64 = ring[np.arange(head, tail) & (ring.shape[0] - 1)]
         self.mem[at + RESULTS_HEAD] = tail
         return rows
 
@@ -147,7 +147,8 @@ class Chain:
         """One word of every node, as a view."""
         at = int(node_at(0)) + word
         step = int(node_at(1)) - int(node_at(0))
-        return self.mem[at : at + step * self.nodes : step]
+        words: I64 = self.mem[at : at + step * self.nodes : step]
+        return words
 
     def forget(self, side: int, place: int) -> None:
         """Between flows: tuples before a place are out of every window, so no node holds them any more."""
@@ -161,9 +162,8 @@ class Chain:
         return self.mem.nbytes + sum(log.nbytes for log in self.logs) + sum(ring.nbytes for ring in self.results)
 
 
-def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64, expires: I64) -> I64:
-    """Rows of a log's facts."""
+def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:
+    """Rows of a log's facts, without expiries yet."""
     facts = np.zeros((seq.size, FACTS), np.int64)
     facts[:, SEQ], facts[:, MIN_SEQ], facts[:, UPTO], facts[:, GATE] = seq, min_seq, upto, gate
-    facts[:, 4] = expires
     return facts

@@ -9,7 +9,9 @@ from streamjoin.indexes.registry import INDEXES
 from streamjoin.joins.base import Algorithm
 from streamjoin.joins.handshake import Handshake
 from streamjoin.joins.indexed import Indexed
-from streamjoin.joins.low_latency_handshake import LowLatencyHandshake
+from streamjoin.joins.low_latency_handshake import INDEXES as NODE_INDEXES
+from streamjoin.joins.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
+from streamjoin.joins.low_latency_handshake import low_latency_handshake
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.sweep import Sweep
 from streamjoin.model.binding import BoundSpec
@@ -50,13 +52,16 @@ def _indexed(bound: BoundSpec, choice: Choice, workers: Workers) -> Algorithm:  
 
 KINDS: Mapping[str, Kind] = {
     Handshake.name: Kind(
-        lambda bound, choice, workers: Handshake(bound, workers.n, dict(choice.options)),
+        lambda bound, choice, workers: Handshake(bound, workers.n, choice.options),
         scans=True,
         options=frozenset({"batch"}),
     ),
     Indexed.name: Kind(_indexed, indexes=INCREMENTAL, needs_word=True),
-    LowLatencyHandshake.name: Kind(
-        lambda bound, choice, workers: LowLatencyHandshake(bound, workers.n, dict(choice.options)),
+    LOW_LATENCY_HANDSHAKE: Kind(
+        lambda bound, choice, workers: low_latency_handshake(
+            bound, workers.n, choice.options, choice.index, choice.index_options
+        ),
+        indexes=NODE_INDEXES,
         scans=True,
         options=frozenset({"batch"}),
     ),

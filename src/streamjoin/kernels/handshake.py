@@ -1,4 +1,4 @@
-"""Handshake join: two windows flow past each other along a chain of nodes (Teubner and Mueller; LLHJ paper, section 2.3).
+"""Handshake join: two windows flow past each other along a chain of nodes (LLHJ paper, section 2.3).
 
 A node holds a contiguous part of each side's window, from OUT to IN. It moves its oldest tuples on when it holds
 more than the next node, so a window spreads evenly and a tuple's node tells its age; the driver's expiries come
@@ -160,9 +160,7 @@ def _receive(
         # What a visitor should see is not all here yet.
         return _NOTHING
     else:
-        if kind == VISIT and not _visit(
-            mem, at, side, begin, end, words, facts, other_words, other_facts, out
-        ):
+        if kind == VISIT and not _visit(mem, at, side, begin, end, words, facts, other_words, other_facts, out):
             mem[at + AT_HAND] = 1 + side
             return _NO_ROOM
         if onward >= 0:

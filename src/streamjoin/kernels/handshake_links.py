@@ -52,6 +52,7 @@ PENDING = 45  # matches that an index gave and that are not written yet
 WRITTEN = 46
 AT_HAND = 47  # 1 + the side whose message is at hand, 0 between messages
 COMPARED = 48
+LOOKED_UP = 49  # tuples of the message at hand that an index has answered
 NODE_WORDS = 64
 
 # A message.
@@ -197,7 +198,15 @@ def _await_due(crew: I64, me: int, due: int) -> bool:
 
 @kernel
 def drive(
-    crew: I64, me: int, mem: I64, is_right: Array, facts_r: Array, facts_s: Array, begin_r: int, begin_s: int, paced: bool
+    crew: I64,
+    me: int,
+    mem: I64,
+    is_right: Array,
+    facts_r: Array,
+    facts_s: Array,
+    begin_r: int,
+    begin_s: int,
+    paced: bool,
 ) -> int:
     """The driver: tuples in gate order to both ends, in batches, with what has expired; then the end of the flow.
 

@@ -1,4 +1,4 @@
-"""Low-latency handshake join: tuples rush through the chain and leave one copy, at their home node (LLHJ paper, section 4).
+"""Low-latency handshake join: tuples rush through the chain and leave a copy at home (LLHJ paper, section 4).
 
 A tuple's home is its place modulo the number of nodes. At every node it is sent on first and compared then: with the
 stored copies of the other side there, and, on side 0, with the tuples of side 1 that were sent on but had not
