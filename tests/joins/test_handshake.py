@@ -29,7 +29,7 @@ def numbers(n: int, seed: int) -> pa.Table:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_runs_give_the_oracles_rows(seed: int) -> None:
-    with no_deadlock():
+    with no_deadlock(500):
         check(40, seed)
 
 
@@ -60,7 +60,7 @@ def test_the_rows_do_not_depend_on_nodes_batch_or_repeat(algorithm: str, index: 
     left, right = numbers(3000, 1), numbers(3000, 2)
     spec = sj.JoinSpec(on=sj.Equi("x"), window=sj.CountWindow(500))
     outcomes = set()
-    with no_deadlock():
+    with no_deadlock(500):
         for nodes, batch in ((1, 64), (2, 1), (3, 4), (8, 64), (8, 64)):
             with sj.open(spec, algorithm, nodes, index=index, options={"batch": batch}) as join:
                 parts = [join.push(left.slice(at, 1000), right.slice(at, 1000)) for at in (0, 1000, 2000)]
@@ -88,7 +88,7 @@ def test_a_chunk_with_more_results_than_a_ring_holds(algorithm: str, index: str 
 def test_long_streams_do_not_grow_the_chain(algorithm: str, index: str | None) -> None:
     spec = sj.JoinSpec(on=sj.Equi("x"), window=sj.CountWindow(64))
     sizes = []
-    with no_deadlock(), sj.open(spec, algorithm, 3, index=index) as join:
+    with no_deadlock(500), sj.open(spec, algorithm, 3, index=index) as join:
         for at in range(30):
             join.push(numbers(1024, at), numbers(1024, at))
             sizes.append(join.metrics()["bytes"])
@@ -99,7 +99,7 @@ def test_long_streams_do_not_grow_the_chain(algorithm: str, index: str | None) -
 def test_closing_ends_the_threads(algorithm: str, index: str | None) -> None:
     before = set(live())
     join = sj.open(sj.JoinSpec(on=sj.Equi("x"), window=sj.CountWindow(8)), algorithm, 4, index=index)
-    with no_deadlock():
+    with no_deadlock(500):
         join.push(numbers(10, 1), numbers(10, 2))
         assert set(live()) - before
         join.close()
@@ -118,7 +118,7 @@ def test_a_batch_that_is_none_is_refused(batch: object) -> None:
 
 def test_an_error_in_a_node_reaches_the_caller() -> None:
     spec = sj.JoinSpec(on=sj.Theta("l.x / r.x > 0"), window=sj.CountWindow(8))
-    with no_deadlock(), sj.open(spec, "handshake", 3) as join:
+    with no_deadlock(500), sj.open(spec, "handshake", 3) as join:
         join.push(numbers(20, 1), numbers(20, 2))
 
         def fails(probes: object, seqs: object) -> None:
