@@ -2,36 +2,30 @@
 
 A tuple is ready when no source can still send one that sorts before it (ScaleJoin, definition 2); the order is
 (time, side with left first, source name, position in the source), so what comes out does not depend on how the
-sources were interleaved. A tuple behind its own source's clock by more than the lateness, or behind what the
-gate has already let out, is late and is handed back.
+sources were interleaved. A ScaleGate decides that and merges; here stand the rows, the lateness and the names. A tuple
+behind its own source's clock by more than the lateness, or behind what the gate has already let out, is late and is
+handed back. Invariant: a source's settled tuples lie in order, and those in the ScaleGate are the first of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.gate.scalegate import ScaleGate
+from streamjoin.gate.source import Source
 from streamjoin.model.errors import InputError
 from streamjoin.windows.clock import NEVER, minus
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LEFT, RIGHT = 0, 1
-# After everything any source can send.
-_END = ((1 << 63) - 1, RIGHT, chr(0x10FFFF))
-
-
-@dataclass
-class _Source:
-    """One physical source: its newest time, and what it sent that is not ready."""
-
-    clock: int = NEVER
-    finished: bool = False
-    tables: list[pa.Table] = field(default_factory=list)
-    ticks: list[Array] = field(default_factory=list)
+_FIRST_SLOTS = 4
+_RING = 1024
+_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -52,13 +46,18 @@ class EventTimeGate:
         self._schemas = schemas
         self._lateness = lateness
         self._sides = sides
-        self._sources: dict[tuple[int, str], _Source] = {}
-        # Everything up to here has been let out.
-        self._bound: tuple[int, int, str] = (NEVER, LEFT, "")
+        self._sources: dict[tuple[int, str], Source] = {}
+        self._gate = ScaleGate(_FIRST_SLOTS, ring=_RING)
 
     def add(self, side: int, name: str) -> None:
         """Make a source known before it sends: the gate waits for it from now on."""
-        self._sources.setdefault((side, name), _Source())
+        if (side, name) in self._sources:
+            return
+        if len(self._sources) == self._gate.sources:
+            self._widen()
+        ranks = {key: rank for rank, key in enumerate(sorted([*self._sources, (side, name)]))}
+        self._gate.rerank({source.slot: ranks[key] for key, source in self._sources.items()})
+        self._sources[side, name] = Source(self._schemas[side], self._gate.add_source(ranks[side, name]))
 
     def check(self, sources: list[tuple[int, str]]) -> None:
         """Refuse sources that said they had finished, before anything is taken from the others."""
@@ -72,16 +71,14 @@ class EventTimeGate:
         source = self._sources[side, name]
         newest = np.maximum.accumulate(np.concatenate([[source.clock], ticks]))
         late = ticks < minus(newest[:-1], self._lateness)
-        bound_tick, *bound_rank = self._bound
-        late |= ticks < bound_tick
-        if [side, name] < bound_rank:
-            late |= ticks == bound_tick
+        let_out, rank = self._gate.let_out
+        late |= ticks < let_out
+        if self._gate.rank(source.slot) < rank:
+            late |= ticks == let_out
         kept = ~late
         if late.any():
             table, ticks = table.filter(pa.array(kept)), ticks[kept]
-        if len(ticks):
-            source.tables.append(table)
-            source.ticks.append(ticks)
+        source.take(table, ticks)
         source.clock = int(newest[-1])
         return late
 
@@ -99,58 +96,67 @@ class EventTimeGate:
     @property
     def waiting(self) -> int:
         """How many tuples are held back."""
-        return sum(len(ticks) for source in self._sources.values() for ticks in source.ticks)
+        return sum(source.waiting for source in self._sources.values())
 
     @property
     def nbytes(self) -> int:
         """The memory of what is held back."""
-        return sum(int(table.nbytes) for source in self._sources.values() for table in source.tables)
+        return sum(source.nbytes for source in self._sources.values())
 
     def release(self, everything: bool = False) -> Released:
         """What is ready now, in order; with `everything`, all that is held, as at the end of input."""
-        if everything:
-            bound = _END
-        elif not all(any(side == s for s, _ in self._sources) for side in self._sides):
-            bound = self._bound
-        else:
-            open_sources = [
-                (max(NEVER, source.clock - self._lateness), side, name)
-                for (side, name), source in self._sources.items()
-                if not source.finished
-            ]
-            bound = min(open_sources, default=_END)
-        self._bound = max(self._bound, bound)
-        taken = [(side, *self._take(side, name)) for side, name in sorted(self._sources)]
-        return self._merge(taken)
+        read: list[tuple[Array, Array, Array]] = []
+        complete = all(any(side == s for s, _ in self._sources) for side in self._sides)
+        while complete or everything:
+            entered = sum(self._enter(source, everything) for source in self._sources.values())
+            read.append(self._gate.read(0, _BLOCK))
+            if not entered and not read[-1][0].size:
+                break
+        empty = np.empty(0, np.int64)
+        slots, places, ticks = (np.concatenate([empty, *(part[k] for part in read)]) for k in range(3))
+        return self._gather(slots, places, ticks)
 
-    def _take(self, side: int, name: str) -> tuple[pa.Table, Array]:
-        """Remove the ready tuples of one source, in order."""
-        source = self._sources[side, name]
-        bound_tick, *bound_rank = self._bound
-        if not source.tables or min(int(ticks.min()) for ticks in source.ticks) > bound_tick:
-            return self._schemas[side].empty_table(), np.empty(0, np.int64)
-        ticks = np.concatenate(source.ticks)
-        table = pa.concat_tables(source.tables)
-        if self._lateness and not bool(np.all(ticks[1:] >= ticks[:-1])):
-            order = np.argsort(ticks, kind="stable")
-            ticks, table = ticks[order], table.take(pa.array(order))
-        n = int(np.searchsorted(ticks, bound_tick, side="right" if [side, name] <= bound_rank else "left"))
-        source.tables = [table.slice(n)] if n < len(ticks) else []
-        source.ticks = [ticks[n:]] if n < len(ticks) else []
-        return table.slice(0, n), ticks[:n]
+    def _enter(self, source: Source, everything: bool) -> int:
+        """Put into the ScaleGate what is settled and finds room; the clock follows once all of it is in."""
+        over = everything or source.finished
+        horizon = max(NEVER, source.clock - self._lateness)
+        source.settle(None if over else horizon)
+        entered = source.enter(self._gate.mem)
+        if not source.outside and over:
+            self._gate.finish(source.slot)
+        elif not source.outside:
+            self._gate.advance(source.slot, horizon)
+        return entered
 
-    def _merge(self, taken: list[tuple[int, pa.Table, Array]]) -> Released:
-        """Merge the sources, which come sorted by (side, name): a stable sort by time keeps that among equals."""
-        tables, ticks, sides = [], [], []
+    def _gather(self, slots: Array, places: Array, ticks: Array) -> Released:
+        """The rows of the tuples read, each side's in order; the sources let go of them."""
+        side_of = np.zeros(self._gate.sources, np.bool_)
+        for (side, _), source in self._sources.items():
+            side_of[source.slot] = side == RIGHT
+        is_right = side_of[slots]
+        tables = []
         for side in (LEFT, RIGHT):
-            parts = [(table, t) for s, table, t in taken if s == side]
-            side_ticks = np.concatenate([np.empty(0, np.int64), *(t for _, t in parts)])
-            table = pa.concat_tables([self._schemas[side].empty_table(), *(table for table, _ in parts)])
-            if sum(1 for _, t in parts if len(t)) > 1:
-                order = np.argsort(side_ticks, kind="stable")
-                side_ticks, table = side_ticks[order], table.take(pa.array(order))
-            tables.append(table)
-            ticks.append(side_ticks)
-            sides.append(np.full(side_ticks.size, side == RIGHT))
-        order = np.argsort(np.concatenate(ticks), kind="stable")
-        return Released((tables[0], tables[1]), (ticks[0], ticks[1]), np.concatenate(sides)[order])
+            own = np.flatnonzero(is_right == (side == RIGHT))
+            tables.append(self._rows(side, slots[own], places[own]))
+        return Released((tables[0], tables[1]), (ticks[~is_right], ticks[is_right]), is_right)
+
+    def _rows(self, side: int, slots: Array, places: Array) -> pa.Table:
+        counts = np.bincount(slots, minlength=self._gate.sources)
+        begins = np.zeros(self._gate.sources, np.int64)
+        parts, n = [], 0
+        for (its_side, _), source in self._sources.items():
+            if its_side == side and counts[source.slot]:
+                begins[source.slot] = n - source.first
+                parts.append(source.let_go(int(counts[source.slot])))
+                n += int(counts[source.slot])
+        if len(parts) < 2:
+            return parts[0] if parts else self._schemas[side].empty_table()
+        return pa.concat_tables(parts).take(pa.array(begins[slots] + places))
+
+    def _widen(self) -> None:
+        """Twice as many sources: a new ScaleGate, which gets anew what the old one had not let out."""
+        old, self._gate = self._gate, ScaleGate(2 * self._gate.sources, ring=_RING)
+        for source in self._sources.values():
+            source.slot = self._gate.add_source(old.rank(source.slot))
+            source.inside = 0
+        self._gate.start_at(*old.let_out)

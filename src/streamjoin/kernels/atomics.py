@@ -164,6 +164,6 @@ add: Callable[[I64, int, int], int] = choose(_change("add"), _plain_change(int._
 """Fetch and add: the word before."""
 exchange: Callable[[I64, int, int], int] = choose(_change("xchg"), _plain_change(lambda _, value: value))
 """Write the word; returns what it was."""
-fence = choose(_fence, lambda: None)
+fence: Callable[[], None] = choose(_fence, lambda: None)
 give_way = choose(_give_way, _plain_give_way)
 pause = choose(_pause, _plain_pause)

@@ -1,0 +1,133 @@
+"""A ScaleGate as an object: the arena, and its kernels with their arguments checked.
+
+Any number of threads may use it at the same time: each source and each reader is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels import scalegate as kernels
+from streamjoin.kernels import scalegate_members as members
+from streamjoin.kernels.machine import I64
+from streamjoin.kernels.scalegate_nodes import (
+    BOUND_RANK,
+    BOUND_TIME,
+    CLOCK,
+    LEFT_RANK,
+    MASK,
+    MOST_SOURCES,
+    N_READERS,
+    NIL,
+    RANK,
+    arena_words,
+    lay_out,
+    reader_at,
+    source_at,
+)
+from streamjoin.model.errors import InputError, StateError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LINE = 8
+
+
+def gate_arena(sources: int, readers: int, ring: int) -> I64:
+    """The arena of an empty gate, its lines those of the cache."""
+    words = arena_words(sources, readers, ring)
+    raw = np.zeros(words + _LINE, np.int64)
+    skip = (-raw.ctypes.data // raw.itemsize) % _LINE
+    mem = raw[skip : skip + words]
+    lay_out(mem, sources, readers, ring)
+    return mem
+
+
+class ScaleGate:
+    """Ordered sources in, one ready ordered stream out to every reader."""
+
+    def __init__(self, sources: int, readers: int = 1, ring: int = 1024) -> None:
+        self.mem = gate_arena(sources, readers, ring)
+        for _ in range(readers):
+            members.add_reader(self.mem)
+
+    def add_source(self, rank: int) -> int:
+        """A new source: its number. Among equal times the lower rank comes first."""
+        slot = members.add_source(self.mem, rank)
+        if slot == NIL:
+            raise StateError("all sources of this gate are in use; make it with more")
+        return slot
+
+    def add(self, slot: int, times: Array, payload: Array, begin: int = 0) -> int:
+        """Add a source's next tuples from `begin` on; returns the first for which there was no room yet."""
+        if times.size > begin and (
+            times[begin] < self.clock(slot) or bool(np.any(times[begin + 1 :] < times[begin:-1]))
+        ):
+            raise InputError("a source's times do not fall, nor behind its clock")
+        return kernels.add(self.mem, slot, times, payload, begin, times.size)
+
+    def rerank(self, ranks: Mapping[int, int]) -> None:
+        """Give sources new ranks of the same order, while nobody uses the gate; bounds follow."""
+        new = {self.rank(slot): rank for slot, rank in ranks.items()}
+        for slot, rank in ranks.items():
+            self.mem[source_at(self.mem, slot) + RANK] = rank
+        bounds = [reader_at(self.mem, reader) + BOUND_RANK for reader in range(int(self.mem[N_READERS]))]
+        for at in (LEFT_RANK, *bounds):
+            self.mem[at] = new.get(int(self.mem[at]), int(self.mem[at]))
+
+    def rank(self, slot: int) -> int:
+        """A source's rank."""
+        return int(self.mem[source_at(self.mem, slot) + RANK])
+
+    def start_at(self, time: int, rank: int) -> None:
+        """Set the bound of a gate that nobody has used yet: up to (time, rank) everything was let out elsewhere."""
+        for reader in range(int(self.mem[N_READERS])):
+            at = reader_at(self.mem, reader)
+            self.mem[at + BOUND_TIME], self.mem[at + BOUND_RANK] = time, rank
+
+    def clock(self, slot: int) -> int:
+        """The time before which a source sends nothing."""
+        return int(self.mem[source_at(self.mem, slot) + CLOCK])
+
+    def advance(self, slot: int, time: int) -> None:
+        """Say that a source has nothing before `time`."""
+        kernels.advance(self.mem, slot, time)
+
+    def finish(self, slot: int) -> None:
+        """Say that a source sends no more."""
+        members.finish(self.mem, slot)
+
+    def add_reader(self) -> int:
+        """A reader more, who goes on where the first of the others stands."""
+        reader = members.add_reader(self.mem)
+        if reader == NIL:
+            raise StateError("all readers of this gate are in use; make it with more")
+        return reader
+
+    def remove_reader(self, reader: int) -> None:
+        """Let a reader go."""
+        if not members.remove_reader(self.mem, reader):
+            raise StateError("the last reader of a gate has to stay")
+
+    def read(self, reader: int, most: int) -> tuple[Array, Array, Array]:
+        """The next ready tuples, `most` at the most: source, payload, time."""
+        slots, payload, times = (np.empty(most, np.int64) for _ in range(3))
+        n = kernels.read(self.mem, reader, slots, payload, times)
+        return slots[:n], payload[:n], times[:n]
+
+    @property
+    def let_out(self) -> tuple[int, int]:
+        """The (time, rank) up to which some reader may have been given everything."""
+        return members.floor_of(self.mem)
+
+    @property
+    def sources(self) -> int:
+        """How many sources it can have at a time."""
+        return int(self.mem[MOST_SOURCES])
+
+    @property
+    def ring(self) -> int:
+        """How many of a source's tuples fit at once."""
+        return int(self.mem[MASK]) + 1
