@@ -7,7 +7,6 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.adhoc import JoinStep, Predicate, Source, Stream
-from streamjoin.adhoc.canonical import canonical
 from streamjoin.adhoc.plan import window_ticks
 from streamjoin.model.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, TRADES, joined, plan
@@ -106,28 +105,6 @@ def test_equal_selections_are_one_predicate() -> None:
     assert set(one.selection("t")) == set(other.selection("a"))
     assert str(one.condition_of("t")) == "row.px <= 5 AND row.px >= 1 AND row.qty = 7"
     assert str(one.condition_of("q")) == "TRUE"
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("NOT (l.a AND NOT l.b)", "NOT l.a OR l.b"),
-        ("NOT NOT l.a", "l.a"),
-        ("5 >= l.a", "l.a <= 5"),
-        ("l.b = l.a", "l.a = l.b"),
-        ("l.a IN (3, 1, 3)", "l.a IN (1, 3)"),
-        ("2 + l.a > 3 * 4", "l.a + 2 > 12"),
-        ("l.a AND l.b AND l.a", "l.a AND l.b"),
-        ("NOT (l.a IS DISTINCT FROM 1)", "l.a IS NOT DISTINCT FROM 1"),
-        ("NOT TRUE OR NOT NULL", "FALSE OR NULL"),
-        ("l.a - 1 < 2", "l.a - 1 < 2"),
-        ("NOT CASE WHEN 1 > l.a THEN l.b END", "NOT CASE WHEN l.a < 1 THEN l.b END"),
-    ],
-)
-def test_canonical_forms(text: str, wanted: str) -> None:
-    found = canonical(parse_condition(text))
-    assert str(found) == wanted
-    assert canonical(found) == found
 
 
 def test_streams_refuse_what_has_no_time() -> None:

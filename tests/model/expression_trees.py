@@ -1,16 +1,9 @@
-"""Random conditions and rows, and a slow evaluator of one row in plain Python that shares no code with the engine.
-
-The slow evaluator tells kinds apart by the Python type of each value: bool, int, float, Fraction (decimal), Decimal
-(a number literal with a point), str, Moment and Span (exact seconds). None is NULL, and NaN never appears.
-"""
+"""Random conditions and rows, for comparison with the slow evaluator of `streamjoin.testing.row_evaluator`."""
 
 from __future__ import annotations
 
 import math
-import operator
-from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -19,16 +12,6 @@ from hypothesis import strategies as st
 from streamjoin.model import expression as x
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-
-
-@dataclass(frozen=True, order=True)
-class Moment:
-    seconds: Fraction
-
-
-@dataclass(frozen=True, order=True)
-class Span:
-    seconds: Fraction
 
 
 # Rows -----------------------------------------------------------------------------------------------------------
@@ -93,20 +76,6 @@ def tables(
             cells = [c if c is None else Decimal(c).scaleb(-type_.scale) for c in cells]
         arrays.append(pa.array(cells, type_))
     return pa.table(arrays, names)
-
-
-def cell(name: str, array: pa.Array, row: int) -> Any:
-    """One cell as the slow evaluator's value."""
-    scalar = array[row]
-    if not scalar.is_valid:
-        return None
-    if name in "tnv":
-        ticks = {"t": 10**6, "n": 10**9, "v": 10**3}[name]
-        return (Span if name == "v" else Moment)(Fraction(scalar.value, ticks))
-    value = scalar.as_py()
-    if isinstance(value, Decimal):
-        return Fraction(value)
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 # Trees ----------------------------------------------------------------------------------------------------------
@@ -252,171 +221,3 @@ _BUILDERS = {
     "moment": _moment,
     "span": _span,
 }
-
-
-# The slow evaluator ---------------------------------------------------------------------------------------------
-
-_COMPARE = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
-def slow(node: x.Expression, row: dict[x.Column, Any]) -> Any:
-    """The value of a condition for one row of slow values."""
-    match node:
-        case x.Column():
-            return row[node]
-        case x.Literal():
-            return node.value
-        case x.Date():
-            return Moment(Fraction(node.days * 86_400))
-        case x.Timestamp():
-            return Moment(Fraction(node.nanoseconds, 10**9))
-        case x.Interval():
-            return Span(Fraction(node.nanoseconds, 10**9))
-        case x.And() | x.Or():
-            return _slow_chain(isinstance(node, x.Or), [slow(term, row) for term in node.terms])
-        case x.Not():
-            value = slow(node.operand, row)
-            return None if value is None else not value
-        case x.IsNull():
-            return slow(node.operand, row) is None
-        case x.IsTruth():
-            return slow(node.operand, row) is node.value
-        case x.Compare():
-            return _slow_compare(node.operator, slow(node.left, row), slow(node.right, row))
-        case x.Between():
-            value = slow(node.operand, row)
-            low = _slow_compare(">=", value, slow(node.low, row))
-            return _slow_chain(False, [low, _slow_compare("<=", value, slow(node.high, row))])
-        case x.In():
-            value = slow(node.operand, row)
-            return _slow_chain(True, [_slow_compare("=", value, slow(choice, row)) for choice in node.choices])
-        case x.Like():
-            value = slow(node.operand, row)
-            return None if value is None else _slow_like(value, node)
-        case x.Negative():
-            value = slow(node.operand, row)
-            return None if value is None else Span(-value.seconds) if isinstance(value, Span) else -value
-        case x.Arithmetic():
-            return _slow_arithmetic(node.operator, slow(node.left, row), slow(node.right, row))
-        case x.Case():
-            for condition, value in node.branches:
-                if slow(condition, row) is True:
-                    return slow(value, row)
-            return slow(node.default, row)
-        case x.Function():
-            return _slow_function(node.name, [slow(argument, row) for argument in node.arguments])
-    raise AssertionError(node)
-
-
-def _slow_chain(decisive: bool, values: list[Any]) -> bool | None:
-    if any(value is decisive for value in values):
-        return decisive
-    return None if any(value is None for value in values) else not decisive
-
-
-def _to_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _pair(left: Any, right: Any) -> tuple[Any, Any]:
-    if isinstance(left, int | float | Fraction | Decimal) and not isinstance(left, bool):
-        kinds = {type(left), type(right)}
-        if float in kinds or (Decimal in kinds and Fraction not in kinds):
-            return _to_float(left), _to_float(right)
-        if Fraction in kinds:
-            return Fraction(left), Fraction(right)
-    return left, right
-
-
-def _slow_compare(symbol: str, left: Any, right: Any) -> bool | None:
-    if "DISTINCT" in symbol:
-        same = left is right if left is None or right is None else operator.eq(*_pair(left, right))
-        return same if "NOT" in symbol else not same
-    if left is None or right is None:
-        return None
-    return _COMPARE[symbol](*_pair(left, right))
-
-
-def _remainder(left: Any, right: Any) -> Any:
-    if isinstance(left, float):
-        return math.nan if math.isinf(left) else math.fmod(left, right)
-    rest = abs(left) % abs(right)
-    return -rest if left < 0 else rest
-
-
-def _slow_arithmetic(symbol: str, left: Any, right: Any) -> Any:
-    if left is None or right is None:
-        return None
-    if isinstance(left, Moment | Span) or isinstance(right, Moment | Span):
-        return _slow_times(symbol, left, right)
-    left, right = _pair(left, right)
-    if symbol == "/":
-        left, right = _to_float(left), _to_float(right)
-    if symbol in "/%" and right == 0:
-        return None
-    operations = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "%": _remainder}
-    value = operations[symbol](left, right)
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _slow_times(symbol: str, left: Any, right: Any) -> Any:
-    if symbol == "*":
-        number, span = (left, right) if isinstance(right, Span) else (right, left)
-        return Span(number * span.seconds)
-    seconds = left.seconds + right.seconds if symbol == "+" else left.seconds - right.seconds
-    return Moment(seconds) if isinstance(left, Moment) != isinstance(right, Moment) else Span(seconds)
-
-
-def _slow_like(text: str, node: x.Like) -> bool:
-    pattern, escape = node.pattern, node.escape
-    if node.ignore_case:
-        text, pattern = text.lower(), pattern.lower()
-    if not pattern:
-        return not text
-    head, rest = pattern[0], pattern[1:]
-    if head == escape:
-        return text[:1] == rest[0] and _slow_like(text[1:], x.Like(node.operand, rest[1:], escape))
-    shorter = x.Like(node.operand, rest, escape)
-    if head == "%":
-        return any(_slow_like(text[start:], shorter) for start in range(len(text) + 1))
-    return bool(text) and (head == "_" or text[0] == head) and _slow_like(text[1:], shorter)
-
-
-def _slow_function(name: str, values: list[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    if name in ("COALESCE", "LEAST", "GREATEST"):
-        if not known:
-            return None
-        return known[0] if name == "COALESCE" else min(known) if name == "LEAST" else max(known)
-    if len(known) < len(values):
-        return None
-    value = values[0]
-    if name == "ABS":
-        return Span(abs(value.seconds)) if isinstance(value, Span) else abs(value)
-    if name in ("LOWER", "UPPER"):
-        return value.lower() if name == "LOWER" else value.upper()
-    if name == "LENGTH":
-        return len(value)
-    if name == "SQRT":
-        number = _to_float(value)
-        return math.sqrt(number) if number >= 0 else None
-    if isinstance(value, float) and math.isinf(value):
-        return value
-    whole = {"FLOOR": math.floor, "CEIL": math.ceil, "ROUND": _half_away}[name](value)
-    return type(value)(whole)
-
-
-def _half_away(value: Any) -> int:
-    exact = Fraction(value)
-    whole = math.floor(abs(exact) + Fraction(1, 2))
-    return -whole if exact < 0 else whole

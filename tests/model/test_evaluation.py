@@ -22,7 +22,8 @@ from streamjoin.model.expression import NULL
 from streamjoin.model.parsing import parse_condition
 from streamjoin.model.typing_rules import check
 from streamjoin.model.value_kinds import Kind
-from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, Moment, Span, cell, slow, tables, trees
+from streamjoin.testing.row_evaluator import Moment, Span, evaluate_row, rows_of
+from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, tables, trees
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SLOW = settings(max_examples=350, deadline=None, suppress_health_check=list(HealthCheck))
@@ -49,7 +50,7 @@ def both_sides(left: pa.Table, right: pa.Table) -> dict[x.Column, Values]:
 
 def slow_rows(left: pa.Table, right: pa.Table) -> list[dict[x.Column, Any]]:
     sides = [
-        [{x.Column(q, n): cell(n, t[n], i) for n in t.column_names} for i in range(len(t))]
+        [{x.Column(q, n): value for n, value in row.items()} for row in rows_of(t)]
         for q, t in (("l", left), ("r", right))
     ]
     return [one | two for one in sides[0] for two in sides[1]]
@@ -71,7 +72,7 @@ def test_every_pair_is_what_the_slow_evaluator_says(case: tuple[x.Expression, pa
     check(tree, {"l": SCHEMA, "r": SCHEMA})
     shape = (len(left), len(right))
     found = decode(evaluate(tree, both_sides(left, right)), shape)
-    wanted = [slow(tree, row) for row in slow_rows(left, right)]
+    wanted = [evaluate_row(tree, row) for row in slow_rows(left, right)]
     assert found == wanted, str(tree)
     for one, two in zip(found, wanted, strict=True):
         assert type(one) is type(two) or {type(one), type(two)} == {Fraction, Decimal}, str(tree)
@@ -96,7 +97,7 @@ def two_columns(draw: st.DrawFn) -> tuple[x.Expression, pa.Table, pa.Table]:
 def test_operators_at_the_extremes(case: tuple[x.Expression, pa.Table, pa.Table]) -> None:
     tree, left, right = case
     found = decode(evaluate(tree, both_sides(left, right)), (4, 4))
-    assert found == [slow(tree, row) for row in slow_rows(left, right)], str(tree)
+    assert found == [evaluate_row(tree, row) for row in slow_rows(left, right)], str(tree)
 
 
 @settings(SLOW, max_examples=80)

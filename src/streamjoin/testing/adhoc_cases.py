@@ -1,0 +1,289 @@
+"""Hypothesis strategies for whole ad-hoc workloads: streams, batches with disorder, queries, creates and drops.
+
+Each query is there twice: as SQL text, and as the oracle's `Meaning` made of Python functions that know nothing of
+the text's parser. Templates are few and small domains make matches common, so that queries share joins and
+predicates; NULL, NaN and the ends of int64 are mixed in.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from streamjoin.testing.adhoc_oracle import Arrival, Condition, Life, Meaning, Row, Rows, Within, gate_order
+from streamjoin.testing.oracle import equal, within
+from streamjoin.testing.row_evaluator import plain
+
+TIME: Final = "t"
+_STREAMS: Final = ("a", "b", "c")
+_STEP_NS: Final = 250_000_000
+_EPOCH: Final = dt.datetime(2024, 1, 1)
+
+
+@dataclass(frozen=True)
+class AdhocQuery:
+    """A query's text and meaning, and the batches it is in force for."""
+
+    name: str
+    text: str
+    meaning: Meaning
+    life: Life
+
+
+@dataclass(frozen=True)
+class AdhocCase:
+    """A workload. No tuple is more than `disorder` steps (units, or 250 ms) behind its stream's newest."""
+
+    schemas: dict[str, pa.Schema]
+    batches: tuple[dict[str, list[dict[str, Any]]], ...]
+    queries: tuple[AdhocQuery, ...]
+    disorder: int
+    integer_times: bool
+
+    def tables(self, batch: int) -> dict[str, pa.Table]:
+        """What arrives in a batch, by stream."""
+        found = self.batches[batch]
+        return {name: pa.Table.from_pylist(found[name], schema) for name, schema in self.schemas.items()}
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """All tuples in gate order, as the oracle takes them."""
+        return gate_order(
+            [
+                Arrival(stream, {name: plain(value) for name, value in row.items()}, self._ts(row), batch)
+                for batch, streams in enumerate(self.batches)
+                for stream, rows in streams.items()
+                for row in rows
+            ]
+        )
+
+    def _ts(self, row: Row) -> int:
+        return int(row[TIME]) if self.integer_times else int((row[TIME] - _EPOCH) / dt.timedelta(microseconds=1)) * 1000
+
+
+# Conditions: a text with its aliases to fill in, and the function it stands for ------------------------------------
+
+
+def _less(a: Any, b: Any) -> bool:
+    return a is not None and b is not None and a < b
+
+
+def _sum(*values: Any) -> Any:
+    return None if None in values else sum(values)
+
+
+class _Given(NamedTuple):
+    """What a template's function gets: the rows, and the two numbers that stand in the text."""
+
+    one: Row
+    two: Row
+    d: int
+    e: int
+
+
+_Template = tuple[str, Callable[[_Given], bool]]
+_PAIRS: Final[tuple[_Template, ...]] = (
+    ("{l}.k = {r}.k", lambda v: equal(v.one["k"], v.two["k"])),
+    ("{r}.k = {l}.k", lambda v: equal(v.one["k"], v.two["k"])),
+    ("{l}.k = {r}.p", lambda v: equal(v.one["k"], v.two["p"])),
+    ("{l}.s = {r}.s", lambda v: equal(v.one["s"], v.two["s"])),
+    ("ABS({l}.p - {r}.p) <= {d}", lambda v: within(v.one["p"], v.two["p"], v.d, v.d)),
+    ("ABS({r}.p - {l}.p) < {d} + 1", lambda v: within(v.one["p"], v.two["p"], v.d + 1, v.d + 1, True)),
+    ("{l}.p BETWEEN {r}.p - {d} AND {r}.p + {e}", lambda v: within(v.one["p"], v.two["p"], v.e, v.d)),
+    ("{r}.p >= {l}.p - {d} AND {r}.p <= {l}.p + {e}", lambda v: within(v.one["p"], v.two["p"], v.d, v.e)),
+    ("{l}.p = {r}.p + {d}", lambda v: equal(v.one["p"], _sum(v.two["p"], v.d))),
+    ("ABS({l}.f - {r}.f) <= 0.5", lambda v: within(v.one["f"], v.two["f"], 0.5, 0.5)),
+    ("{l}.f - {r}.p BETWEEN -{d} AND {e}", lambda v: within(v.one["f"], v.two["p"], v.e, v.d)),
+)
+_OTHERS: Final[tuple[_Template, ...]] = (
+    ("{l}.p < {r}.p", lambda v: _less(v.one["p"], v.two["p"])),
+    ("NOT {l}.p >= {r}.p", lambda v: _less(v.one["p"], v.two["p"])),
+    ("({l}.k = {r}.k OR {l}.s = {r}.s)", lambda v: equal(v.one["k"], v.two["k"]) or equal(v.one["s"], v.two["s"])),
+    ("({l}.k + {r}.k) % 2 = 0", lambda v: None not in (v.one["k"], v.two["k"]) and (v.one["k"] + v.two["k"]) % 2 == 0),
+    ("{l}.k IS NOT DISTINCT FROM {r}.k", lambda v: bool(v.one["k"] == v.two["k"])),
+)
+_SELECTIONS: Final[tuple[_Template, ...]] = (
+    ("{a}.p > {d}", lambda v: _less(v.d, v.one["p"])),
+    ("{d} < {a}.p", lambda v: _less(v.d, v.one["p"])),
+    ("{a}.p BETWEEN {d} AND {d} + {e}", lambda v: v.one["p"] is not None and v.d <= v.one["p"] <= v.d + v.e),
+    ("{a}.k IN ({d}, {e})", lambda v: v.one["k"] in (v.d, v.e)),
+    ("{a}.k NOT IN ({d}, {e})", lambda v: v.one["k"] is not None and v.one["k"] not in (v.d, v.e)),
+    ("{a}.s LIKE 'a%'", lambda v: v.one["s"] is not None and v.one["s"].startswith("a")),
+    ("{a}.s IS NULL", lambda v: v.one["s"] is None),
+    (
+        "NOT ({a}.p > {d} OR {a}.k = {e})",
+        lambda v: None not in (v.one["p"], v.one["k"]) and v.one["p"] <= v.d and v.one["k"] != v.e,
+    ),
+    ("({a}.p < {d} OR {a}.f IS NULL)", lambda v: v.one["f"] is None or _less(v.one["p"], v.d)),
+    ("{a}.f <= 0.5", lambda v: v.one["f"] is not None and v.one["f"] <= 0.5),
+)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    text: str
+    condition: Condition
+
+
+_AMOUNTS: Final = st.integers(0, 4)
+
+
+@st.composite
+def _pair(draw: st.DrawFn, templates: Sequence[_Template], left: str, right: str) -> _Piece:
+    text, test = draw(st.sampled_from(templates))
+    d, e = draw(_AMOUNTS), draw(_AMOUNTS)
+    condition = Condition(frozenset([left, right]), lambda rows: test(_Given(rows[left], rows[right], d, e)))
+    return _Piece(text.format(l=left, r=right, d=d, e=e), condition)
+
+
+@st.composite
+def _selection(draw: st.DrawFn, alias: str) -> _Piece:
+    text, test = draw(st.sampled_from(_SELECTIONS))
+    d, e = draw(_AMOUNTS), draw(_AMOUNTS)
+    return _Piece(
+        text.format(a=alias, d=d, e=e),
+        Condition(frozenset([alias]), lambda rows: test(_Given(rows[alias], rows[alias], d, e))),
+    )
+
+
+def _three(one: str, two: str, new: str) -> _Piece:
+    def holds(rows: Rows) -> bool:
+        return _less(rows[new]["p"], _sum(rows[one]["p"], rows[two]["p"]))
+
+    return _Piece(f"{one}.p + {two}.p > {new}.p", Condition(frozenset([one, two, new]), holds))
+
+
+# Queries ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def _windows(draw: st.DrawFn, integer_times: bool) -> tuple[str, str, int]:
+    """The text after WITHIN, and the oracle's kind and size."""
+    if draw(st.integers(0, 2)) == 0:
+        count = draw(st.sampled_from([1, 2, 3, 5, 100]))
+        return f"{count} ROWS", "rows", count
+    steps = draw(st.sampled_from([1, 2, 4, 12]))
+    if integer_times:
+        return f"{steps} UNITS", "time", steps
+    return f"{steps * 250} MILLISECONDS", "time", steps * _STEP_NS
+
+
+@st.composite
+def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True, most: int = 4) -> tuple[str, Meaning]:
+    """A query of two to `most` sources, as text and as meaning."""
+    count = draw(st.sampled_from([n for n in (2, 2, 2, 3, 3, 4, 5) if n <= most]))
+    sources = [(f"x{n}", draw(st.sampled_from(streams))) for n in range(count)]
+    pieces: list[_Piece] = []
+    windows: list[Within] = []
+    text = f"FROM {sources[0][1]} AS {sources[0][0]}"
+    for number in range(1, count):
+        new, stream = sources[number]
+        step = draw(_steps([alias for alias, _ in sources[:number]], new))
+        within_text, kind, size = draw(_windows(integer_times))
+        related = sorted(
+            {a for piece in step for a in piece.condition.aliases if new in piece.condition.aliases} - {new}
+        )
+        windows += [Within(alias, new, kind, size) for alias in related]
+        pieces += step
+        text += f" JOIN {stream} {new} WITHIN {within_text} ON {' AND '.join(piece.text for piece in step)}"
+    where = [draw(_selection(alias)) for alias, _ in sources if draw(st.integers(0, 2)) == 0]
+    if draw(st.integers(0, 3)) == 0:
+        where.append(draw(_pair(_OTHERS, sources[0][0], sources[-1][0])))
+    if where:
+        text += f" WHERE {' AND '.join(piece.text for piece in draw(st.permutations(where)))}"
+    pieces += where
+    aliases = [alias for alias, _ in sources]
+    names = ", ".join(f"{alias}.id AS i_{alias}" for alias in aliases)
+    first, last = aliases[0], aliases[-1]
+
+    def output(rows: Rows) -> tuple[Any, ...]:
+        return (*(rows[alias]["id"] for alias in aliases), _sum(rows[first]["k"], rows[last]["k"]))
+
+    meaning = Meaning(tuple(sources), tuple(windows), tuple(piece.condition for piece in pieces), output)
+    return f"SELECT {names}, {first}.k + {last}.k AS total {text}", meaning
+
+
+@st.composite
+def _steps(draw: st.DrawFn, earlier: Sequence[str], new: str) -> list[_Piece]:
+    found = [draw(_pair(_PAIRS, draw(st.sampled_from(earlier)), new))]
+    if draw(st.integers(0, 4)) == 0:
+        found = [draw(_pair(_OTHERS, draw(st.sampled_from(earlier)), new))]
+    if draw(st.integers(0, 3)) == 0:
+        found.append(draw(_pair(_PAIRS + _OTHERS, draw(st.sampled_from(earlier)), new)))
+    if len(earlier) > 1 and draw(st.integers(0, 4)) == 0:
+        found.append(_three(earlier[0], earlier[1], new))
+    if draw(st.integers(0, 4)) == 0:
+        found.append(draw(_selection(draw(st.sampled_from([*earlier, new])))))
+    return found
+
+
+# Streams ----------------------------------------------------------------------------------------------------------
+
+_NUMBERS: Final = st.integers(-1, 8) | st.sampled_from([None, 2**63 - 1, -(2**63)])
+_FLOATS: Final = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, -0.0, 0.1, 0.6, None, float("nan"), float("inf")])
+
+
+@st.composite
+def _row(draw: st.DrawFn, number: int, step: int, integer_times: bool) -> dict[str, Any]:
+    return {
+        "id": number,
+        "k": draw(st.integers(0, 3) | st.none()),
+        "p": draw(_NUMBERS),
+        "f": draw(_FLOATS),
+        "s": draw(st.sampled_from(["a", "ab", "b", "", None])),
+        TIME: step if integer_times else _EPOCH + step * dt.timedelta(milliseconds=250),
+    }
+
+
+def _schema(integer_times: bool, unit: str) -> pa.Schema:
+    return pa.schema(
+        {
+            "id": pa.int64(),
+            "k": pa.int64(),
+            "p": pa.int64(),
+            "f": pa.float64(),
+            "s": pa.string(),
+            TIME: pa.int64() if integer_times else pa.timestamp(unit),
+        }
+    )
+
+
+@st.composite
+def lives(draw: st.DrawFn, batches: int) -> Life:
+    """From a create to a drop; most queries see a good part of the batches."""
+    created = draw(st.integers(0, max(0, batches - 1)))
+    dropped = draw(st.none() | st.integers(created + 1, batches + 1))
+    return Life(created, dropped)
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, most_queries: int = 4, most_batches: int = 5, most_rows: int = 5, most_sources: int = 4
+) -> AdhocCase:
+    """A whole workload; see `AdhocCase`."""
+    integer_times = draw(st.booleans())
+    names = _STREAMS[: draw(st.integers(1, 3))]
+    schemas = {name: _schema(integer_times, draw(st.sampled_from(["ms", "us", "ns"]))) for name in names}
+    disorder = draw(st.sampled_from([0, 0, 2, 6]))
+    batches: list[dict[str, list[dict[str, Any]]]] = []
+    newest = dict.fromkeys(names, 0)
+    number = 0
+    for _ in range(draw(st.integers(1, most_batches))):
+        batch: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for name in names:
+            for _ in range(draw(st.integers(0, most_rows))):
+                step = max(0, newest[name] + draw(st.integers(-disorder, 3)))
+                newest[name] = max(newest[name], step)
+                batch[name].append(draw(_row(number, step, integer_times)))
+                number += 1
+        batches.append(batch)
+    found = tuple(
+        AdhocQuery(f"q{n}", *draw(queries(names, integer_times, most_sources)), draw(lives(len(batches))))
+        for n in range(draw(st.integers(1, most_queries)))
+    )
+    return AdhocCase(schemas, tuple(batches), found, disorder, integer_times)
