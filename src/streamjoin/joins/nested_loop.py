@@ -11,41 +11,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePart
+from streamjoin.joins.stored_words import StoredWords, live_places, unsigned_words
 from streamjoin.kernels.nested import nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.encoding import TermWords
-from streamjoin.windows.store import Buffer
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_INT32 = (-(2**31), 2**31 - 1)
 # A tile's intermediate results stay in the second-level cache.
 _TILE_PROBES = 64
 _TILE_STORED = 2048
-
-
-class _Stored:
-    """One side's valid tuples: positions ascending, and one array of unsigned words for each term tested here."""
-
-    def __init__(self, n_terms: int, dtype: Any) -> None:
-        self.seqs = Buffer(np.int64)
-        self.words = [Buffer(dtype) for _ in range(n_terms)]
-
-    def append(self, part: SidePart, words: list[Array]) -> None:
-        places = part.valid_places()
-        self.seqs.append(places + part.first_seq)
-        for buffer, values in zip(self.words, words, strict=True):
-            buffer.append(values if places.size == part.n else values[places])
-
-    def forget(self, min_seq: int) -> None:
-        n = int(np.searchsorted(self.seqs.values, min_seq))
-        for buffer in (self.seqs, *self.words):
-            buffer.forget(n)
-
-    @property
-    def nbytes(self) -> int:
-        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
 
 
 class NestedLoop:
@@ -58,8 +33,8 @@ class NestedLoop:
         self.decides = frozenset(range(min(2, len(bound.terms))))
         self._narrow = all(bound.terms[t].narrow for t in self.decides)
         dtype = np.uint32 if self._narrow else np.uint64
-        self._left = _Stored(len(self.decides), dtype)
-        self._right = _Stored(len(self.decides), dtype)
+        self._left = StoredWords(len(self.decides), dtype)
+        self._right = StoredWords(len(self.decides), dtype)
         self._compared = 0
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
@@ -77,34 +52,18 @@ class NestedLoop:
         return Pairs(probe[order], seq[order])
 
     def _terms(self, part: SidePart) -> list[tuple[Array, Array, Array]]:
-        return [self._unsigned(part.encoded.terms[t]) for t in sorted(self.decides)]
-
-    def _unsigned(self, term: TermWords) -> tuple[Array, Array, Array]:
-        """Words, low ends and widths as unsigned numbers of the same order; an empty interval has lo > every word."""
-        if self._narrow:
-            lo, hi = (np.clip(bound, *_INT32) for bound in (term.lo, term.hi))
-            word, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (term.word, lo))
-            return word, low, (hi - lo).astype(np.uint32)
-        word, low = (a.view(np.uint64) ^ np.uint64(1 << 63) for a in (term.word, term.lo))
-        return word, low, (term.hi - term.lo).view(np.uint64)
+        return [unsigned_words(part.encoded.terms[t], self._narrow) for t in sorted(self.decides)]
 
     def _scan(
         self,
         chunk: Chunk,
         part: SidePart,
         terms: list[tuple[Array, Array, Array]],
-        other: _Stored,
+        other: StoredWords,
         refine: Refine,
     ) -> list[tuple[Array, Array]]:
         seqs = other.seqs.values
-        first = np.searchsorted(seqs, chunk.min_seq[part.at])
-        last = np.searchsorted(seqs, chunk.upto[part.at])
-        for t in self.decides:
-            empty = part.encoded.terms[t].lo > part.encoded.terms[t].hi
-            last = np.where(empty, first, last)
-        if part.encoded.valid is not None:
-            last = np.where(part.encoded.valid, last, first)
-        last = np.maximum(first, last)
+        first, last = live_places(chunk, part, seqs, self.decides)
         self._compared += int((last - first).sum())
         words = [buffer.values for buffer in other.words]
         if not terms:

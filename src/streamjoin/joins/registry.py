@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from streamjoin.indexes.registry import INDEXES
 from streamjoin.joins.base import Algorithm
+from streamjoin.joins.cell_join import CellJoin
 from streamjoin.joins.handshake import Handshake
 from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.low_latency_handshake import INDEXES as NODE_INDEXES
@@ -14,6 +15,7 @@ from streamjoin.joins.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
 from streamjoin.joins.low_latency_handshake import low_latency_handshake
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.sweep import Sweep
+from streamjoin.joins.three_step import ThreeStep
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.workers import Workers
 
@@ -67,4 +69,10 @@ KINDS: Mapping[str, Kind] = {
     ),
     NestedLoop.name: Kind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
     Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
+    ThreeStep.name: Kind(lambda bound, _, __: ThreeStep(bound), scans=True),
+    CellJoin.name: Kind(
+        lambda bound, choice, workers: CellJoin(bound, workers.n, choice.options),
+        scans=True,
+        options=CellJoin.options,
+    ),
 }

@@ -1,0 +1,114 @@
+"""What the joins that scan keep of a window: positions ascending, and unsigned words for up to two terms.
+
+Invariant: places ascend with positions, and only tuples that can match have one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.joins.base import Chunk, SidePart
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.encoding import TermWords
+from streamjoin.windows.repartitioned import Probes
+from streamjoin.windows.store import Buffer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_INT32 = (-(2**31), 2**31 - 1)
+_TERMS = 2
+
+
+class StoredWords:
+    """One side's valid tuples: positions ascending, and one array of unsigned words for each term tested here."""
+
+    def __init__(self, n_terms: int, dtype: Any) -> None:
+        self.seqs = Buffer(np.int64)
+        self.words = [Buffer(dtype) for _ in range(n_terms)]
+
+    def append(self, part: SidePart, words: list[Array]) -> None:
+        """Add those of a chunk's tuples that can match."""
+        places = part.valid_places()
+        self.seqs.append(places + part.first_seq)
+        for buffer, values in zip(self.words, words, strict=True):
+            buffer.append(values if places.size == part.n else values[places])
+
+    def forget(self, min_seq: int) -> None:
+        """Drop the positions below."""
+        n = int(np.searchsorted(self.seqs.values, min_seq))
+        for buffer in (self.seqs, *self.words):
+            buffer.forget(n)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
+
+
+def unsigned_words(term: TermWords, narrow: bool) -> tuple[Array, Array, Array]:
+    """Words, low ends and widths as unsigned numbers of the same order; an empty interval has lo > every word."""
+    if narrow:
+        lo, hi = (np.clip(bound, *_INT32) for bound in (term.lo, term.hi))
+        word, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (term.word, lo))
+        return word, low, (hi - lo).astype(np.uint32)
+    word, low = (a.view(np.uint64) ^ np.uint64(1 << 63) for a in (term.word, term.lo))
+    return word, low, (term.hi - term.lo).view(np.uint64)
+
+
+def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:
+    """The places of the other side, by its positions, from which and up to which each tuple may find matches."""
+    first = np.searchsorted(seqs, chunk.min_seq[part.at])
+    last = np.searchsorted(seqs, chunk.upto[part.at])
+    for t in decides:
+        empty = part.encoded.terms[t].lo > part.encoded.terms[t].hi
+        last = np.where(empty, first, last)
+    if part.encoded.valid is not None:
+        last = np.where(part.encoded.valid, last, first)
+    return first, np.maximum(first, last)
+
+
+class TwoTermWindows:
+    """Both windows of a join that always compares two words: a missing term is one that always holds."""
+
+    def __init__(self, bound: BoundSpec) -> None:
+        self.decides = frozenset(range(min(_TERMS, len(bound.terms))))
+        self._narrow = all(bound.terms[t].narrow for t in self.decides)
+        self._dtype = np.dtype(np.uint32 if self._narrow else np.uint64)
+        self.left = StoredWords(_TERMS, self._dtype)
+        self.right = StoredWords(_TERMS, self._dtype)
+        self.compared = 0
+
+    def take(self, chunk: Chunk) -> tuple[Probes, Probes]:
+        """Store a chunk; returns what its left and its right tuples compare."""
+        terms = [self._terms(part) for part in (chunk.left, chunk.right)]
+        self.left.append(chunk.left, [word for word, _, _ in terms[0]])
+        self.right.append(chunk.right, [word for word, _, _ in terms[1]])
+        return (
+            self._probes(chunk, chunk.left, terms[0], self.right),
+            self._probes(chunk, chunk.right, terms[1], self.left),
+        )
+
+    def _terms(self, part: SidePart) -> list[tuple[Array, Array, Array]]:
+        words = [unsigned_words(part.encoded.terms[t], self._narrow) for t in sorted(self.decides)]
+        zeros = np.zeros(part.n, self._dtype)
+        return words + [(zeros, zeros, ~zeros)] * (_TERMS - len(words))
+
+    def _probes(
+        self, chunk: Chunk, part: SidePart, terms: list[tuple[Array, Array, Array]], other: StoredWords
+    ) -> Probes:
+        first, last = live_places(chunk, part, other.seqs.values, self.decides)
+        self.compared += int((last - first).sum())
+        bounds = np.stack([bound for _, lo, span in terms for bound in (lo, span)])
+        return Probes((other.words[0].values, other.words[1].values), bounds, first, last)
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        self.left.forget(left_min)
+        self.right.forget(right_min)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of both sides' words."""
+        return self.left.nbytes + self.right.nbytes
