@@ -14,6 +14,8 @@ from streamjoin.joins.low_latency_handshake import INDEXES as NODE_INDEXES
 from streamjoin.joins.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
 from streamjoin.joins.low_latency_handshake import low_latency_handshake
 from streamjoin.joins.nested_loop import NestedLoop
+from streamjoin.joins.pim_parallel import OPTIONS as PIM_PARALLEL_OPTIONS
+from streamjoin.joins.pim_parallel import PimParallel
 from streamjoin.joins.sweep import Sweep
 from streamjoin.joins.three_step import ThreeStep
 from streamjoin.model.binding import BoundSpec
@@ -68,6 +70,12 @@ KINDS: Mapping[str, Kind] = {
         options=frozenset({"batch"}),
     ),
     NestedLoop.name: Kind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
+    PimParallel.name: Kind(
+        lambda bound, choice, workers: PimParallel(bound, choice.options, workers),
+        scans=True,
+        needs_word=True,
+        options=PIM_PARALLEL_OPTIONS,
+    ),
     Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
     ThreeStep.name: Kind(lambda bound, _, __: ThreeStep(bound), scans=True),
     CellJoin.name: Kind(

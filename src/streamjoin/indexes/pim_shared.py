@@ -1,0 +1,167 @@
+"""The two trees of one side of a parallel PIM-Tree join: the one in use, and the one that the next merge writes.
+
+Each is an arena of its own with the layout of `pim_tree`: head, separators, chunks, T_S, nodes. Invariant: nothing here
+runs while threads work on the trees. A tree has room for T_I however its entries are spread: in the worst case
+half of each node is used and a sub-index spills with a chunk's entries, which bounds the nodes by the entries;
+nodes that are never used cost no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streamjoin.indexes.base import I64, arena, demand, pages
+from streamjoin.indexes.im_tree import SMALLEST_RUN, check_shape
+from streamjoin.indexes.nodes import check_tree
+from streamjoin.indexes.pim_tree import WIDTHS
+from streamjoin.kernels import btree, css, pim_shared
+from streamjoin.kernels.css import CSS_FANOUT, INNER, LEAF_SIZE, STORED, WORDS
+from streamjoin.kernels.entries import HEAD_WORDS
+from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH, unload
+from streamjoin.kernels.pim_shared_merge import adopt, crowded
+from streamjoin.model.errors import SpecError
+
+SETTINGS = frozenset({"merge_ratio", "insertion_depth", "width", "leaf_size", "fanout", "smallest_run"})
+_HEADROOM = 1.75  # slots for each entry expected at the merge: one chunk in twenty overflows
+_ENTRIES_A_NODE = 4
+_SPARE_NODES = 64
+_GROWTH = 1.5
+_FIXED_POINT = 1 << 20
+
+
+class SharedPimTree:
+    """A side's two trees; `current` says which is in use while no thread works."""
+
+    def __init__(
+        self,
+        window: int | None = None,
+        task: int = 64,
+        merge_ratio: float | None = None,
+        insertion_depth: int | None = None,
+        width: int | None = None,
+        leaf_size: int = 32,
+        fanout: int = 16,
+        smallest_run: int = SMALLEST_RUN,
+        locks: bool = True,
+    ) -> None:
+        check_shape(leaf_size, fanout)
+        self.merge_ratio = 1 / 8 if merge_ratio is None else merge_ratio
+        if not 0 < self.merge_ratio <= 1:
+            raise SpecError(f"merge_ratio={merge_ratio} is not in (0, 1]: it is the share of the window kept unmerged")
+        if insertion_depth is not None and insertion_depth < 1:
+            raise SpecError(f"insertion_depth={insertion_depth} is not 1 or more: the root, depth 0, has no siblings")
+        if width is not None and width not in WIDTHS:
+            raise SpecError(f"width={width} of a sub-index is not one of {WIDTHS}")
+        if smallest_run < 1:
+            raise SpecError(f"smallest_run={smallest_run} is not 1 or more")
+        expected = self.merge_ratio * leaf_size * _HEADROOM
+        fitting = [each for each in WIDTHS if each > expected]
+        self.adaptive = width is None and insertion_depth is None
+        self.width = width or (fitting[0] if fitting else WIDTHS[-1]) if self.adaptive else width or WIDTHS[0]
+        self.task, self.leaf_size, self.fanout, self.smallest_run = task, leaf_size, fanout, smallest_run
+        self.depth, self.locks = insertion_depth or 0, locks
+        self.trees = [self._lay(window or 0), self._lay(window or 0)]
+        self.current = 0
+        for tree in self.trees:
+            adopt(tree, 0)
+
+    @property
+    def tree(self) -> I64:
+        """The one in use."""
+        return self.trees[self.current]
+
+    def _limit(self, stored: int) -> int:
+        return max(self.smallest_run, int(self.merge_ratio * stored))
+
+    def _lay(self, stored: int) -> I64:
+        """An arena for `stored` entries in T_S and up to twice the T_I that is due for a merge."""
+        pending = 2 * self._limit(stored) + 2 * self.task
+        room = pages(stored + pending + self.leaf_size + css.LANES + 1)
+        head = np.zeros(HEAD_WORDS, np.int64)
+        head[LEAF_SIZE], head[CSS_FANOUT] = self.leaf_size, self.fanout
+        separators = pages(int(css.lay_levels(head, room)))
+        chunks = pages((room // self.leaf_size + 1) * 2 * self.width)
+        nodes = pending // _ENTRIES_A_NODE + _SPARE_NODES
+        before = HEAD_WORDS + separators + chunks + 2 * room
+        mem = arena(before + nodes * btree.NODE)
+        mem[:HEAD_WORDS] = head
+        mem[INNER], mem[CHUNKS] = HEAD_WORDS, HEAD_WORDS + separators
+        mem[WORDS], mem[css.SEQS] = HEAD_WORDS + separators + chunks, room
+        mem[WIDTH], mem[btree.FANOUT] = self.width, btree.MOST_KEYS
+        mem[pim_shared.ROOM], mem[pim_shared.T_I_ROOM] = room, pending
+        mem[pim_shared.FIRST_NODE] = before // btree.NODE
+        mem[btree.NODES] = before // btree.NODE + nodes
+        mem[pim_shared.RATIO] = round(self.merge_ratio * _FIXED_POINT)
+        mem[pim_shared.SMALLEST_RUN], mem[pim_shared.DEPTH] = self.smallest_run, self.depth
+        mem[pim_shared.LOCKED] = self.locks
+        return mem
+
+    def make_room(self, inserted: int) -> None:
+        """Replace the tree that the next merge writes by one that it fits into."""
+        if self.adaptive and self.width < WIDTHS[-1] and crowded(self.tree):
+            self.width = min(WIDTHS[-1], 2 * int(self.tree[WIDTH]))
+        needed = int(self.tree[STORED]) + inserted
+        held = int(self.tree[pim_shared.ROOM]) - int(self.tree[pim_shared.T_I_ROOM])
+        grows = needed + self.leaf_size + css.LANES >= self.tree[pim_shared.ROOM]
+        larger = self._lay(int(needed * _GROWTH) if grows else held)
+        adopt(larger, 0)
+        self.trees[1 - self.current] = larger
+
+    def load(self, words: I64, seqs: I64) -> None:
+        """Fill an empty side at once."""
+        order = np.argsort(words, kind="stable")
+        if words.size + self.leaf_size + css.LANES >= self.tree[pim_shared.ROOM]:
+            self.trees = [self._lay(words.size), self._lay(words.size)]
+            adopt(self.trees[1], 0)
+        mem, at, apart = self.tree, int(self.tree[WORDS]), int(self.tree[css.SEQS])
+        mem[at : at + words.size] = words[order]
+        mem[at + apart : at + apart + words.size] = seqs[order]
+        adopt(mem, words.size)
+
+    def pending(self) -> int:
+        """Entries of T_I."""
+        return sum(self.sub_index_sizes())
+
+    def sub_index_sizes(self) -> list[int]:
+        """Entries in each sub-index, in key order: how evenly the inserts spread (figure 13b)."""
+        at = int(self.tree[CHUNKS]) + 2 * int(self.tree[WIDTH]) * np.arange(self.tree[SUB_COUNT])
+        headers: list[int] = self.tree[at].tolist()
+        return [
+            check_tree(self.tree, header >> COUNT_BITS).shape[0] if header > COUNT_MASK else header
+            for header in headers
+        ]
+
+    def held(self) -> tuple[I64, I64]:
+        """Copies of all words and seqs, T_S's before T_I's."""
+        at, apart, count = int(self.tree[WORDS]), int(self.tree[css.SEQS]), int(self.tree[STORED])
+        pending = self.pending()
+        run = np.empty(2 * pending, np.int64)
+        unload(self.tree, run, 0, pending)
+        return (
+            np.concatenate([self.tree[at : at + count], run[:pending]]),
+            np.concatenate([self.tree[at + apart : at + apart + count], run[pending:]]),
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError where the tree in use breaks its invariants."""
+        mem, at, count = self.tree, int(self.tree[WORDS]), int(self.tree[STORED])
+        words = mem[at : at + count]
+        demand(np.all(words[1:] >= words[:-1]), "T_S is not sorted")
+        chunks = int(mem[CHUNKS]) + 2 * int(mem[WIDTH]) * np.arange(mem[SUB_COUNT])
+        demand(not np.any(mem[chunks + mem[WIDTH]]), "a sub-index is locked")
+        demand(np.count_nonzero(mem[chunks] > COUNT_MASK) == mem[SPILLED], "the spilled sub-indexes have lost count")
+        demand(self.pending() <= mem[pim_shared.T_I_ROOM], "T_I is overdue for a merge")
+        _, seqs = self.held()
+        demand(np.unique(seqs).size == seqs.size, "an entry is held twice")
+
+    def settings(self) -> Mapping[str, float]:
+        """The parameters in use."""
+        return {"merge_ratio": self.merge_ratio, "width": int(self.tree[WIDTH]), "leaf_size": self.leaf_size}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both trees, without nodes that were never used."""
+        unused = sum(int(tree[btree.NODES] - tree[btree.USED]) * btree.NODE for tree in self.trees)
+        return 8 * (sum(tree.size for tree in self.trees) - unused)

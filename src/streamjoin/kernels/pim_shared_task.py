@@ -1,0 +1,307 @@
+"""The loop of one thread of the parallel PIM-Tree join: take a task, look up, index, hand on, merge when it is due.
+
+The tuples of a block are located together before the first is looked up, so that their cache misses overlap, as in
+`task`; a lookup takes what lies before the edge from the index and the rest of its window from the line. The block is
+indexed once all of it has been looked up.
+
+A thread comes back to Python when the caller must act, with what it was at on its desk; called again, it goes on.
+Invariant: with FLUSH and ALONE it holds the lock to hand on, with any other answer none.
+"""
+
+from __future__ import annotations
+
+from streamjoin.kernels.atomics import load
+from streamjoin.kernels.crew import RUNNING, dismissed, idle, lock, stand, unlock
+from streamjoin.kernels.css import INNER, LEAF_SIZE, WORDS, count_below, find_node
+from streamjoin.kernels.entries import BLOCK, order_group
+from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.machine import I64, borrow
+from streamjoin.kernels.pim import SUB_SHIFT
+from streamjoin.kernels.pim_shared import (
+    OWN_SUB,
+    PLACE,
+    PLACE_SUB,
+    approach,
+    collect,
+    insert,
+    prepare,
+    refine,
+    scan_line,
+)
+from streamjoin.kernels.pim_shared_merge import begin_merge, run_merge
+from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.kernels.work_queue import (
+    APART,
+    CAPACITY,
+    COUNT,
+    CURRENT,
+    FINISHED,
+    FIRST,
+    FOUND,
+    HALTED,
+    HEAD,
+    HI,
+    INSERTED,
+    LAST,
+    LINE,
+    LO,
+    MAY_INSERT,
+    MERGE_LEFT,
+    MIN_SEQ,
+    MY_BEGIN,
+    MY_EDGE,
+    MY_TASK,
+    MY_TREE,
+    NEXT,
+    PROPAGATE_LOCK,
+    PUT,
+    SELF,
+    SEQ,
+    SLOT,
+    SLOTS,
+    STRIDE,
+    TAKEN,
+    UPTO,
+    WORD,
+    acquire,
+    complete,
+    hand_on,
+    mark_indexed,
+    propagate,
+    slot_of,
+)
+
+# Why a thread comes back.
+ALL_DONE = 0
+LEAVES = 1  # dismissed, or the crew was stopped
+MAKE_ROOM = 2  # a tree is too small for the merge that is due: nobody goes on before it has been replaced
+FLUSH = 3  # the output is full
+ALONE = 4  # the tuple at NEXT has more matches than a block holds; it is its turn
+
+WAITS_FOR_TASK = 10  # where a thread stands
+WAITS_FOR_TURN = 13
+
+
+@kernel
+def work(
+    crew: I64,
+    me: int,
+    queue: I64,
+    tuples: I64,
+    desk: I64,
+    pool: I64,
+    out_probe: I64,
+    out_seq: I64,
+    left0: I64,
+    left1: I64,
+    right0: I64,
+    right1: I64,
+    wider: int,
+) -> int:
+    """What thread `me` does until there is nothing left, or until Python must act."""
+    crew = borrow(crew)
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    pool = borrow(pool)
+    out_probe = borrow(out_probe)
+    out_seq = borrow(out_seq)
+    left0 = borrow(left0)
+    left1 = borrow(left1)
+    right0 = borrow(right0)
+    right1 = borrow(right1)
+    tries = 0
+    while True:
+        if not propagate(queue, tuples, pool, out_probe, out_seq):
+            return FLUSH
+        if desk[MY_TASK] < 0:
+            if dismissed(crew, me):
+                return LEAVES
+            answer = acquire(queue, tuples, desk)
+            if answer == FINISHED:
+                return ALL_DONE
+            if answer == HALTED:
+                return MAKE_ROOM
+            if answer == TAKEN:
+                tries = 0
+                stand(crew, me, RUNNING)
+            elif answer >= MERGE_LEFT:
+                side = answer - MERGE_LEFT
+                inserted = queue[INSERTED + side]
+                old, new = (left0, left1) if side == 0 else (right0, right1)
+                if queue[CURRENT + side]:
+                    old, new = new, old
+                if not begin_merge(queue, side, old, new, wider):
+                    return MAKE_ROOM
+                if not run_merge(crew, me, queue, tuples, desk, side, old, new, inserted):
+                    return LEAVES
+                continue
+            else:
+                stand(crew, me, WAITS_FOR_TASK)
+                if not idle(crew, tries):
+                    return LEAVES
+                tries += 1
+                continue
+        left = left1 if desk[MY_TREE] else left0
+        right = right1 if desk[MY_TREE + 1] else right0
+        if queue[SELF]:
+            right = left
+        code = _run_task(crew, me, queue, tuples, desk, pool, out_probe, out_seq, left, right)
+        if code != ALL_DONE:
+            return code
+        desk[MY_TASK] = -1
+
+
+@kernel
+def _run_task(
+    crew: I64,
+    me: int,
+    queue: I64,
+    tuples: I64,
+    desk: I64,
+    pool: I64,
+    out_probe: I64,
+    out_seq: I64,
+    left: I64,
+    right: I64,
+) -> int:
+    """Look up and index the tuples of the task on the desk from where it stopped."""
+    slot = slot_of(queue, desk[MY_TASK])
+    block = (slot - SLOTS) // SLOT * queue[CAPACITY]
+    last = desk[LAST]
+    while desk[PUT] < last:
+        begin = desk[PUT]
+        end = min(begin + BLOCK, last)
+        _locate(queue, tuples, desk, left, right, begin, end)
+        for i in range(desk[NEXT], end):
+            other = left if tuples[i] & ON_RIGHT else right
+            side = 0 if queue[SELF] else 1 - (tuples[i] & ON_RIGHT)
+            while True:
+                to = block + queue[slot + COUNT]
+                found = to
+                if tuples[i] & PROBES:
+                    found = _look_up(queue, tuples, desk, other, side, i, i - begin, pool, to, block + queue[CAPACITY])
+                if found >= 0:
+                    break
+                desk[NEXT] = i
+                code = _wait_for_turn(crew, me, queue, tuples, desk, slot, i, pool, out_probe, out_seq)
+                if code != ALL_DONE:
+                    return code
+            tuples[FOUND * queue[STRIDE] + i] = found - to
+            queue[slot + COUNT] = found - block
+        desk[NEXT] = end
+        if end == last:
+            complete(queue, desk[MY_TASK])
+        _index(queue, tuples, desk, left, right, begin, end)
+        desk[PUT] = end
+    mark_indexed(queue, tuples, desk[MY_BEGIN], last)
+    return ALL_DONE
+
+
+@kernel
+def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
+    """Find the places of a block's tuples in both trees, in three rounds, each loading what the next one reads."""
+    stride = queue[STRIDE]
+    for i in range(begin, end):
+        op = _allowed(tuples, desk, i)
+        own, other = (right, left) if op & ON_RIGHT else (left, right)
+        approach(own, other, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+    for i in range(begin, end):
+        op = _allowed(tuples, desk, i)
+        own, other = (right, left) if op & ON_RIGHT else (left, right)
+        prepare(own, other, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+    for i in range(begin, end):
+        if tuples[i] & PROBES:
+            other = left if tuples[i] & ON_RIGHT else right
+            refine(other, desk, i - begin, tuples[LO * stride + i])
+
+
+@kernel
+def _allowed(tuples: I64, desk: I64, i: int) -> int:
+    """What is done with a tuple; it is not indexed where a merge has frozen its side."""
+    op = tuples[i]
+    if desk[MAY_INSERT + (op & ON_RIGHT)] == 0:
+        op &= ~INSERTS
+    return op
+
+
+@kernel
+def _look_up(
+    queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, place: int, pool: I64, to: int, end: int
+) -> int:
+    """Write the matches of tuple i to pool[to:end], ascending; returns their end, or -1 when they do not fit."""
+    stride = queue[STRIDE]
+    lo = tuples[LO * stride + i]
+    hi = tuples[HI * stride + i]
+    if lo > hi:
+        return to
+    least = tuples[MIN_SEQ * stride + i]
+    upto = tuples[UPTO * stride + i]
+    edge = desk[MY_EDGE + side]
+    found = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], lo, hi, least, min(edge, upto), pool, to, end)
+    if found > to + 1:
+        order_group(pool, to, found)
+    begin = max(edge, least)
+    if found >= 0 and begin < upto:
+        line = queue[LINE + side] - queue[FIRST + side]
+        found = scan_line(tuples, line + begin, line + upto, queue[APART], lo, hi, begin, pool, found, end)
+    return found
+
+
+@kernel
+def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
+    """Insert a block's tuples where `_locate` found their places."""
+    stride = queue[STRIDE]
+    for i in range(begin, end):
+        if _allowed(tuples, desk, i) & INSERTS:
+            own = right if tuples[i] & ON_RIGHT else left
+            insert(own, desk[OWN_SUB + i - begin], tuples[WORD * stride + i], tuples[SEQ * stride + i])
+
+
+@kernel
+def _wait_for_turn(
+    crew: I64,
+    me: int,
+    queue: I64,
+    tuples: I64,
+    desk: I64,
+    slot: int,
+    i: int,
+    pool: I64,
+    out_probe: I64,
+    out_seq: I64,
+) -> int:
+    """Empty the task's block once all earlier tasks have been handed on: it is full before tuple i."""
+    stand(crew, me, WAITS_FOR_TURN)
+    tries = 0
+    while load(queue, HEAD) != desk[MY_TASK]:
+        if not propagate(queue, tuples, pool, out_probe, out_seq):
+            return FLUSH
+        if not idle(crew, tries):
+            return LEAVES
+        tries += 1
+    stand(crew, me, RUNNING)
+    lock(queue, PROPAGATE_LOCK)
+    if queue[slot + COUNT] == 0:
+        return ALONE
+    if not hand_on(queue, tuples, pool, slot, i, out_probe, out_seq):
+        return FLUSH
+    unlock(queue, PROPAGATE_LOCK)
+    return ALL_DONE
+
+
+@kernel
+def look_up_alone(
+    queue: I64, tuples: I64, desk: I64, left0: I64, left1: I64, right0: I64, right1: I64, pool: I64
+) -> int:
+    """The matches of the tuple at NEXT, at the start of `pool`; -1 when they do not fit even there."""
+    i = desk[NEXT]
+    side = 0 if queue[SELF] else 1 - (tuples[i] & ON_RIGHT)
+    first, second = (left0, left1) if side == 0 else (right0, right1)
+    other = second if desk[MY_TREE + side] else first
+    lo = tuples[LO * queue[STRIDE] + i]
+    leaf = find_node(other, other[INNER], lo, 0)
+    at = other[WORDS] + leaf * other[LEAF_SIZE]
+    desk[PLACE] = at + count_below(other, at, other[LEAF_SIZE], lo)
+    desk[PLACE_SUB] = leaf >> other[SUB_SHIFT]
+    return _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size)
