@@ -14,7 +14,6 @@ import numpy as np
 
 from streamjoin.indexes.base import I64, arena, demand, pages
 from streamjoin.indexes.im_tree import SMALLEST_RUN, check_shape
-from streamjoin.indexes.nodes import check_tree
 from streamjoin.indexes.pim_tree import WIDTHS
 from streamjoin.kernels import btree, css, pim_shared
 from streamjoin.kernels.css import CSS_FANOUT, INNER, LEAF_SIZE, STORED, WORDS
@@ -128,10 +127,14 @@ class SharedPimTree:
         """Entries in each sub-index, in key order: how evenly the inserts spread (figure 13b)."""
         at = int(self.tree[CHUNKS]) + 2 * int(self.tree[WIDTH]) * np.arange(self.tree[SUB_COUNT])
         headers: list[int] = self.tree[at].tolist()
-        return [
-            check_tree(self.tree, header >> COUNT_BITS).shape[0] if header > COUNT_MASK else header
-            for header in headers
-        ]
+        return [self._entries(header >> COUNT_BITS) if header > COUNT_MASK else header for header in headers]
+
+    def _entries(self, tree: int) -> int:
+        node, entries = int(btree.first_leaf(self.tree, tree)), 0
+        while node:
+            entries += int(self.tree[node * btree.NODE + btree.COUNT])
+            node = int(self.tree[node * btree.NODE + btree.NEXT])
+        return entries
 
     def held(self) -> tuple[I64, I64]:
         """Copies of all words and seqs, T_S's before T_I's."""

@@ -26,7 +26,7 @@ from streamjoin.kernels.pim_shared_task import (
     look_up_alone,
     work,
 )
-from streamjoin.windows.crew import LEFT, Crew
+from streamjoin.windows.crew import LEFT, Crew, Step
 
 Take = Callable[[I64, I64], None]
 """Hears (tuple, position on the other side) of the next matches in result order; the arrays are the hearer's."""
@@ -37,10 +37,8 @@ _PLACES = {
     MERGING_NOW: "merging",
     WAITS_FOR_TURN: "waiting for its turn to hand results on",
 }
-_UNDER_WAY = 256  # tasks that may wait to be handed on
 _LEAST_RESULTS = 1024
 _RESULTS_A_TUPLE = 16
-_OUT = 1 << 16
 
 
 class Tuples:
@@ -80,18 +78,28 @@ class SharedJoin:
     """The crew, its queue and the trees of both sides; a self-join over one index gives the same side twice."""
 
     def __init__(
-        self, left: SharedPimTree, right: SharedPimTree, n: int, *, task: int = 64, blocking: bool = False
+        self,
+        left: SharedPimTree,
+        right: SharedPimTree,
+        n: int,
+        *,
+        task: int = 64,
+        blocking: bool = False,
+        under_way: int = 256,
+        results: int | None = None,
+        out: int = 1 << 16,
     ) -> None:
+        """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all."""
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
-        capacity = max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)
-        self.queue = np.zeros(q.SLOTS + q.SLOT * _UNDER_WAY + 8, np.int64)
+        capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)
+        self.queue = np.zeros(q.SLOTS + q.SLOT * under_way + 8, np.int64)
         self.queue = self.queue[(-self.queue.ctypes.data // 8) % 8 :]
         self.queue[q.TASK], self.queue[q.BLOCKING] = task, blocking
         self.queue[q.SELF] = left is right
-        self.queue[q.RING_MASK], self.queue[q.CAPACITY] = _UNDER_WAY - 1, capacity
-        self._pool = np.empty(_UNDER_WAY * capacity, np.int64)
-        self._out = np.empty(max(_OUT, capacity), np.int64), np.empty(max(_OUT, capacity), np.int64)
+        self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
+        self._pool = np.empty(under_way * capacity, np.int64)
+        self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
         self._desks: dict[int, I64] = {}
         self.renew_limits()
 
@@ -122,7 +130,7 @@ class SharedJoin:
 
         while True:
             if tuples.n <= self.queue[q.TASK] and not self.crew.words[STOP]:
-                step(0)  # one task: waking another thread would only cost time
+                self._run_here(step)
             else:
                 self.crew.run(step)
             for side, tree in enumerate(self.sides):
@@ -133,6 +141,14 @@ class SharedJoin:
             self.sides[side].make_room(int(self.queue[q.INSERTED + side]))
             self.queue[q.HALT] = 0
         self._flush(take)
+
+    def _run_here(self, step: Step) -> None:
+        """One task: waking another thread would only cost time."""
+        try:
+            step(0)
+        except BaseException as error:
+            self.crew.stop(error)
+            raise
 
     def _begin(self, tuples: Tuples, base: Sequence[int], grows: Sequence[bool]) -> None:
         queue = self.queue
@@ -190,5 +206,3 @@ class SharedJoin:
         sides = self.sides[:1] if self.queue[q.SELF] else self.sides
         shared = (self.queue, self._pool, *self._out)
         return sum(side.nbytes for side in sides) + sum(array.nbytes for array in shared)
-
-

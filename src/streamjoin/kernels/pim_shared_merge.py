@@ -1,15 +1,15 @@
 """The merge of a shared PIM-Tree, beside a join that goes on (SIGMOD paper, section 4.2).
 
-A side has two trees of one layout; one is in use, the merge writes the other. First phase: from `BEGAN` on the tasks taken
-do not index on this side. Once the tasks before it have, nothing changes the tree in use, and T_S and T_I are merged into
-the other. Second phase: the trees are swapped, tasks taken from there on index again, and the merging thread
-inserts the tuples between, which it finds in the queue. All the while the edge stays at `BEGAN`, and lookups scan
-the rest of the window.
+A side has two trees of one layout; one is in use, the merge writes the other. First phase: from `BEGAN` on the tasks
+taken do not index on this side. Once the tasks before it have, nothing changes the tree in use, and T_S and T_I are
+merged into the other. Second phase: the trees are swapped, tasks taken from there on index again, and the merging
+thread inserts the tuples between, which it finds in the queue. All the while the edge stays at `BEGAN`, and lookups
+scan the rest of the window.
 
 The paper stops all threads for a moment at the start of each phase; here none has to stop, since a task keeps the tree,
-the edge and the leave to index that it was given when it was taken. What must be waited for is that the other tree is no
-longer read: tasks before `SWAPPED` have been handed on. The blocking merge differs by closing the gate: nobody takes
-a task before it has ended.
+the edge and the leave to index that it was given when it was taken. What must be waited for is that the other tree is
+no longer read: tasks before `SWAPPED` have been handed on. The blocking merge differs by closing the gate: nobody
+takes a task before it has ended.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def fits(old: I64, new: I64, inserted: int, wider: int) -> bool:
     wanted = old[WIDTH]
     if wider and wanted < WIDEST and crowded(old):
         wanted *= 2
-    return enough and new[WIDTH] >= wanted
+    # Until the swap T_I may take what the tree in use has room for, and all of it goes to the new one.
+    return enough and new[WIDTH] >= wanted and new[T_I_ROOM] >= old[T_I_ROOM]
 
 
 @kernel
@@ -125,7 +126,7 @@ def live_bound(queue: I64, tuples: I64, side: int, at: int) -> int:
     if queue[GROWS + side]:
         for i in range(at - 1, max(-1, at - _LOOK_BACK), -1):
             if queue[SELF] or (tuples[OPS * queue[STRIDE] + i] & ON_RIGHT) != side:
-                return max(bound, tuples[MIN_SEQ * queue[STRIDE] + i])
+                return max(bound, int(tuples[MIN_SEQ * queue[STRIDE] + i]))
     return bound
 
 

@@ -13,7 +13,7 @@ A task's tuples are indexed, as far as its side takes any, once `INDEXED` at its
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import fence, load, store
+from streamjoin.kernels.atomics import add, load, store
 from streamjoin.kernels.crew import lock, try_lock, unlock
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64, cycles
@@ -100,7 +100,7 @@ def arrived(queue: I64) -> int:
     """How many tuples have arrived by the clock; all, where arrivals are not paced."""
     if queue[GAP] == 0:
         return int(queue[N])
-    return min(int(queue[N]), ((cycles() - queue[START]) << 10) // queue[GAP])
+    return min(int(queue[N]), int(((cycles() - queue[START]) << 10) // queue[GAP]))
 
 
 @kernel

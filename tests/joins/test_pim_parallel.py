@@ -1,0 +1,179 @@
+"""`pim_parallel`: the oracle's rows in its order whatever the threads do, and nothing that hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.indexes.pim_shared import SharedPimTree
+from streamjoin.joins.pim_parallel_crew import SharedJoin, Tuples
+from tests.deadlock import no_deadlock
+from tests.joins.pim_parallel_runs import Stream, check, digest, expected, joined, piece
+
+ROWS = 6_000
+SPEC = sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.CountWindow(1_500))
+
+
+def tables(seed: int = 0) -> tuple[pa.Table, pa.Table, pa.Array]:
+    rng = np.random.default_rng(seed)
+    left, right = (
+        pa.table({"k": rng.integers(0, 50_000, ROWS), "id": np.arange(ROWS), "v": rng.integers(0, 9, ROWS)})
+        for _ in range(2)
+    )
+    return left, right, pa.array(rng.permutation(np.repeat([False, True], ROWS)))
+
+
+def run(algorithm: str, spec: sj.JoinSpec = SPEC, workers: int = 1, **options: object) -> pa.Table:
+    left, right, interleave = tables()
+    with sj.open(spec, algorithm, workers, options=options) as join:
+        return join.push(left=left, right=right, interleave=interleave)
+
+
+# -- against a plain loop ------------------------------------------------------------------------------
+
+
+def test_hundreds_of_random_joins_match_a_plain_loop() -> None:
+    with no_deadlock():
+        for seed in range(400):
+            check(seed, 1 + seed % 8, 150)
+
+
+def test_threads_join_and_leave_throughout() -> None:
+    with no_deadlock():
+        for seed in range(40):
+            check(seed, 8, 400, changing=True)
+
+
+def test_the_output_does_not_depend_on_threads_or_repeats() -> None:
+    with no_deadlock():
+        for seed in range(6):
+            assert len({digest(seed, threads, 400) for threads in (1, 2, 3, 5, 8, 8, 8)}) == 1
+
+
+def test_yields_forced_at_every_shared_access() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.joins.pim_parallel_runs", "120"],
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2],
+        env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
+    )  # fmt: skip
+    assert done.stdout == "held\n", done.stderr
+
+
+def test_one_key_for_all_spills_into_trees_and_fills_the_output() -> None:
+    n = 3_000
+    is_right = np.arange(n) % 2 == 1
+    own = np.arange(n) // 2
+    upto = np.where(is_right, own + 1, own)
+    stream = Stream(is_right, np.zeros(n, np.int64), np.ones(n, bool), own, upto - 30, upto, 0, False, True)
+    with no_deadlock():
+        for seed in range(4):
+            assert joined(stream, seed, 4) == expected(stream)
+
+
+# -- through the engine --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"task": 1}, {"task": 1000}, {"merge": "blocking"}, {"merge_ratio": 0.02, "smallest_run": 8, "task": 5}],
+    ids=str,
+)
+def test_rows_and_order_are_those_of_the_sweep(workers: int, options: dict[str, object]) -> None:
+    with no_deadlock():
+        assert run("pim_parallel", workers=workers, **options) == run("sweep")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        sj.JoinSpec(on=sj.Band("k", "k", 40) & sj.Theta("l.v < r.v"), window=sj.CountWindow(1_500)),
+        sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.TimeWindow(700), time="id"),
+        sj.JoinSpec(on=sj.Band("k", "k", 9_000), window=(sj.CountWindow(50), sj.CountWindow(900))),
+    ],
+    ids=["residual", "time", "asymmetric"],
+)
+def test_what_the_index_does_not_decide_is_tested_as_well(spec: sj.JoinSpec) -> None:
+    with no_deadlock():
+        assert run("pim_parallel", spec, 3, task=7, smallest_run=16) == run("sweep", spec)
+
+
+def test_a_self_join_by_threads() -> None:
+    spec = sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.CountWindow(1_500), self_join=True)
+    left, _, _ = tables()
+    with no_deadlock(), sj.open(spec, "pim_parallel", 3, options={"task": 5}) as threads, sj.open(spec, "sweep") as one:
+        assert threads.push(left=left) == one.push(left=left)
+
+
+def test_workers_change_while_pushes_go_on() -> None:
+    left, right, interleave = tables()
+    wanted = run("sweep")
+    over = threading.Event()
+    with no_deadlock(), sj.open(SPEC, "pim_parallel", 2, options={"task": 2}) as join:
+        join.push(left=left.slice(0, 0), right=right.slice(0, 0))
+
+        def change() -> None:
+            for n in (4, 1, 8, 2, 3) * 200:
+                if over.wait(1e-4):
+                    return
+                join.set_workers(n)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        found = join.push(left=left, right=right, interleave=interleave)
+        over.set()
+        changing.join()
+        counted = join.metrics()
+    assert found == wanted
+    assert counted["tasks"] == ROWS
+    assert counted["merges"] > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"task": 0}, "task=0 is not a number of tuples"),
+        ({"task": 2.5}, "task=2.5"),
+        ({"merge": "later"}, "merge='later' is not one of 'nonblocking', 'blocking'"),
+        ({"merge_ratio": 2.0}, "merge_ratio=2.0 is not in"),
+        ({"merge_ratio": "half"}, "merge_ratio='half' is not a number"),
+        ({"width": 9}, "width=9 of a sub-index"),
+        ({"insertion_depth": 0}, "insertion_depth=0"),
+        ({"smallest_run": 0}, "smallest_run=0"),
+        ({"tasks": 3}, "does not know 'tasks'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object], said: str) -> None:
+    left, right, _ = tables()
+    with pytest.raises(sj.SpecError, match=said), sj.open(SPEC, "pim_parallel", options=options) as join:
+        join.push(left=left, right=right)
+
+
+def test_an_error_of_one_thread_reaches_the_caller_and_ends_the_join() -> None:
+    sides = SharedPimTree(), SharedPimTree()
+    join = SharedJoin(*sides, 4, task=1, out=64, results=64)
+    n = 2_000
+    is_right = np.arange(n) % 2 == 1
+    own = np.arange(n) // 2
+    upto = np.where(is_right, own + 1, own)
+    stream = Stream(is_right, np.zeros(n, np.int64), np.ones(n, bool), own, upto - 30, upto, 0, False, True)
+    tuples = Tuples()
+    piece(stream, tuples, 0, n)
+
+    def refuse(probes: object, positions: object) -> None:
+        raise MemoryError("no room for the results")
+
+    with no_deadlock():
+        with pytest.raises(MemoryError, match="no room"):
+            join.run(tuples, refuse)
+        with pytest.raises(sj.StateError, match="open a new one"):
+            join.run(tuples, refuse)
+        join.close()
