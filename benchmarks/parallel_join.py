@@ -1,8 +1,9 @@
 """A band join by several threads over shared PIM-Trees, brought to its steady state; no tables, no `Join`.
 
 It draws the same tuples as `IndexJoin`, the single-threaded baseline, and runs the same kernels as `pim_parallel`.
-Tuples are made in stretches outside the measured time; a stretch is one run of the crew. Time is that of the clock, since
-threads wait for each other. `on_cpu` is the share of it that the threads were on a processor: how quiet the machine was.
+Tuples are made in stretches outside the measured time; a stretch is one run of the crew. Time is that of the clock,
+since threads wait for each other. `on_cpu` is the share of it that the threads were on a processor: how quiet the
+machine was.
 
 Arrivals are all there at once, or paced by the real clock: tuple i arrives `gap` after tuple i-1, whether or not
 anybody is ready for it, so a late start counts as latency.

@@ -1,4 +1,4 @@
-"""Random small joins by many threads over shared trees against a plain loop; run as a program in test builds as well."""
+"""Random small joins by many threads over shared trees against a plain loop; a program in test builds as well."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import sys
 import threading
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +98,7 @@ def piece(stream: Stream, tuples: Tuples, begin: int, end: int) -> None:
 
 
 def joined(stream: Stream, seed: int, threads: int, *, changing: bool = False) -> list[Pair]:
-    """The join by `threads` threads, with settings drawn from `seed`; `changing` adds and removes threads throughout."""
+    """The join by `threads` threads, with settings drawn from `seed`; `changing` adds and removes threads."""
     rng = np.random.default_rng(seed)
     task = int(rng.integers(1, 9))
     settings = {
@@ -126,7 +127,7 @@ def joined(stream: Stream, seed: int, threads: int, *, changing: bool = False) -
     if changing:
         changer.start()
     tuples = Tuples()
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
 
         def take(probes: I64, positions: I64, begin: int = begin) -> None:
             sides_of = stream.is_right[begin + probes].tolist()

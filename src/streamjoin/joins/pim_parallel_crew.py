@@ -98,7 +98,7 @@ class SharedJoin:
         self.queue[q.TASK], self.queue[q.BLOCKING] = task, blocking
         self.queue[q.SELF] = left is right
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
-        self._pool = np.empty(under_way * capacity, np.int64)
+        self._pool = np.empty(under_way * (capacity + q.GAP_WORDS), np.int64)
         self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
         self._desks: dict[int, I64] = {}
         self.renew_limits()
@@ -166,8 +166,8 @@ class SharedJoin:
         left, right = (side.trees for side in self.sides)
         while True:
             code = work(
-                self.crew.words, k, self.queue, tuples.words, desk, self._pool, *self._out, *left, *right,
-                self.sides[0].adaptive,
+                self.crew.words, k, self.queue, tuples.words, desk, self._pool, self._out[0], self._out[1],
+                left[0], left[1], right[0], right[1], self.sides[0].adaptive,
             )  # fmt: skip
             if code not in (FLUSH, ALONE):
                 return LEFT if code == LEAVES else None
@@ -189,7 +189,7 @@ class SharedJoin:
         found, room = -1, 4 * int(self.queue[q.CAPACITY])
         while found < 0:
             seqs = np.empty(room, np.int64)
-            found = look_up_alone(self.queue, tuples.words, desk, *left, *right, seqs)
+            found = look_up_alone(self.queue, tuples.words, desk, left[0], left[1], right[0], right[1], seqs)
             room *= 4
         at = int(desk[q.NEXT])
         take(np.full(found, at, np.int64), seqs[:found].copy())

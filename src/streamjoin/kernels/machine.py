@@ -185,6 +185,27 @@ def packer(compress: Callable[..., Any]) -> Any:
     return pack
 
 
+def packer_across(compress: Callable[..., Any]) -> Any:
+    """The same from one array to another."""
+
+    @intrinsic
+    def pack(typing_context: Any, goal: Any, target: Any, words: Any, source: Any, mask: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.VectorType(_WORD, 8)
+            to, origin = (
+                builder.bitcast(address(context, builder, signature.args[k], args[k], args[k + 1]), vector.as_pointer())
+                for k in (0, 2)
+            )
+            bits = builder.trunc(args[4], ir.IntType(8))
+            chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), 8))
+            builder.store(compress(builder, builder.load(origin, align=8), chosen), to, align=8)
+            return context.get_dummy_value()
+
+        return types.void(goal, types.int64, words, types.int64, types.int64), codegen
+
+    return pack
+
+
 # Batcher's odd-even merge sort of eight lanes: the pairs of a layer are compared and exchanged at once.
 _NETWORK = (
     ((0, 1), (2, 3), (4, 5), (6, 7)),
@@ -260,6 +281,12 @@ def _plain_pack_8(words: I64, target: int, source: int, mask: int) -> None:
     words[target : target + 8] = chosen + [0] * (8 - len(chosen))
 
 
+def _plain_pack_8_across(goal: I64, target: int, words: I64, source: int, mask: int) -> None:
+    """Copy those of eight words of one array whose bits are set to another, as `pack_8` does within one."""
+    chosen = [words[source + lane] for lane in range(8) if mask >> lane & 1]
+    goal[target : target + 8] = chosen + [0] * (8 - len(chosen))
+
+
 def _plain_sort_8(words: I64, base: int, count: int) -> None:
     """Sort the first `count` of eight words without a branch; the others are read, and written back as they were."""
     words[base : base + count] = np.sort(words[base : base + count])
@@ -275,8 +302,8 @@ prefetch = choose(_prefetch, _plain_prefetch)
 borrow = choose(_borrow, _plain_borrow)
 cycles = choose(_cycles, _plain_cycles)
 move_words = choose(_move_words, _plain_move_words)
-pack_8 = choose(
-    packer(_compress if llvm_version_info[0] >= _FIRST_WITH_COMPRESS else _compress_by_steps), _plain_pack_8
-)
+_COMPRESS = _compress if llvm_version_info[0] >= _FIRST_WITH_COMPRESS else _compress_by_steps
+pack_8 = choose(packer(_COMPRESS), _plain_pack_8)
+pack_8_across = choose(packer_across(_COMPRESS), _plain_pack_8_across)
 sort_8 = choose(_sort_8, _plain_sort_8)
 mix = choose(_mix, _plain_mix)

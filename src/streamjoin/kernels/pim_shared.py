@@ -27,7 +27,7 @@ from streamjoin.kernels.css import (
     find_node,
 )
 from streamjoin.kernels.entries import BLOCK
-from streamjoin.kernels.flags import inlined, kernel
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import (
     I64,
     below_8,
@@ -60,7 +60,7 @@ DESK_WORDS = DESK + 3 * BLOCK
 _WIDE = 32
 
 
-@kernel
+@melted
 def approach(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Search T_S down to the last separators on both sides, for the insert not further than it goes."""
     if op & PROBES:
@@ -72,7 +72,7 @@ def approach(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo:
             desk[OWN_SUB + slot] = find_node(own, own[INNER], word, own[SUB_LEVEL])
 
 
-@kernel
+@melted
 def prepare(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Find a tuple's leaf and sub-indexes on both sides and start loading them."""
     if op & PROBES:
@@ -91,7 +91,7 @@ def prepare(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: 
         fetch(own, desk[OWN_SUB + slot], 2 * own[WIDTH])
 
 
-@kernel
+@melted
 def refine(other: I64, desk: I64, slot: int, lo: int) -> None:
     """Find a probe's first entry in its leaf, which has arrived by now, and start loading the seqs there."""
     at = desk[PLACE + slot]
@@ -101,7 +101,7 @@ def refine(other: I64, desk: I64, slot: int, lo: int) -> None:
     prefetch(other, at + other[SEQS] + 4)
 
 
-@kernel
+@melted
 def collect(mem: I64, at: int, sub: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int) -> int:
     """Write the seqs from `least` to before `edge` of both components to pool[to:end]; -1 when they do not fit."""
     stop = mem[WORDS] + mem[STORED]
@@ -130,7 +130,7 @@ def collect(mem: I64, at: int, sub: int, lo: int, hi: int, least: int, edge: int
     return to
 
 
-@kernel
+@melted
 def _scan_chunk(
     mem: I64, at: int, count: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int
 ) -> int:
@@ -178,7 +178,7 @@ def _scan_tree(mem: I64, chunk: int, lo: int, hi: int, least: int, edge: int, po
     return to
 
 
-@kernel
+@melted
 def scan_line(
     tuples: I64, at: int, stop: int, apart: int, lo: int, hi: int, position: int, pool: I64, to: int, end: int
 ) -> int:
@@ -210,19 +210,19 @@ def scan_line(
     return to
 
 
-@inlined
+@melted
 def _lock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
         lock(mem, chunk + mem[WIDTH])
 
 
-@inlined
+@melted
 def _unlock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
         unlock(mem, chunk + mem[WIDTH])
 
 
-@kernel
+@melted
 def insert(mem: I64, chunk: int, word: int, seq: int) -> None:
     """Append to a sub-index under its lock; the header is written last, for those who read without it."""
     _lock_chunk(mem, chunk)
@@ -232,14 +232,20 @@ def insert(mem: I64, chunk: int, word: int, seq: int) -> None:
         mem[chunk + 1 + header + mem[WIDTH]] = seq
         store(mem, chunk, header + 1)
     else:
-        lock(mem, SPILL_LOCK)
-        tree = header >> COUNT_BITS
-        if tree == 0:
-            tree = _spill(mem, chunk)
-        tree = btree.insert(mem, tree, word, seq)
-        unlock(mem, SPILL_LOCK)
-        store(mem, chunk, tree << COUNT_BITS)
+        _insert_tree(mem, chunk, word, seq)
     _unlock_chunk(mem, chunk)
+
+
+@kernel
+def _insert_tree(mem: I64, chunk: int, word: int, seq: int) -> None:
+    """Insert into a sub-index that is a tree, or is about to become one."""
+    lock(mem, SPILL_LOCK)
+    tree = mem[chunk] >> COUNT_BITS
+    if tree == 0:
+        tree = _spill(mem, chunk)
+    tree = btree.insert(mem, tree, word, seq)
+    unlock(mem, SPILL_LOCK)
+    store(mem, chunk, tree << COUNT_BITS)
 
 
 @kernel

@@ -30,7 +30,7 @@ from streamjoin.kernels.css import (
 )
 from streamjoin.kernels.entries import BLOCK
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from streamjoin.kernels.machine import I64, below_8, count_bits, pack_8_across, upto_8
 from streamjoin.kernels.pim import SPILLED, SUB_COUNT, WIDTH, attach, clear_chunks, unload
 from streamjoin.kernels.pim_shared import (
     DEPTH,
@@ -144,21 +144,23 @@ def merge_into(old: I64, new: I64, inserted: int, least: int) -> None:
     for j in range(run, run_end):
         word = new[j]
         newest = new[j + apart]
-        while at < end and old[at] <= word:
-            seq = old[at + behind]
-            new[to] = old[at]
-            new[to + apart] = seq
-            to += seq >= least
-            at += 1
+        moved = LANES
+        while moved == LANES and at < end:
+            moved = count_bits(upto_8(old, at, word) & ((1 << min(LANES, end - at)) - 1))
+            live = ~below_8(old, at + behind, least) & ((1 << moved) - 1)
+            pack_8_across(new, to, old, at, live)
+            pack_8_across(new, to + apart, old, at + behind, live)
+            to += count_bits(live)
+            at += moved
         new[to] = word
         new[to + apart] = newest
         to += newest >= least
     while at < end:
-        seq = old[at + behind]
-        new[to] = old[at]
-        new[to + apart] = seq
-        to += seq >= least
-        at += 1
+        live = ~below_8(old, at + behind, least) & ((1 << min(LANES, end - at)) - 1)
+        pack_8_across(new, to, old, at, live)
+        pack_8_across(new, to + apart, old, at + behind, live)
+        to += count_bits(live)
+        at += LANES
     adopt(new, to - target)
 
 

@@ -14,8 +14,8 @@ from streamjoin.kernels.atomics import load
 from streamjoin.kernels.crew import RUNNING, dismissed, idle, lock, stand, unlock
 from streamjoin.kernels.css import INNER, LEAF_SIZE, WORDS, count_below, find_node
 from streamjoin.kernels.entries import BLOCK, order_group
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, borrow
+from streamjoin.kernels.flags import kernel, melted
+from streamjoin.kernels.machine import I64, borrow, sort_8
 from streamjoin.kernels.pim import SUB_SHIFT
 from streamjoin.kernels.pim_shared import (
     OWN_SUB,
@@ -38,6 +38,7 @@ from streamjoin.kernels.work_queue import (
     FINISHED,
     FIRST,
     FOUND,
+    GAP_WORDS,
     HALTED,
     HEAD,
     HI,
@@ -57,13 +58,12 @@ from streamjoin.kernels.work_queue import (
     PUT,
     SELF,
     SEQ,
-    SLOT,
-    SLOTS,
     STRIDE,
     TAKEN,
     UPTO,
     WORD,
     acquire,
+    block_of,
     complete,
     hand_on,
     mark_indexed,
@@ -167,7 +167,7 @@ def _run_task(
 ) -> int:
     """Look up and index the tuples of the task on the desk from where it stopped."""
     slot = slot_of(queue, desk[MY_TASK])
-    block = (slot - SLOTS) // SLOT * queue[CAPACITY]
+    block = block_of(queue, slot)
     last = desk[LAST]
     while desk[PUT] < last:
         begin = desk[PUT]
@@ -216,16 +216,16 @@ def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: in
             refine(other, desk, i - begin, tuples[LO * stride + i])
 
 
-@kernel
+@melted
 def _allowed(tuples: I64, desk: I64, i: int) -> int:
     """What is done with a tuple; it is not indexed where a merge has frozen its side."""
-    op = tuples[i]
+    op = int(tuples[i])
     if desk[MAY_INSERT + (op & ON_RIGHT)] == 0:
         op &= ~INSERTS
     return op
 
 
-@kernel
+@melted
 def _look_up(
     queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, place: int, pool: I64, to: int, end: int
 ) -> int:
@@ -240,7 +240,10 @@ def _look_up(
     edge = desk[MY_EDGE + side]
     found = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], lo, hi, least, min(edge, upto), pool, to, end)
     if found > to + 1:
-        order_group(pool, to, found)
+        if found <= to + GAP_WORDS:
+            sort_8(pool, to, found - to)
+        else:
+            order_group(pool, to, found)
     begin = max(edge, least)
     if found >= 0 and begin < upto:
         line = queue[LINE + side] - queue[FIRST + side]
@@ -304,4 +307,5 @@ def look_up_alone(
     at = other[WORDS] + leaf * other[LEAF_SIZE]
     desk[PLACE] = at + count_below(other, at, other[LEAF_SIZE], lo)
     desk[PLACE_SUB] = leaf >> other[SUB_SHIFT]
-    return _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size)
+    found: int = _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size - GAP_WORDS)
+    return found

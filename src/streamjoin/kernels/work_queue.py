@@ -13,9 +13,9 @@ A task's tuples are indexed, as far as its side takes any, once `INDEXED` at its
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import add, load, store
+from streamjoin.kernels.atomics import fence, load, store
 from streamjoin.kernels.crew import lock, try_lock, unlock
-from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, cycles
 from streamjoin.kernels.task import INSERTS, ON_RIGHT
 
@@ -23,6 +23,7 @@ from streamjoin.kernels.task import INSERTS, ON_RIGHT
 OPS, WORD, LO, HI, SEQ, MIN_SEQ, UPTO, FOUND, INDEXED, STAMP = range(10)
 ROWS = 10
 PADDING = 32  # words past a side's line that a scan may read
+GAP_WORDS = 8  # words between the blocks of the pool
 
 # Words of the queue. The first eight change under LOCK, which has their cache line.
 LOCK = 0
@@ -88,11 +89,18 @@ MY_BEGIN = 10  # the task's first tuple
 DESK = 16
 
 
-@kernel
+@melted
 def slot_of(queue: I64, task: int) -> int:
     """The slot of a task."""
     slot: int = SLOTS + SLOT * (task & queue[RING_MASK])
     return slot
+
+
+@melted
+def block_of(queue: I64, slot: int) -> int:
+    """Where a slot's results begin in the pool; eight words apart, which are read and written at once."""
+    block: int = (slot - SLOTS) // SLOT * (queue[CAPACITY] + GAP_WORDS)
+    return block
 
 
 @kernel
@@ -212,7 +220,7 @@ def hand_on(queue: I64, tuples: I64, pool: I64, slot: int, end: int, out_probe: 
     if at + queue[slot + COUNT] > out_seq.size:
         return False
     counts = FOUND * queue[STRIDE]
-    source = (slot - SLOTS) // SLOT * queue[CAPACITY]
+    source = block_of(queue, slot)
     for i in range(queue[slot + FROM], end):
         for _ in range(tuples[counts + i]):
             out_probe[at] = i
