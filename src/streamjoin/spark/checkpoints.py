@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.model.errors import CheckpointError, NotSupportedError, StateError, StreamJoinError
+from streamjoin.spark.background import Merger, Mergers
 from streamjoin.spark.blueprint import TASK, Blueprint
 from streamjoin.spark.log import WindowLog, new_epoch
 
@@ -28,6 +29,7 @@ _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 _joins: dict[str, Blueprint] = {}
 _watched: dict[str, Any] = {}
 _lock = threading.Lock()
+_mergers = Mergers()
 
 
 def log_root(checkpoint: str | Path, name: str) -> Path:
@@ -58,16 +60,16 @@ def expect(spark: SparkSession, blueprint: Blueprint) -> None:
 
     class Starts(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-            _started(spark, str(event.id))
+            _started(spark, str(event.id), str(event.runId))
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            pass
+            _mergers.progressed(str(event.progress.runId), int(event.progress.batchId))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
             pass
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-            pass
+            _mergers.ended(str(event.runId))
 
     session = spark._jsparkSession.sessionUUID()
     with _lock:
@@ -77,7 +79,7 @@ def expect(spark: SparkSession, blueprint: Blueprint) -> None:
             spark.streams.addListener(_watched[session])
 
 
-def _started(spark: SparkSession, query_id: str) -> None:
+def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     query = spark._jsparkSession.streams().get(query_id).streamingQuery()
     tokens = [token for token in joins_in(query.analyzedPlan().toString()) if token in _joins]
     if not tokens:
@@ -86,7 +88,11 @@ def _started(spark: SparkSession, query_id: str) -> None:
     checkpoint = query.resolvedCheckpointRoot()
     settings = query.sparkSessionForStream().conf()
     for token in tokens:
-        settings.set(_SETTING + token, json.dumps(_place(checkpoint, _joins[token], names)))
+        place = _place(checkpoint, _joins[token], names)
+        settings.set(_SETTING + token, json.dumps(place))
+        if "error" not in place:
+            log = WindowLog(Path(place["root"]), place["epoch"], _joins[token])
+            _mergers.add(run_id, Merger(_joins[token], log))
 
 
 def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str, Any]:
@@ -98,11 +104,27 @@ def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str,
                 "each a name of its own with join(..., name='...')"
             )
         root = log_root(checkpoint, name)
+        _check_spark(local_path(checkpoint), root)
         return {"root": str(root), "epoch": new_epoch(root, blueprint.description)}
     except StreamJoinError as error:
         return {"error": type(error).__name__, "message": str(error)}
     except OSError as error:
         return {"error": "CheckpointError", "message": f"no window log can be kept in {checkpoint}: {error}"}
+
+
+def _check_spark(checkpoint: Path, root: Path) -> None:
+    """Refuse a checkpoint of which Spark's own part is gone: a version is written after the offsets of its batch."""
+
+    def newest(directory: Path) -> int:
+        names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    version, offsets = newest(root / "versions"), newest(checkpoint / "offsets")
+    if version > offsets:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} was deleted by half: the window log holds batch {version}, but Spark's offsets "
+            f"end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest of it too"
+        )
 
 
 def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:

@@ -84,8 +84,9 @@ class Gate:
         now = next((rows.column(5)[0].as_py() for rows in received if rows.num_columns > 5 and rows.num_rows), None)
         _, found = opened(received)
         yield markers(self.blueprint.partitions)
-        for part in GateOfBatch(self.blueprint, log, batch).parts(found, now):
-            yield from part.packed()
+        with log.advising(batch):
+            for part in GateOfBatch(self.blueprint, log, batch).parts(found, now):
+                yield from part.packed()
 
 
 class GateOfBatch:

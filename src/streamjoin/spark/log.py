@@ -3,6 +3,7 @@
     join.json                            what the log belongs to
     epochs/<n>                           one for each start of the query
     versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
+    versions/<batch>/<epoch>.merge       runs merged in the background, until a manifest has them
     versions/<batch>/<epoch>.gate        where the gate stood after the batch, and what waited in it
     versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
     late/<batch>.<epoch>.<range>.arrow   rows that were not joined
@@ -18,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,25 @@ class WindowLog:
         """Write what waits in the gate after `batch`."""
         write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
 
+    def publish_merge(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
+        """Write what runs of version `batch` were merged into."""
+        write_piece(self._directory(batch) / f"{self.epoch:08}.merge", sides, self._signed(batch, facts))
+
+    def merges(self, before: Manifest, folded: Set[str]) -> list[str]:
+        """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
+        keys = [run.key for run in before.runs]
+        found = []
+        for path in sorted((self.root / "versions").glob("*/*.merge")):
+            file = f"{path.parent.name}/{path.name}"
+            if file in before.files:
+                continue
+            inputs = read_footer(path)["inputs"]
+            begin = keys.index(inputs[0]) if inputs[0] in keys else 0
+            if keys[begin : begin + len(inputs)] == inputs and not folded & set(inputs):
+                found.append(file)
+                del keys[begin : begin + len(inputs)]
+        return found
+
     def gate(self, batch: int, epoch: int | None = None) -> tuple[dict[str, Any], MappedPiece]:
         """What `publish_gate` wrote, by this start or by another."""
         path = self._gate(batch, self.epoch if epoch is None else epoch)
@@ -91,8 +111,10 @@ class WindowLog:
                 "with a new checkpoint"
             )
 
-    def piece(self, manifest: Manifest, file: str) -> MappedPiece:
-        """A file of `manifest`, mapped; pieces of other versions are let go."""
+    def piece(self, manifest: Manifest, file: str, shared: bool = True) -> MappedPiece:
+        """A file of `manifest`, mapped; pieces of other versions are let go. If not `shared` it is the caller's own."""
+        if not shared:
+            return MappedPiece(self.root / "versions" / file)
         mapped = _mapped.setdefault(str(self.root), {})
         if file not in mapped or not mapped[file].current():
             needed = manifest.files
@@ -109,16 +131,66 @@ class WindowLog:
                 writer.write_table(rows)
 
     def prune(self, manifest: Manifest) -> None:
-        """Remove what neither `manifest` nor the version before it needs; later versions are left alone."""
-        needed = manifest.files | self.version(manifest.batch - 1).files
+        """Remove what `manifest`, from which a batch goes on, does not need; later versions are left alone.
+
+        The batch before was committed when this one began, so no restart goes further back. The manifest before stays:
+        another task of the batch may be about to make this one out of it.
+        """
+        needed = manifest.files
+        base = f"{manifest.batch - 1:010}"
         for directory in (self.root / "versions").iterdir():
-            if not directory.name.isdigit() or int(directory.name) >= manifest.batch - 1:
+            if not directory.name.isdigit() or int(directory.name) >= manifest.batch:
                 continue
             for path in directory.iterdir():
-                if f"{directory.name}/{path.name}" not in needed:
+                keep = f"{directory.name}/{path.name}" in needed or self._pending(path, manifest)
+                if not keep and not (directory.name == base and path.suffix == ".manifest"):
                     path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 directory.rmdir()
+
+    @contextlib.contextmanager
+    def advising(self, batch: int) -> Iterator[None]:
+        """Add to what is wrong with the log while `batch` runs from where it can go on."""
+        try:
+            yield
+        except CheckpointError as error:
+            whole = max((v for v in self._versions() if v < batch and self._is_whole(v)), default=None)
+            if whole is None:
+                advice = "no version of the log is whole, so only a copy or a new checkpoint, from batch 0, helps"
+            elif whole == batch - 1:
+                advice = f"the log of batch {whole} is whole: start the query again, it goes on with batch {batch}"
+            else:
+                advice = (
+                    f"the newest version that is whole is that of batch {whole}: to restart from batch {whole + 1}, "
+                    f"remove the entries after {whole} from the checkpoint's offsets and commits, and what the sink "
+                    "has of those batches"
+                )
+            raise CheckpointError(f"batch {batch} failed: {error}. {advice[0].upper()}{advice[1:]}") from error
+
+    def _versions(self) -> list[int]:
+        directory = self.root / "versions"
+        return [int(d.name) for d in directory.iterdir() if d.name.isdigit()] if directory.is_dir() else []
+
+    def _is_whole(self, batch: int) -> bool:
+        """Whether everything that version `batch` needs can be read."""
+        try:
+            manifest = self.version(batch)
+            pieces = {ref.file: ref for run in manifest.runs for ref in run.pieces}
+            for file, ref in pieces.items():
+                mapped = MappedPiece(self.root / "versions" / file)
+                for block in (*ref.blocks[0], *ref.blocks[1]):
+                    mapped.check(block)
+            if self._blueprint.gate is not None:
+                self.gate(batch, manifest.epoch)
+        except CheckpointError:
+            return False
+        return True
+
+    def _pending(self, path: Path, manifest: Manifest) -> bool:
+        """Whether a file is a merge that can still be swapped in."""
+        if path.suffix != ".merge" or path.name.startswith("."):
+            return False
+        return {run.key for run in manifest.runs}.issuperset(read_footer(path)["inputs"])
 
     def _directory(self, batch: int) -> Path:
         return self.root / "versions" / f"{batch:010}"
@@ -140,8 +212,7 @@ class WindowLog:
         if not complete:
             raise CheckpointError(
                 f"the window log in {self.root} does not hold batch {batch}, after which the query goes on: a part of "
-                "the checkpoint was removed, or it belongs to a query that ran without this join; "
-                "restore it from a copy, or start with a new checkpoint"
+                "the checkpoint was removed, or it belongs to a query that ran without this join"
             )
         return max(complete)
 
@@ -151,7 +222,10 @@ class WindowLog:
         for file, footer in pieces:
             self._check(directory.parent / file, footer)
         base = self._base(batch, pieces[0][1]["base"])
-        manifest = assemble(base, pieces, self._blueprint.horizons)
+        merges = [(file, read_footer(directory.parent / file)) for file in pieces[0][1]["swapped"]]
+        for file, footer in merges:
+            self._check(directory.parent / file, footer)
+        manifest = assemble(base, pieces, self._blueprint.horizons, merges)
         with atomic(path) as file_:
             file_.write(manifest.to_json())
         return manifest

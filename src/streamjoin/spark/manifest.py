@@ -8,6 +8,7 @@ opens only what overlaps its range.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,11 @@ class Run:
     extents: tuple[Extent, Extent]
     sample: tuple[tuple[int, int], ...]
     pieces: tuple[PieceRef, ...]
+
+    @property
+    def key(self) -> str:
+        """What tells it from every other run."""
+        return self.pieces[0].file
 
 
 @dataclass(frozen=True)
@@ -96,11 +102,15 @@ class Manifest:
                 for run in self.runs
             ],
         }
-        return json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
+        text = json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
+        return b"%s\n%08x" % (text, zlib.crc32(text))
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
         """Read back what `to_json` wrote; ValueError, KeyError or TypeError if it is something else."""
+        text, _, checksum = text.rpartition(b"\n")
+        if b"%08x" % zlib.crc32(text) != checksum:
+            raise ValueError
         body = json.loads(text)
         left, right = body["clocks"]
         runs = tuple(_run(run["batch"], run["extents"], run["sample"], run["pieces"]) for run in body["runs"])
@@ -132,8 +142,12 @@ def assemble(
     base: Manifest,
     pieces: Sequence[tuple[str, Mapping[str, Any]]],
     horizons: Callable[[Clocks], tuple[int, int]],
+    merges: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> Manifest:
-    """The version after `base` out of its pieces: (file, footer), in the order of their ranges."""
+    """The version after `base` out of its pieces: (file, footer), in the order of their ranges.
+
+    `merges` are the files, with footers, that take the place of the runs they were made of.
+    """
     footers = [footer for _, footer in pieces]
     batch, epoch = footers[0]["batch"], footers[0]["epoch"]
     clocks = _clocks(base, footers)
@@ -143,7 +157,7 @@ def assemble(
     horizon = horizons(clocks)
     kept = [
         run
-        for run in base.runs
+        for run in _swapped(base.runs, merges)
         if run.batch not in folded
         and any(e.rows and e.newest >= bound for e, bound in zip(run.extents, horizon, strict=True))
     ]
@@ -151,7 +165,16 @@ def assemble(
     for footer in footers:
         for reason, rows in footer["late"].items():
             late[reason] = late.get(reason, 0) + rows
-    new = Run(
+    new = _made(batch, pieces)
+    runs = (*kept, new) if new.pieces else tuple(kept)
+    fresh = sum(f["fresh"] for f in footers)
+    return Manifest(batch, epoch, clocks, fresh, late, runs, _sample(footers, "fresh_sample"), footers[0].get("wanted"))
+
+
+def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Run:
+    """The run that files hold together; one without rows has no pieces."""
+    footers = [footer for _, footer in pieces]
+    return Run(
         batch,
         (_extent(footers, 0), _extent(footers, 1)),
         _sample(footers, "sample"),
@@ -161,9 +184,17 @@ def assemble(
             if any(footer["blocks"])
         ),
     )
-    runs = (*kept, new) if new.pieces else tuple(kept)
-    fresh = sum(f["fresh"] for f in footers)
-    return Manifest(batch, epoch, clocks, fresh, late, runs, _sample(footers, "fresh_sample"), footers[0].get("wanted"))
+
+
+def _swapped(runs: Sequence[Run], merges: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Run]:
+    """The runs with merged ones in the place of those that they were made of."""
+    out = list(runs)
+    for file, footer in merges:
+        keys = [run.key for run in out]
+        begin = keys.index(footer["inputs"][0])
+        made = _made(footer["last"], [(file, footer)])
+        out[begin : begin + len(footer["inputs"])] = [made] if made.pieces else []
+    return out
 
 
 def _sample(footers: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[int, int], ...]:

@@ -3,8 +3,8 @@
 Decided from the manifest alone, so that the tasks of a batch decide alike without speaking to each other. Going
 back from the newest, a run is folded while it is not much larger than all that is newer: sizes fall
 geometrically, their number is logarithmic, and a row is rewritten a logarithmic number of times (PIM-Tree
-merges T_I into T_S; here in steps). A run counts with the rows that are still in their window, so one that is
-mostly expired goes early.
+merges T_I into T_S; here in steps). No run grows beyond a share of the window: a large one is never rewritten, it
+is dropped whole when its last row expires, and until then holds at most that share of expired rows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ class MergePolicy:
     Args:
         slack: in percent, how much larger than all newer rows together a run may be and still be folded.
         floor: runs of fewer rows than this are not worth a file and are folded always.
+        runs: a run holds at most one part in this many of all live rows, unless a batch alone holds more.
+        inline: merges of more rows than this are left to the background (`background.py`).
+        crowd: with more runs than this the background has fallen behind, and batches merge all that is due.
     """
 
     slack: int = 125
     floor: int = 8192
+    runs: int = 5
+    inline: int = 1 << 16
+    crowd: int = 32
 
 
 @dataclass(frozen=True)
@@ -69,12 +75,45 @@ def first_folded(
         fresh: the rows that the next batch will bring, as far as anyone knows.
         policy: how eagerly to fold.
     """
-    newer = max(fresh, policy.floor)
+    newer, held = max(fresh, policy.floor), fresh
     first = len(runs)
+    sizes = _sizes(runs, horizon)
+    most = _most(sizes, fresh, policy)
+    if len(runs) <= policy.crowd:
+        most = min(most, max(policy.inline, policy.floor))
     while first:
-        size = sum(alive(extent, bound) for extent, bound in zip(runs[first - 1], horizon, strict=True))
-        if size * 100 > newer * policy.slack:
+        size = sizes[first - 1]
+        if size * 100 > newer * policy.slack or held + size > most:
             break
         newer += size
+        held += size
         first -= 1
     return first
+
+
+def due(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], policy: MergePolicy) -> tuple[int, int] | None:
+    """Which neighbours among `runs`, from one index to before another, should become one; the newest first.
+
+    If none, a single run of which so many rows are expired that writing it anew is worth it.
+    """
+    sizes = _sizes(runs, horizon)
+    most = _most(sizes, 0, policy)
+    for end in range(len(runs), 1, -1):
+        begin, newer = end - 1, sizes[end - 1]
+        while begin and sizes[begin - 1] * 100 <= newer * policy.slack and newer + sizes[begin - 1] <= most:
+            begin -= 1
+            newer += sizes[begin]
+        if end - begin > 1:
+            return begin, end
+    for i, run in enumerate(runs):
+        if sum(extent.rows for extent in run) - sizes[i] > most + sizes[i] // 4:
+            return i, i + 1
+    return None
+
+
+def _sizes(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int]) -> list[int]:
+    return [sum(alive(extent, bound) for extent, bound in zip(run, horizon, strict=True)) for run in runs]
+
+
+def _most(sizes: Sequence[int], fresh: int, policy: MergePolicy) -> int:
+    return max(policy.floor, (sum(sizes) + fresh) // policy.runs)

@@ -7,6 +7,7 @@ whole or not at all, and never changes: the first to publish a name wins, as all
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -87,15 +88,23 @@ class atomic:  # noqa: N801 - used as a statement, like open
         self._file = self._draft.open("wb")
         return self._file
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, _: object) -> None:
         try:
             if kind is None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
                 self._draft.rename(self._path)
+            elif isinstance(error, OSError):
+                raise error
+        except OSError as failure:
+            raise CheckpointError(
+                f"{self._path} can't be written: {failure.strerror or failure}. Nothing is lost: make room or access "
+                "there and start the query again"
+            ) from failure
         finally:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._draft.unlink(missing_ok=True)
 
 
@@ -121,9 +130,7 @@ def read_footer(path: Path) -> dict[str, Any]:
 def damaged(path: Path, error: Exception | None = None) -> CheckpointError:
     """The error for a file of the log that can't be read."""
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged or not a piece of a window log"
-    return CheckpointError(
-        f"the file {path} of the window log {what}; restore the checkpoint from a copy, or start with a new one"
-    )
+    return CheckpointError(f"the file {path} of the window log {what}; restore it from a copy of the checkpoint")
 
 
 class MappedPiece:
@@ -152,12 +159,17 @@ class MappedPiece:
             found = self._batches[block] = self._read(block, schema)
         return found
 
-    def _read(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+    def check(self, block: Block) -> pa.Buffer:
+        """The bytes of a block, if they are those that were written."""
         if block.offset + block.length > self._buffer.size:
             raise damaged(self._path)
         body = self._buffer.slice(block.offset, block.length)
         if zlib.crc32(body) != block.checksum:
             raise damaged(self._path)
+        return body
+
+    def _read(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+        body = self.check(block)
         try:
             batch = pa.ipc.read_record_batch(body, schema)
         except pa.ArrowException as error:

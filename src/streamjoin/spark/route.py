@@ -43,7 +43,8 @@ class Route:
         from pyspark import TaskContext
 
         log, batch_id = open_log(self.blueprint)
-        cut = planned(self.blueprint, log.version(batch_id - 1))
+        with log.advising(batch_id):
+            cut = planned(self.blueprint, log.version(batch_id - 1))
         context = TaskContext.get()
         source = context.partitionId() if context else 0
         yield markers(self.blueprint.partitions)

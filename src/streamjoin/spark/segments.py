@@ -139,16 +139,23 @@ def _is_64_bit(type_: pa.DataType) -> bool:
 
 
 def stored(
-    log: WindowLog, blueprint: Blueprint, manifest: Manifest, runs: Sequence[Run], side: int, span: Span
+    log: WindowLog,
+    blueprint: Blueprint,
+    manifest: Manifest,
+    runs: Sequence[Run],
+    side: int,
+    span: Span,
+    *,
+    shared: bool = True,
 ) -> list[Segment]:
-    """The rows of `runs` that belong to `span`, oldest run first."""
+    """The rows of `runs` that belong to `span`, oldest run first; see `WindowLog.piece` for `shared`."""
     plan = layout(blueprint, side)
     found = []
     for run in runs:
         for piece in run.pieces:
             for block in piece.blocks[side]:
                 if span.touches(block.first, block.last):
-                    batch = log.piece(manifest, piece.file).batch(block, plan.schema)
+                    batch = log.piece(manifest, piece.file, shared).batch(block, plan.schema)
                     segment = plan.segment(batch, blueprint.gate is not None).within(span)
                     if segment.n:
                         found.append(segment)

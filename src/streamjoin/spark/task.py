@@ -49,13 +49,14 @@ class JoinTask:
             # Nothing was routed at all: no task follows whose partitions could have been put together.
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
-        share = RangeOfBatch(self.blueprint, log, batch, partition)
-        results = share.join(received)
-        gate = self.blueprint.gate
-        if gate is not None and gate.ordered:
-            yield from to_order(self.blueprint, share.positions, results, partition)
-        else:
-            yield from plain(self.blueprint, results)
+        with log.advising(batch):
+            share = RangeOfBatch(self.blueprint, log, batch, partition)
+            results = share.join(received)
+            gate = self.blueprint.gate
+            if gate is not None and gate.ordered:
+                yield from to_order(self.blueprint, share.positions, results, partition)
+            else:
+                yield from plain(self.blueprint, results)
 
 
 class RangeOfBatch:
@@ -108,9 +109,10 @@ class RangeOfBatch:
         for side, counted in enumerate(plan.counted):
             segments = [*_flat(old[side][kept:]), new[side].owned.rows]
             runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
+        folded = before.runs[kept:]
         facts = {
             "base": before.epoch,
-            "folded": [run.batch for run in before.runs[kept:]],
+            "folded": [run.batch for run in folded],
             "clocks": self._clocks or [side.clock for side in new],
             "fresh": sum(side.owned.rows.n for side in new),
             "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, _SAMPLE)],
@@ -118,6 +120,7 @@ class RangeOfBatch:
             "extents": [_extent(run.ages(counted)) for run, counted in zip(runs, plan.counted, strict=True)],
             "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
+            "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
         }
         left, right = (sheets(run, layout(plan, side)) for side, run in enumerate(runs))
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]

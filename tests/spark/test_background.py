@@ -1,0 +1,159 @@
+"""Merges in the background: when they are due, how they are swapped in, and that they change no result."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.background import Merger, merge_due
+from streamjoin.spark.blueprint import Blueprint
+from streamjoin.spark.log import WindowLog
+from streamjoin.spark.merging import Extent, MergePolicy, due
+from streamjoin.spark.plan import Options, build
+from streamjoin.spark.ranges import LEAST
+from tests.spark.joining import (
+    CASES,
+    blueprint,
+    expected,
+    in_process,
+    pairs,
+    run_to_parquet,
+    stream,
+    streams,
+    tables,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BAND = CASES[0]
+# Nothing is folded by the batches themselves.
+BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0)
+
+
+def _plan(partitions: int = 2) -> Blueprint:
+    return blueprint(BAND, partitions, BACKGROUND)
+
+
+def _runs(*rows: int) -> list[tuple[Extent, Extent]]:
+    return [(Extent(n, 0, 99), Extent(0, 0, 0)) for n in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen"),
+    [
+        ((), None),
+        ((10,), None),
+        ((100, 10), None),
+        ((100, 10, 9), (1, 3)),
+        ((100, 10, 9, 8, 7), (1, 5)),
+        ((100, 10, 9, 1), (1, 3)),
+        ((10, 10), None),
+    ],
+)
+def test_neighbours_of_about_one_size_are_due(rows: tuple[int, ...], chosen: tuple[int, int] | None) -> None:
+    assert due(_runs(*rows), (LEAST, LEAST), MergePolicy(floor=0, runs=2)) == chosen
+
+
+def test_a_run_that_is_mostly_expired_is_written_anew() -> None:
+    runs = [(Extent(1000, 0, 99), Extent(0, 0, 0)), (Extent(30, 90, 99), Extent(0, 0, 0))]
+    policy = MergePolicy(floor=0, runs=2)
+    assert due(runs, (LEAST, LEAST), policy) is None
+    assert due(runs, (70, LEAST), policy) == (0, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_merges_at_any_moment_change_no_result(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    left, right = stream(BAND, seed=seed, n=500)
+    found: Counter[tuple[int, int]] = Counter()
+    merged = set()
+    for i, sides in enumerate(tables(BAND, left, right, 25)):
+        plan, epoch = _plan(rng.choice([1, 2, 3])), rng.randint(1, 3) + i
+        if rng.random() < 0.3:
+            in_process(plan, tmp_path, i, sides, epoch, only=[0])
+        found += pairs(in_process(plan, tmp_path, i, sides, epoch + 1))
+        if rng.random() < 0.6:
+            merge_due(plan, WindowLog(tmp_path, epoch + 1, plan), i)
+        version = WindowLog(tmp_path, epoch + 1, plan).version(i)
+        merged |= {file for file in version.files if file.endswith(".merge")}
+        assert version.batch == i
+    assert found == expected(BAND, left, right)
+    assert len(merged) > 3
+
+
+def test_a_merge_is_swapped_in_at_the_next_batch_and_its_runs_go(tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=1, n=120, step=1)
+    plan = _plan()
+    batches = tables(BAND, left, right, 12)
+    for i in range(8):
+        in_process(plan, tmp_path, i, batches[i])
+    log = WindowLog(tmp_path, 1, plan)
+    assert len(log.version(7).runs) == 8
+    assert merge_due(plan, log, 7)
+    assert len(log.version(7).runs) == 8
+    in_process(plan, tmp_path, 8, batches[8])
+    swapped = log.version(8)
+    assert len(swapped.runs) < 8
+    assert sum(file.endswith(".merge") for file in swapped.files) == 1
+    rows = [sum(extent.rows for run in log.version(v).runs for extent in run.extents) for v in (7, 8)]
+    assert rows[0] + 15 < rows[1] <= rows[0] + 20
+    in_process(plan, tmp_path, 9, batches[9])
+    in_process(plan, tmp_path, 10, batches[10])
+    assert {int(p.parent.name) for p in tmp_path.rglob("*.piece")} >= {8, 9, 10}
+    assert len(list(tmp_path.rglob("*.piece"))) == 2 * (len(log.version(10).runs) - 1)
+
+
+def test_a_merge_that_comes_too_late_is_removed(tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=1, n=400, step=2)
+    plan = _plan()
+    batches = tables(BAND, left, right, 20)
+    for i in range(6):
+        in_process(plan, tmp_path, i, batches[i])
+    late = WindowLog(tmp_path, 1, plan)
+    assert merge_due(plan, late, 5)
+    (merge,) = tmp_path.rglob("*.merge")
+    kept = merge.read_bytes()
+    merge.unlink()
+    for i in range(6, 16):
+        in_process(plan, tmp_path, i, batches[i])
+    merge.parent.mkdir(exist_ok=True)
+    merge.write_bytes(kept)
+    in_process(plan, tmp_path, 16, batches[16])
+    assert not merge.exists()
+    assert not any(file.endswith(".merge") for file in late.version(16).files)
+
+
+def test_a_merger_does_one_thing_at_a_time_and_stops(tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=1, n=200, step=1)
+    plan = _plan()
+    for i, sides in enumerate(tables(BAND, left, right, 8)):
+        in_process(plan, tmp_path, i, sides)
+    merger = Merger(plan, WindowLog(tmp_path, 1, plan))
+    for _ in range(5):
+        merger.after(7)
+    merger.stop()
+    assert len(list(tmp_path.rglob("*.merge"))) == 1
+    merger.after(7)
+    with pytest.raises(CheckpointError):
+        merge_due(plan, WindowLog(tmp_path, 1, replace(plan)), 99)
+    broken = Merger(plan, WindowLog(tmp_path / "nowhere", 1, plan))
+    broken.after(7)
+    broken.stop()
+
+
+@pytest.mark.spark
+def test_a_query_merges_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=6, n=120)
+    write_files(tmp_path, tables(BAND, left, right, 8))
+    sides = streams(spark, tmp_path, BAND.left, BAND.right)
+    found = run_to_parquet(build(*sides, BAND.bound_spec(), Options(2), BACKGROUND), tmp_path)
+    assert pairs(found) == expected(BAND, left, right)
+    assert list(tmp_path.rglob("*.merge"))
