@@ -51,7 +51,7 @@ def test_a_full_disk_fails_the_batch_which_then_runs_again(tmp_path: Path, monke
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", full)
-            with pytest.raises(sj.CheckpointError, match="No space left on device.*start the query again"):
+            with pytest.raises(sj.CheckpointError, match=r"No space left on device.*start the query again"):
                 in_process(plan, tmp_path, i, sides, epoch=2 * i + 1)
         assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
         found += pairs(in_process(plan, tmp_path, i, sides, epoch=2 * i + 2))
@@ -86,7 +86,7 @@ def test_a_harmed_file_stops_the_join_and_says_what_to_do(harm: str, kind: str, 
         log.version(4)
         assert path.read_bytes() == whole
         return
-    with pytest.raises(sj.CheckpointError, match="batch 5 failed: .* to restart from batch 4"), log.advising(5):
+    with pytest.raises(sj.CheckpointError, match=r"batch 5 failed: .* to restart from batch 4"), log.advising(5):
         in_process(plan, tmp_path, 5, sides[5], epoch=2)
     for older in tmp_path.glob("versions/0000000003/*"):
         older.unlink()
@@ -119,7 +119,12 @@ def test_a_harmed_gate_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "lost", [("offsets", "commits", "sources"), ("streamjoin/join/versions",)], ids=["Spark's", "ours"]
+    "lost",
+    [
+        ("checkpoint/offsets", "checkpoint/commits", "checkpoint/sources", "out"),
+        ("checkpoint/streamjoin/join/versions",),
+    ],
+    ids=["Spark's part", "our part"],
 )
 def test_a_checkpoint_deleted_by_half_is_detected(spark: SparkSession, tmp_path: Path, lost: tuple[str, ...]) -> None:
     from pyspark.errors import StreamingQueryException
@@ -129,7 +134,7 @@ def test_a_checkpoint_deleted_by_half_is_detected(spark: SparkSession, tmp_path:
     sides = streams(spark, tmp_path, BAND.left, BAND.right)
     run_to_parquet(join(*sides, BAND.bound_spec()), tmp_path)
     for part in lost:
-        shutil.rmtree(tmp_path / "checkpoint" / part)
+        shutil.rmtree(tmp_path / part)
     (tmp_path / "left/0000.parquet").rename(tmp_path / "left/again.parquet")
-    with pytest.raises(StreamingQueryException, match="deleted by half|does not hold batch 0"):
+    with pytest.raises(StreamingQueryException, match=r"deleted by half|does not hold batch 0"):
         run_to_parquet(join(*sides, BAND.bound_spec()), tmp_path)

@@ -122,8 +122,8 @@ def _check_spark(checkpoint: Path, root: Path) -> None:
     version, offsets = newest(root / "versions"), newest(checkpoint / "offsets")
     if version > offsets:
         raise CheckpointError(
-            f"the checkpoint {checkpoint} was deleted by half: the window log holds batch {version}, but Spark's offsets "
-            f"end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest of it too"
+            f"the checkpoint {checkpoint} was deleted by half: the window log holds batch {version}, but Spark's "
+            f"offsets end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest too"
         )
 
 
