@@ -11,7 +11,7 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test lint typecheck bench clean
+.PHONY: help setup demo test torture lint typecheck bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/jars.py
 	@echo "fetching Kafka for the tests (once; under a minute) ..."
 	@$(PY) -m tests.spark.kafka_broker
 	@touch $@
+
+torture: $(STAMP) ## kill joins on Spark at random moments, two hundred times (takes about an hour)
+	@STREAMJOIN_KILLS=100 $(PY) -m pytest tests/spark/test_exactly_once.py $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy --strict
 	@$(PY) -m ruff check .

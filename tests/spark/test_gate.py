@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,37 +15,21 @@ from streamjoin.spark import Source, join, late, punctuations
 from streamjoin.spark.plan import Options, build
 from streamjoin.testing import oracle
 from tests.spark.joining import EAGER
+from tests.spark.three_sources import (
+    SCHEMA,
+    SPEC,
+    expected_of_three,
+    read_source,
+    rising_rows,
+    rows_in_order,
+    three_sources,
+    write_source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
-SPEC = sj.JoinSpec(sj.Band("x", "x", 1), (sj.CountWindow(20), sj.TimeWindow(9)), time="t", order="event_time")
-
-
-def _rows(seed: int, n: int, first_id: int = 0) -> list[dict[str, int]]:
-    rng = random.Random(seed)
-    now, rows = 0, []
-    for i in range(n):
-        now += rng.choice([0, 0, 1, 2])
-        rows.append({"t": now, "x": rng.randint(0, 12), "id": first_id + i})
-    return rows
-
-
-def _write(directory: Path, rows: Sequence[dict[str, int]], files: int) -> None:
-    directory.mkdir(parents=True)
-    for i in range(files):
-        part = rows[len(rows) * i // files : len(rows) * (i + 1) // files]
-        path = directory / f"{i:04}.parquet"
-        pq.write_table(pa.Table.from_pylist(list(part), SCHEMA), path)
-        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
-
-
-def _read(spark: SparkSession, directory: Path, per_batch: int = 1) -> DataFrame:
-    reader = spark.readStream.schema("t long, x long, id long").option("maxFilesPerTrigger", per_batch)
-    return reader.parquet(str(directory))
 
 
 def _run(joined: DataFrame, directory: Path) -> None:
@@ -61,15 +41,6 @@ def _run(joined: DataFrame, directory: Path) -> None:
         .start()
     )
     query.awaitTermination()
-
-
-def _in_order(directory: Path) -> pa.Table:
-    """The committed files batch by batch, and within a batch by partition, as their names say."""
-    tables = []
-    for entry in sorted((directory / "out/_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.name)):
-        names = [json.loads(line)["path"].rsplit("/", 1)[1] for line in entry.read_text().splitlines()[1:]]
-        tables += [pq.read_table(directory / "out" / name) for name in sorted(names)]
-    return pa.concat_tables(tables)
 
 
 @dataclass(frozen=True)
@@ -92,36 +63,19 @@ WAYS = (
 )
 
 
-def _source_rows() -> list[list[dict[str, int]]]:
-    return [_rows(1, 90), _rows(2, 60, 1000), _rows(3, 120, 2000)]
-
-
-def _expected() -> list[tuple[int, int]]:
-    """The oracle's pairs of ids up to what every source has passed."""
-    a, b, c = _source_rows()
-    events = [oracle.Event(False, row, row["t"], "0000") for row in a]
-    events += [oracle.Event(False, row, row["t"], "0001") for row in b]
-    events += [oracle.Event(True, row, row["t"], "0000") for row in c]
-    bound = min((rows[-1]["t"], right, name) for rows, right, name in ((a, 0, "0000"), (b, 0, "0001"), (c, 1, "0000")))
-    ready = [e for e in oracle.event_time_order(events) if (e.ts, int(e.right), e.source) <= bound]
-    left, right = [e.row["id"] for e in ready if not e.right], [e.row["id"] for e in ready if e.right]
-    pairs = oracle.join(ready, lambda l, r: abs(l["x"] - r["x"]) <= 1, ("count", 20), ("time", 9))
-    return [(left[l], right[r]) for l, r in pairs]
-
-
 def test_one_input_run_six_ways_gives_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
     written = set()
     for i, way in enumerate(WAYS):
         directory = tmp_path / str(i)
-        for name, rows, files in zip("abc", _source_rows(), way.files, strict=True):
-            _write(directory / name, rows, files)
-        a, b, c = (_read(spark, directory / name, way.per_batch) for name in "abc")
+        for name, rows, files in zip("abc", three_sources(), way.files, strict=True):
+            write_source(directory / name, rows, files)
+        a, b, c = (read_source(spark, directory / name, way.per_batch) for name in "abc")
         options = Options(way.partitions, way.most, ordered=True, positions=True)
         sides = [Source(frame, position="id") for frame in (a, b, c)]
         _run(build(sides[:2], sides[2], SPEC, options, EAGER), directory)
-        table = _in_order(directory)
+        table = rows_in_order(directory)
         pairs = list(zip(table["id_left"].to_pylist(), table["id_right"].to_pylist(), strict=True))
-        assert pairs == _expected()
+        assert pairs == expected_of_three()
         assert len(pairs) > 300
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:
@@ -136,12 +90,12 @@ def test_punctuations_and_late_rows_can_be_read(spark: SparkSession, tmp_path: P
     def row(t: int | None, i: int) -> dict[str, Any]:
         return {"t": t, "x": 1, "id": i}
 
-    _write(tmp_path / "a", [row(1, 0), row(5, 1), row(4, 2), row(9, 3)], 2)
-    _write(tmp_path / "b", [row(2, 10), row(6, 11), row(7, 12), row(None, 13)], 2)
+    write_source(tmp_path / "a", [row(1, 0), row(5, 1), row(4, 2), row(9, 3)], 2)
+    write_source(tmp_path / "b", [row(2, 10), row(6, 11), row(7, 12), row(None, 13)], 2)
     spec = sj.JoinSpec(sj.Equi("x"), sj.CountWindow(1), time="t", order="event_time")
-    frames = _read(spark, tmp_path / "a"), _read(spark, tmp_path / "b")
+    frames = read_source(spark, tmp_path / "a"), read_source(spark, tmp_path / "b")
     _run(join(*frames, spec, ordered=True), tmp_path)
-    assert _ids(_in_order(tmp_path)) == [(0, 10), (1, 10), (1, 11), (1, 12)]
+    assert _ids(rows_in_order(tmp_path)) == [(0, 10), (1, 10), (1, 11), (1, 12)]
     rows = late(tmp_path / "checkpoint").select(["batch", "side", "reason", "id_left", "id_right"])
     assert rows.to_pylist() == [
         {"batch": 1, "side": "left", "reason": "late", "id_left": 2, "id_right": None},
@@ -153,7 +107,7 @@ def test_punctuations_and_late_rows_can_be_read(spark: SparkSession, tmp_path: P
     ]
     pq.write_table(pa.Table.from_pylist([row(20, 20)], SCHEMA), tmp_path / "b/more.parquet")
     _run(join(*frames, spec, ordered=True), tmp_path)
-    assert _ids(_in_order(tmp_path))[4:] == [(3, 12)]
+    assert _ids(rows_in_order(tmp_path))[4:] == [(3, 12)]
 
 
 def _ids(table: pa.Table) -> list[tuple[int, int]]:
@@ -165,26 +119,26 @@ def test_values_of_a_column_are_sources_and_an_idle_one_is_not_waited_for(spark:
     left = [{"t": t, "x": x, "id": 10 * t + x} for t in range(6) for x in (0, 1)]
     right = [{"t": t, "x": t % 2, "id": t} for t in range(6)]
     spec = sj.JoinSpec(sj.Theta("l.x = r.x"), sj.TimeWindow(1), time="t", order="event_time")
-    _write(tmp_path / "a", left, 3)
-    _write(tmp_path / "b", right, 3)
-    sides = Source(_read(spark, tmp_path / "a"), by="x", values=[0, 1, 2]), _read(spark, tmp_path / "b")
+    write_source(tmp_path / "a", left, 3)
+    write_source(tmp_path / "b", right, 3)
+    sides = Source(read_source(spark, tmp_path / "a"), by="x", values=[0, 1, 2]), read_source(spark, tmp_path / "b")
     _run(join(*sides, spec, ordered=True, idle="1 millisecond"), tmp_path)
     events = [oracle.Event(False, row, row["t"], str(row["x"])) for row in left]
     events += [oracle.Event(True, row, row["t"]) for row in right]
     ready = [e for e in oracle.event_time_order(events) if (e.ts, int(e.right), e.source) <= (5, 0, "0")]
     pairs = oracle.join(ready, lambda l, r: l["x"] == r["x"], ("time", 1), ("time", 1))
     lefts, rights = ([e.row["id"] for e in ready if e.right == side] for side in (False, True))
-    assert _ids(_in_order(tmp_path)) == [(lefts[l], rights[r]) for l, r in pairs]
+    assert _ids(rows_in_order(tmp_path)) == [(lefts[l], rights[r]) for l, r in pairs]
     waiting = punctuations(tmp_path / "checkpoint")["waiting"].to_pylist()
     assert waiting[0] == 6
     assert waiting[-1] == 2
 
 
 def test_a_self_join_of_a_count_window_in_memory(spark: SparkSession, tmp_path: Path) -> None:
-    rows = _rows(4, 50)
-    _write(tmp_path / "a", rows, 2)
+    rows = rising_rows(4, 50)
+    write_source(tmp_path / "a", rows, 2)
     spec = sj.JoinSpec(sj.Band("x", "x", 2), sj.CountWindow(7), time="t", order="event_time", self_join=True)
-    joined = join(_read(spark, tmp_path / "a"), None, spec, ordered=True, positions=True)
+    joined = join(read_source(spark, tmp_path / "a"), None, spec, ordered=True, positions=True)
     query = joined.writeStream.format("memory").queryName("itself").trigger(availableNow=True).start()
     query.awaitTermination()
     events = [oracle.Event(False, row, row["t"]) for row in rows]
@@ -211,15 +165,15 @@ def test_a_self_join_of_a_count_window_in_memory(spark: SparkSession, tmp_path: 
 def test_a_mistake_is_named(
     spark: SparkSession, tmp_path: Path, change: Any, error: type[Exception], message: str
 ) -> None:
-    _write(tmp_path / "a", [], 0)
-    left, right, options = change(_read(spark, tmp_path / "a"))
+    write_source(tmp_path / "a", [], 0)
+    left, right, options = change(read_source(spark, tmp_path / "a"))
     with pytest.raises(error, match=message):
         join(left, right, SPEC, **options)
 
 
 def test_a_source_says_what_it_can_not_be(spark: SparkSession, tmp_path: Path) -> None:
-    _write(tmp_path / "a", [], 0)
-    frame = _read(spark, tmp_path / "a")
+    write_source(tmp_path / "a", [], 0)
+    frame = read_source(spark, tmp_path / "a")
     with pytest.raises(sj.SpecError, match="without a slash"):
         Source(frame, "a/b")
     with pytest.raises(sj.SpecError, match="say which with by="):

@@ -1,0 +1,71 @@
+"""For the tests behind a gate on real Spark: three small sources as files, what their join is, and what was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import streamjoin as sj
+from streamjoin.testing import oracle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
+SPEC = sj.JoinSpec(sj.Band("x", "x", 1), (sj.CountWindow(20), sj.TimeWindow(9)), time="t", order="event_time")
+
+
+def rising_rows(seed: int, n: int, first_id: int = 0) -> list[dict[str, int]]:
+    rng = random.Random(seed)
+    now, rows = 0, []
+    for i in range(n):
+        now += rng.choice([0, 0, 1, 2])
+        rows.append({"t": now, "x": rng.randint(0, 12), "id": first_id + i})
+    return rows
+
+
+def write_source(directory: Path, rows: Sequence[dict[str, int]], files: int) -> None:
+    directory.mkdir(parents=True)
+    for i in range(files):
+        part = rows[len(rows) * i // files : len(rows) * (i + 1) // files]
+        path = directory / f"{i:04}.parquet"
+        pq.write_table(pa.Table.from_pylist(list(part), SCHEMA), path)
+        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+
+def read_source(spark: SparkSession, directory: Path, per_batch: int = 1) -> DataFrame:
+    reader = spark.readStream.schema("t long, x long, id long").option("maxFilesPerTrigger", per_batch)
+    return reader.parquet(str(directory))
+
+
+def rows_in_order(directory: Path) -> pa.Table:
+    """The committed files batch by batch, and within a batch by partition, as their names say."""
+    tables = []
+    for entry in sorted((directory / "out/_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.name)):
+        names = [json.loads(line)["path"].rsplit("/", 1)[1] for line in entry.read_text().splitlines()[1:]]
+        tables += [pq.read_table(directory / "out" / name) for name in sorted(names)]
+    return pa.concat_tables(tables)
+
+
+def three_sources() -> list[list[dict[str, int]]]:
+    return [rising_rows(1, 90), rising_rows(2, 60, 1000), rising_rows(3, 120, 2000)]
+
+
+def expected_of_three() -> list[tuple[int, int]]:
+    """The oracle's pairs of ids up to what every source has passed."""
+    a, b, c = three_sources()
+    events = [oracle.Event(False, row, row["t"], "0000") for row in a]
+    events += [oracle.Event(False, row, row["t"], "0001") for row in b]
+    events += [oracle.Event(True, row, row["t"], "0000") for row in c]
+    bound = min((rows[-1]["t"], right, name) for rows, right, name in ((a, 0, "0000"), (b, 0, "0001"), (c, 1, "0000")))
+    ready = [e for e in oracle.event_time_order(events) if (e.ts, int(e.right), e.source) <= bound]
+    left, right = [e.row["id"] for e in ready if not e.right], [e.row["id"] for e in ready if e.right]
+    pairs = oracle.join(ready, lambda l, r: abs(l["x"] - r["x"]) <= 1, ("count", 20), ("time", 9))
+    return [(left[l], right[r]) for l, r in pairs]
