@@ -2,9 +2,10 @@
 
 from streamjoin.spark.late import late
 from streamjoin.spark.plan import join
+from streamjoin.spark.progress import JoinProgress, Progress
 from streamjoin.spark.punctuation import punctuations
 from streamjoin.spark.rescaling import rescale
 from streamjoin.spark.session import session
 from streamjoin.spark.sources import Source
 
-__all__ = ["Source", "join", "late", "punctuations", "rescale", "session"]
+__all__ = ["JoinProgress", "Progress", "Source", "join", "late", "punctuations", "rescale", "session"]

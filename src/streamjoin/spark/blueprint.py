@@ -62,7 +62,7 @@ class Blueprint:
     """One join as its tasks see it.
 
     `partitions` tasks run; how many of them get a range is decided batch by batch, beginning with `first`. With
-    `auto` the load decides.
+    `auto` the load decides. `late` is where late rows are written besides the log.
     """
 
     bound: BoundSpec
@@ -73,6 +73,7 @@ class Blueprint:
     gate: GatePlan | None = None
     first: int | None = None
     auto: bool = False
+    late: str | None = None
 
     @property
     def windows(self) -> tuple[int, int]:

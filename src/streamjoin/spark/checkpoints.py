@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streamjoin.model.errors import CheckpointError, NotSupportedError, StateError, StreamJoinError
 from streamjoin.spark.background import Merger, Mergers
 from streamjoin.spark.blueprint import TASK, Blueprint
+from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog, new_epoch
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _joins: dict[str, Blueprint] = {}
 _watched: dict[str, Any] = {}
 _lock = threading.Lock()
 _mergers = Mergers()
+_running: dict[str, list[tuple[Blueprint, WindowLog]]] = {}
 
 
 def log_root(checkpoint: str | Path, name: str) -> Path:
@@ -63,13 +65,14 @@ def expect(spark: SparkSession, blueprint: Blueprint) -> None:
             _started(spark, str(event.id), str(event.runId))
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            _mergers.progressed(str(event.progress.runId), int(event.progress.batchId))
+            _progressed(str(event.progress.runId), int(event.progress.batchId))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
             pass
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
             _mergers.ended(str(event.runId))
+            _running.pop(str(event.runId), None)
 
     session = spark._jsparkSession.sessionUUID()
     with _lock:
@@ -92,7 +95,21 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
         settings.set(_SETTING + token, json.dumps(place))
         if "error" not in place:
             log = WindowLog(Path(place["root"]), place["epoch"], _joins[token])
+            _running.setdefault(run_id, []).append((_joins[token], log))
             _mergers.add(run_id, Merger(_joins[token], log))
+
+
+def _progressed(run_id: str, batch: int) -> None:
+    """A query has committed a batch."""
+    for blueprint, log in _running.get(run_id, ()):
+        if blueprint.late is not None:
+            export_late(log.root, local_path(blueprint.late), batch)
+    _mergers.progressed(run_id, batch)
+
+
+def logs_of(run_id: str) -> list[WindowLog]:
+    """The logs of the joins in a running query."""
+    return [log for _, log in _running.get(run_id, ())]
 
 
 def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str, Any]:

@@ -242,6 +242,7 @@ class GateOfBatch:
             "waiting": waiting,
             "clocks": [after.counts[side] if counted[side] else tick for side in (0, 1)],
             "late": _counted(late),
+            "lag": after.lag,
             "cuts": cut.to_json(),
             "positions": positions,
         }

@@ -70,6 +70,15 @@ class WindowLog:
         path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
         write_piece(path, sides, self._signed(batch, facts))
 
+    @property
+    def gated(self) -> bool:
+        """Whether a gate comes before the join."""
+        return self._blueprint.gate is not None
+
+    def pieces(self, batch: int, epoch: int) -> list[Path]:
+        """The files that the tasks of one start wrote in `batch`."""
+        return sorted(self._directory(batch).glob(f"{epoch:08}.*.piece"))
+
     def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
         """Write what waits in the gate after `batch`."""
         write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -21,12 +22,13 @@ from streamjoin.model.binding import bind
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
-from streamjoin.spark.blueprint import TASK, Blueprint, GatePlan
+from streamjoin.spark.blueprint import TASK, Blueprint, GatePlan, SourcePlan
 from streamjoin.spark.checkpoints import expect, joins_in
 from streamjoin.spark.gate import Collect, Gate
 from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.output import PARTNER, POSITION, OrderTask, result_schema
 from streamjoin.spark.parts import DDL
+from streamjoin.spark.pruning import pruned
 from streamjoin.spark.route import Route
 from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
 from streamjoin.spark.task import JoinTask
@@ -52,6 +54,8 @@ def join(
     ordered: bool = False,
     positions: bool = False,
     idle: str | timedelta | None = None,
+    columns: Sequence[str] | None = None,
+    late: str | Path | None = None,
     name: str | None = None,
 ) -> DataFrame:
     """Join two sides of streaming DataFrames; any sink can take the result.
@@ -74,6 +78,8 @@ def join(
         positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
             place in the order of all tuples, and `partner`, the earlier one's place on its side.
         idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
+        columns: the columns of the result that are wanted; others are neither moved nor stored. All when not given.
+        late: a directory for late rows as Parquet files, one for each batch that has some, besides `spark.late`.
         name: where the state lies under the checkpoint; needed only where one query holds several joins next to
             each other. It must stay the same from start to start.
 
@@ -82,7 +88,9 @@ def join(
         InputError: a side is not a streaming DataFrame.
         SetupError: pyspark is missing, or the session can't run the join.
     """
-    options = Options(partitions, most_partitions, ordered, positions, idle, name)
+    options = Options(
+        partitions, most_partitions, ordered, positions, idle, columns, None if late is None else str(late), name
+    )
     return build(left, right, spec, options, MergePolicy())
 
 
@@ -95,6 +103,8 @@ class Options:
     ordered: bool = False
     positions: bool = False
     idle: str | timedelta | None = None
+    columns: Sequence[str] | None = None
+    late: str | None = None
     name: str | None = None
 
 
@@ -105,16 +115,20 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     spark = _check_sides(sides)
     frames = [[_aligned(side, source.frame, sources[0].frame) for source in sources] for side, sources in sides.items()]
     schemas = [_arrow_schema(side, sources[0].frame) for side, sources in sides.items()]
-    bound = bind(spec, schemas[0], schemas[-1])
+    plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
+    bound = pruned(bind(spec, schemas[0], schemas[-1]), options.columns, (plans[0], plans[-1]))
+    if options.columns is not None:
+        frames = [_only(side, bound.right_schema if i else bound.left_schema) for i, side in enumerate(frames)]
     most, first, auto = _partitions(options, spark)
     blueprint = Blueprint(
         bound,
         _name(options.name, [frame for side in frames for frame in side]),
         most,
         policy,
-        gate=_gate(spec, sides, schemas, options),
+        gate=_gate(spec, sides, (plans[0], plans[-1]), options),
         first=first,
         auto=auto,
+        late=options.late,
     )
     _check_columns(blueprint)
     expect(spark, blueprint)
@@ -154,14 +168,16 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _gate(
-    spec: JoinSpec, sides: Mapping[str, Sequence[Source]], schemas: Sequence[pa.Schema], options: Options
+    spec: JoinSpec,
+    sides: Mapping[str, Sequence[Source]],
+    plans: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]],
+    options: Options,
 ) -> GatePlan | None:
     counted = any(isinstance(window, CountWindow) for window in spec.windows)
     several = any(needs_gate(sources) for sources in sides.values())
     if not (counted or several or options.ordered or options.positions or options.idle is not None):
         return None
-    plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
-    return GatePlan((plans[0], plans[-1]), _idle_ms(options.idle), options.ordered, options.positions)
+    return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions)
 
 
 def _idle_ms(idle: str | timedelta | None) -> int | None:
@@ -233,6 +249,10 @@ def _aligned(side: str, frame: DataFrame, first: DataFrame) -> DataFrame:
             "of the same types"
         )
     return frame.select(*(frame[name] for name in wanted)) if list(given) != list(wanted) else frame
+
+
+def _only(frames: Sequence[DataFrame], schema: pa.Schema) -> list[DataFrame]:
+    return [frame.select(*(frame[name] for name in schema.names)) for frame in frames]
 
 
 def _check_columns(blueprint: Blueprint) -> None:
