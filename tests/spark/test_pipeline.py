@@ -202,3 +202,43 @@ def test_a_wrong_file_is_exit_code_2(tmp_path: Path) -> None:
     out = subprocess.run(command(file), capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
     assert out.returncode == 2
     assert out.stderr.startswith("error: ") and len(out.stderr.splitlines()) == 1
+
+
+def test_count_windows_in_order_from_several_sources(tmp_path: Path, spark: SparkSession) -> None:
+    """What needs the gate: one side's column tells its physical sources apart, and the result keeps their order."""
+    for name, lines in (
+        ("left", ["1,a,10", "2,b,20", "4,a,11", "9,a,0", "9,b,0"]),
+        ("right", ["3,10", "5,11", "9,1"]),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_text("\n".join(lines) + "\n")
+    file = tmp_path / "join.toml"
+    file.write_text(
+        """\
+checkpoint = "checkpoint"
+trigger = "available now"
+partitions = 2
+[source.left]
+format = "csv"
+path = "left"
+schema = "ts LONG, part STRING, x LONG"
+by = "part"
+[source.right]
+format = "csv"
+path = "right"
+schema = "ts LONG, y LONG"
+[join]
+on = { band = ["x", "y"], distance = 1 }
+window = { count = 2 }
+time = "ts"
+ordered = true
+[sink]
+format = "memory"
+name = "matches_in_order"
+"""
+    )
+    said_by(file, spark)
+    rows = spark.sql("SELECT x, y FROM matches_in_order").collect()
+    # By the gate: 1a 2b | 3 | 4a | 5; the left window holds the two newest of its side.
+    assert [tuple(row) for row in rows] == [(10, 10), (11, 10), (11, 11)]
+    spark.catalog.dropTempView("matches_in_order")

@@ -26,6 +26,7 @@ from streamjoin.spark.pipeline_sources import Streams, at_line, open_source
 from streamjoin.spark.pipeline_view import ROWS_OUT, Totals, shown
 from streamjoin.spark.plan import join
 from streamjoin.spark.session import session
+from streamjoin.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,10 +103,17 @@ def _session(pipeline: Pipeline, console: Console) -> SparkSession:
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
     """The join's query, and one for the malformed records of each source that keeps them."""
     streams = {side: open_source(spark, pipeline, side) for side in pipeline.sides}
-    right = streams.get("right")
+    sides = {
+        side: Source(streams[side].rows, by=given.by, position=given.position) for side, given in pipeline.sides.items()
+    }
     try:
         joined = join(
-            streams["left"].rows, right.rows if right else None, pipeline.spec, partitions=pipeline.partitions
+            sides["left"],
+            sides.get("right"),
+            pipeline.spec,
+            partitions=pipeline.partitions,
+            ordered=pipeline.ordered,
+            idle=pipeline.idle,
         )
     except SpecError as error:
         raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines['join']}: {error}") from error

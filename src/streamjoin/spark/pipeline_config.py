@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from streamjoin.model.spec import JoinSpec
 
@@ -38,6 +39,10 @@ class Source:
     """Columns of a Kafka record beside its value, and the names they get."""
     select: tuple[str, ...] = ()
     where: str | None = None
+    by: str | None = None
+    """A column whose every value is a physical source of its own, such as a Kafka partition."""
+    position: str | None = None
+    """A whole-number column that rises along each physical source, such as a Kafka offset."""
     malformed: str | None = None
     """Where values that can't be decoded are written; None to count them only."""
 
@@ -83,7 +88,9 @@ class Pipeline:
     sink: Sink
     checkpoint: str | None
     trigger: Trigger = Trigger()
-    partitions: int | None = None
+    partitions: int | Literal["auto"] | None = None
+    ordered: bool = False
+    idle: str | None = None
     name: str = "streamjoin"
     master: str | None = None
     memory: str | None = None

@@ -21,6 +21,7 @@ from streamjoin.spark.pipeline_config import (
     Trigger,
 )
 from streamjoin.spark.pipeline_join import read_join
+from streamjoin.spark.plan import MOST_PARTITIONS
 from streamjoin.spark.toml_table import Table, read_toml
 
 _SERVERS = 'servers = "broker-1:9092,broker-2:9092"'
@@ -38,15 +39,13 @@ def read_pipeline(file: Path) -> Pipeline:
     top = read_toml(file)
     here = file.resolve().parent
     join = _part(top, "join", "[join] with on and window")
-    spec = read_join(join)
+    spec, ordered, idle = read_join(join)
     sources = _part(top, "source", "[source.left] and [source.right]")
     left, right = _sides(sources, spec.self_join, here)
     table = _part(top, "sink", '[sink] with format = "parquet"')
     sink = _sink(table, here)
     checkpoint = _checkpoint(top, sink, here)
-    partitions = top.get("partitions", (int,), example="partitions = 4")
-    if partitions is not None and not 1 <= partitions <= 100_000:
-        top.fail(f"partitions = {partitions}: it is a whole number from 1 to 100,000", "partitions")
+    partitions = _partitions(top)
     trigger = _trigger(top)
     name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
     spark = top.table("spark")
@@ -67,6 +66,8 @@ def read_pipeline(file: Path) -> Pipeline:
         checkpoint=checkpoint,
         trigger=trigger,
         partitions=partitions,
+        ordered=ordered,
+        idle=idle,
         name=name,
         lines=lines,
         **settings,
@@ -104,6 +105,8 @@ def _source(table: Table, here: Path) -> Source:
         given["schema"] = _schema(table)
     given["select"] = table.texts("select", 'select = ["timestamp AS ts", "value % 10 AS k"]')
     given["where"] = table.text("where", 'where = "px > 0"')
+    given["by"] = table.text("by", 'by = "part", a column that tells the physical sources apart')
+    given["position"] = table.text("position", 'position = "place", a column that rises along each source')
     source = Source(format=format_, **given)
     if source.can_be_malformed:
         source = Source(format=format_, **given, malformed=_place(table, "malformed", 'malformed = "out/bad"', here))
@@ -174,6 +177,17 @@ def _sink(table: Table, here: Path) -> Sink:
 def _checkpoint(top: Table, sink: Sink, here: Path) -> str | None:
     passing = sink.format in ("console", "memory")
     return _place(top, "checkpoint", 'checkpoint = "out/checkpoint"', here, required=not passing)
+
+
+def _partitions(top: Table) -> Any:
+    value = top.get("partitions", (int, str), example='partitions = 4, or "auto"')
+    if value is None or value == "auto":
+        return value
+    if isinstance(value, str):
+        top.fail(f'partitions = {value!r}: it is a whole number such as 4, or "auto"', "partitions")
+    if not 1 <= value <= MOST_PARTITIONS:
+        top.fail(f"partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "partitions")
+    return value
 
 
 def _place(table: Table, key: str, example: str, here: Path, *, required: bool = False) -> str | None:

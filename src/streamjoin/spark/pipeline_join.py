@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any
 
+from streamjoin.model import durations
 from streamjoin.model.expression import And, Arithmetic, Column, Compare, Expression, Function, Literal
 from streamjoin.model.parsing import parse_condition
 from streamjoin.model.predicates import Band, Equi, Predicate, Term, Theta
@@ -22,8 +23,16 @@ _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta 
 _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
 
 
-def read_join(table: Table) -> JoinSpec:
-    """The whole table; what can't be is an error of its line."""
+def read_join(table: Table) -> tuple[JoinSpec, bool, str | None]:
+    """The whole table: the spec, whether the output is ordered, and how long a source may be idle."""
+    ordered = bool(table.get("ordered", (bool,), example="ordered = true"))
+    idle = table.text("idle", 'idle = "10 seconds"')
+    if idle is not None:
+        table.made(lambda: durations.nanoseconds(idle), "idle")
+    return _spec(table), ordered, idle
+
+
+def _spec(table: Table) -> JoinSpec:
     on = table.made(lambda: _condition(table), "on")
     window = _windows(table)
     time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
