@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,3 +243,16 @@ name = "matches_in_order"
     # By the gate: 1a 2b | 3 | 4a | 5; the left window holds the two newest of its side.
     assert [tuple(row) for row in rows] == [(10, 10), (11, 10), (11, 11)]
     spark.catalog.dropTempView("matches_in_order")
+
+
+def test_the_file_in_the_readme_runs(tmp_path: Path, spark: SparkSession) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    quotes = [{"ts": f"2026-01-01T00:00:0{i}Z", "sym": sym, "bid": 10.2} for i, sym in ((1, "A"), (8, "A"), (1, "B"))]
+    for name, rows in (("trades", [json.loads(TRADES[0])]), ("quotes", quotes)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = tmp_path / "join.toml"
+    file.write_text(block)
+    assert "batch 0: 4 rows in, 1 out" in said_by(file, spark)
+    assert pq.read_table(tmp_path / "out/matches").select(["px", "bid"]).to_pylist() == [{"px": 10.0, "bid": 10.2}]

@@ -112,8 +112,9 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     pipeline = read(tmp_path, WHOLE)
     assert "hunter2" not in describe(pipeline)
     assert "kafka.sasl.jaas.config=***" in describe(pipeline)
-    said = "could not log in with user=me password=hunter2 at http://me:hunter2@host/x"
-    assert "hunter2" not in without_secrets(said, pipeline.left.options)
+    for said in ("no login: user=me password=hunter2", "no login with 'hunter2'", "at http://me:other@host/x"):
+        told = without_secrets(said, pipeline.left.options)
+        assert "***" in told and "hunter2" not in told and "other" not in told
 
 
 # What is changed in the whole file, the line of the mistake, and words of the message.
@@ -192,3 +193,28 @@ def test_a_sink_for_looking_needs_no_checkpoint(tmp_path: Path) -> None:
 )
 def test_a_text_is_taken_apart_into_what_an_index_can_use(text: str, predicate: object) -> None:
     assert str(condition(text)) == str(predicate)
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = re.findall(
+    r"```toml\n(.*?)```", (DOCS / "kafka.md").read_text() + (DOCS / "deploying.md").read_text(), re.DOTALL
+)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
+def test_what_the_documents_show_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str) -> None:
+    """Each block takes the place of its table in a whole file."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
+    table = block.splitlines()[0]
+    parts = re.split(r"^(?=\[)", WHOLE, flags=re.MULTILINE)
+    replaced = [part for part in parts if not part.startswith(table[:-1])]
+    read(tmp_path, "".join([*replaced, block]))
+
+
+def test_every_key_is_in_the_documents(tmp_path: Path) -> None:
+    told = (DOCS / "pipeline.md").read_text()
+    for broken in ("[source.left]", "[source.right]", "[join]", "[sink]", "[spark]"):
+        with pytest.raises(sj.PipelineFileError, match="it takes: ") as caught:
+            read(tmp_path, WHOLE.replace(broken, f"{broken}\nzzzzzz = 1"))
+        for key in str(caught.value).rpartition("it takes: ")[2].split(", "):
+            assert f"`{key}`" in told, key

@@ -21,6 +21,7 @@ KAFKA_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
 _SECRET = re.compile(
     r"password|passwd|secret|jaas|token|credential|key\.?store\.key|private|basic\.auth|api[._-]?key", re.I
 )
+_WITHIN = re.compile(r"""(?:password|secret|token)\w*\s*=\s*["']?([^"'\s;]+)""", re.I)
 _IN_URL = re.compile(r"(://[^/@\s:]+:)[^@/\s]+@")
 
 
@@ -132,7 +133,9 @@ def without_secrets(text: str, *option_sets: Mapping[str, str]) -> str:
     for options in option_sets:
         for key, value in options.items():
             if is_secret(key) and value:
-                text = text.replace(value, "***")
+                # A JAAS setting is a whole sentence: what repeats only the password in it is caught too.
+                for secret in (value, *_WITHIN.findall(value)):
+                    text = text.replace(secret, "***")
     return _in_url(text)
 
 
