@@ -6,6 +6,8 @@ import pickle
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.adhoc import Query, parse
@@ -224,3 +226,37 @@ def test_keywords_as_names() -> None:
     )
     assert query.schema.names == ["x", "y", "z w"]
     assert [str(term) for term in query.steps[0].terms] == ["a.left = b.left"]
+
+
+SENTENCE = (
+    "SELECT t.px AS a , q . * FROM trades AS t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND ( ABS ( t.px - q.bid "
+    ") <= 5 OR CASE WHEN t.px > 1 THEN TRUE ELSE q.ask BETWEEN 1 AND 2 END ) JOIN news n WITHIN 10 ROWS ON n.sym IN ( "
+    "'a' , 'b' ) AND n.sym = t.sym WHERE t.ts > TIMESTAMP '2024-01-01' - INTERVAL '5' SECOND AND NOT t.sym LIKE 'a%'"
+)
+WORDS = [*SENTENCE.split(), ";", "LEFT", "GROUP BY", '"x"', "'", "--", "/*", ".5", "9e9", "SUM", "DISTINCT", "\n", "é"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_text_is_read_or_refused_with_a_place(data: st.DataObject) -> None:
+    words = SENTENCE.split()
+    for _ in range(data.draw(st.integers(1, 5))):
+        place = data.draw(st.integers(0, len(words) - 1))
+        change = data.draw(st.sampled_from(["drop", "swap", "insert", "cut"]))
+        if change == "cut":
+            words = words[: place + 1]
+        elif change == "drop" and len(words) > 1:
+            del words[place]
+        elif change == "swap":
+            other = data.draw(st.integers(0, len(words) - 1))
+            words[place], words[other] = words[other], words[place]
+        else:
+            words.insert(place, data.draw(st.sampled_from(WORDS)))
+    text = " ".join(words)
+    try:
+        query = parse(text, STREAMS)
+    except sj.QueryError as error:
+        assert 1 <= error.column <= len(text) + 2
+        assert "\n  line " in str(error)
+    else:
+        assert query.text == text
