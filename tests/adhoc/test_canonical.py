@@ -14,7 +14,7 @@ from streamjoin.testing.row_evaluator import evaluate_row, rows_of
 from tests.model.expression_trees import SCHEMA, tables, trees
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(trees("boolean"), st.data())
 def test_a_canonical_form_has_the_value_of_what_was_written(tree: x.Expression, data: st.DataObject) -> None:
     sides: list[pa.Table] = [data.draw(tables(2, SCHEMA.names)) for _ in "lr"]

@@ -229,7 +229,7 @@ def test_keywords_as_names() -> None:
 
 
 SENTENCE = (
-    "SELECT t.px AS a , q . * FROM trades AS t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND ( ABS ( t.px - q.bid "
+    "SELECT px AS a , q . * FROM trades AS t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND ( ABS ( t.px - q.bid "
     ") <= 5 OR CASE WHEN t.px > 1 THEN TRUE ELSE q.ask BETWEEN 1 AND 2 END ) JOIN news n WITHIN 10 ROWS ON n.sym IN ( "
     "'a' , 'b' ) AND n.sym = t.sym WHERE t.ts > TIMESTAMP '2024-01-01' - INTERVAL '5' SECOND AND NOT t.sym LIKE 'a%'"
 )
