@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.model.errors import CheckpointError, NotSupportedError
-from streamjoin.spark.checkpoints import joins_in, local_path
+from streamjoin.model.errors import CheckpointError, SetupError
+from streamjoin.spark.checkpoints import joins_in
 from streamjoin.spark.late import late
 from streamjoin.spark.log import WindowLog, late_files, new_epoch
 from streamjoin.spark.manifest import EMPTY, Manifest
 from streamjoin.spark.merging import Extent, MergePolicy, alive, first_folded, horizons
 from streamjoin.spark.pieces import Block, MappedPiece, Sheet, atomic, read_footer, write_piece
+from streamjoin.spark.places import place
 from streamjoin.spark.ranges import LEAST, MOST, WHOLE, Cuts, cuts, sample, shared_cuts, thinned
 from tests.spark.joining import CASES, Case, blueprint, in_process, stream, tables
 
@@ -230,12 +231,12 @@ def test_late_rows_come_from_the_newest_start_of_a_batch(tmp_path: Path) -> None
     [("/a b/c", "/a b/c"), ("file:/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("relative", "relative")],
 )
 def test_a_checkpoint_is_a_path(location: str, path: str) -> None:
-    assert local_path(location) == Path(path)
+    assert place(location) == Path(path)
 
 
-def test_a_checkpoint_elsewhere_is_refused() -> None:
-    with pytest.raises(NotSupportedError, match="s3a:"):
-        local_path("s3a://bucket/checkpoint")
+def test_a_checkpoint_that_nothing_can_reach_is_refused() -> None:
+    with pytest.raises(SetupError, match="on nowhere:, which Arrow can't reach"):
+        place("nowhere://bucket/checkpoint")
 
 
 def test_the_joins_of_a_plan_are_found_by_their_tokens() -> None:

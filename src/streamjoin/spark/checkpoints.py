@@ -14,11 +14,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamjoin.model.errors import CheckpointError, NotSupportedError, StateError, StreamJoinError
+from streamjoin.model.errors import CheckpointError, StateError, StreamJoinError
 from streamjoin.spark.background import Merger, Mergers
 from streamjoin.spark.blueprint import TASK, Blueprint
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog, new_epoch
+from streamjoin.spark.places import Place, place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,21 +35,9 @@ _mergers = Mergers()
 _running: dict[str, list[tuple[Blueprint, WindowLog]]] = {}
 
 
-def log_root(checkpoint: str | Path, name: str) -> Path:
+def log_root(checkpoint: str | Path, name: str) -> Place:
     """Where the log of the join called `name` lies."""
-    return local_path(str(checkpoint)) / DIRECTORY / name
-
-
-def local_path(location: str) -> Path:
-    """A checkpoint location as a path of this machine's file system."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
-    if scheme and scheme[1] != "file":
-        raise NotSupportedError(
-            f"the checkpoint {location} is on {scheme[1]}:, but the window log needs a directory that all of Spark's "
-            "machines see as a path, such as /shared/checkpoint or file:/shared/checkpoint"
-        )
-    path = location.removeprefix("file:") if scheme else location
-    return Path(re.sub("^/+", "/", path))
+    return place(str(checkpoint)) / DIRECTORY / name
 
 
 def joins_in(plan: str) -> list[str]:
@@ -91,10 +80,10 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     checkpoint = query.resolvedCheckpointRoot()
     settings = query.sparkSessionForStream().conf()
     for token in tokens:
-        place = _place(checkpoint, _joins[token], names)
-        settings.set(_SETTING + token, json.dumps(place))
-        if "error" not in place:
-            log = WindowLog(Path(place["root"]), place["epoch"], _joins[token])
+        found = _place(checkpoint, _joins[token], names)
+        settings.set(_SETTING + token, json.dumps(found))
+        if "error" not in found:
+            log = WindowLog(place(found["root"]), found["epoch"], _joins[token])
             _running.setdefault(run_id, []).append((_joins[token], log))
             _mergers.add(run_id, Merger(_joins[token], log))
 
@@ -103,7 +92,7 @@ def _progressed(run_id: str, batch: int) -> None:
     """A query has committed a batch."""
     for blueprint, log in _running.get(run_id, ()):
         if blueprint.late is not None:
-            export_late(log.root, local_path(blueprint.late), batch)
+            export_late(log.root, place(blueprint.late), batch)
     _mergers.progressed(run_id, batch)
 
 
@@ -121,7 +110,7 @@ def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str,
                 "each a name of its own with join(..., name='...')"
             )
         root = log_root(checkpoint, name)
-        _check_spark(local_path(checkpoint), root)
+        _check_spark(place(checkpoint), root)
         return {"root": str(root), "epoch": new_epoch(root, blueprint.description)}
     except StreamJoinError as error:
         return {"error": type(error).__name__, "message": str(error)}
@@ -129,10 +118,10 @@ def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str,
         return {"error": "CheckpointError", "message": f"no window log can be kept in {checkpoint}: {error}"}
 
 
-def _check_spark(checkpoint: Path, root: Path) -> None:
+def _check_spark(checkpoint: Place, root: Place) -> None:
     """Refuse a checkpoint of which Spark's own part is gone: a version is written after the offsets of its batch."""
 
-    def newest(directory: Path) -> int:
+    def newest(directory: Place) -> int:
         names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
@@ -152,14 +141,14 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
 
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-    place = context.getLocalProperty(_SETTING + blueprint.token) if context else None
-    if batch is None or place is None:
+    setting = context.getLocalProperty(_SETTING + blueprint.token) if context else None
+    if batch is None or setting is None:
         raise StateError(
             "a join runs only inside a micro-batch of the streaming query that it was started in: not in continuous or "
             "real-time mode, and within foreachBatch only on the thread that calls it"
         )
-    found = json.loads(place)
+    found = json.loads(setting)
     if "error" in found:
         kind = getattr(errors, found["error"], CheckpointError)
         raise kind(found["message"])
-    return WindowLog(Path(found["root"]), found["epoch"], blueprint), int(batch)
+    return WindowLog(place(found["root"]), found["epoch"], blueprint), int(batch)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from streamjoin.spark.checkpoints import log_root
 from streamjoin.spark.manifest import Manifest
+from streamjoin.spark.places import Place, in_order
 
 COLUMNS = ("ts", "sym_left", "qty", "px", "bid", "ask", "ts_left", "ts_right")
 HISTORY = 40
@@ -78,7 +79,7 @@ class Watch:
         self._seen: set[int] = set()
         self._weights: list[tuple[float, int]] = []
         self._samples: deque[tuple[float, int, int, int]] = deque()
-        self._manifest: Path | None = None
+        self._manifest: Place | None = None
         self._next_point = 1.0
 
     def update(self, elapsed: float, progress: Iterable[Mapping[str, Any]]) -> Figures:
@@ -139,7 +140,7 @@ class Watch:
     def _take_window(self) -> None:
         versions = log_root(self._output / "checkpoint", "join") / "versions"
         try:
-            latest = max(versions.glob("*/*.manifest"), default=None)
+            latest = next(reversed(in_order(versions.glob("*/*.manifest"))), None)
             if latest is None or latest == self._manifest:
                 return
             manifest = Manifest.from_json(latest.read_bytes())

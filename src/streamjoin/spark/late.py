@@ -48,7 +48,7 @@ def late(checkpoint: str | Path, name: str = "join") -> pa.Table:
     tables = []
     for _, path in late_files(root):
         try:
-            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+            tables.append(pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all())
         except (OSError, pa.ArrowException) as error:
             raise damaged(path, error) from error
     return pa.concat_tables(tables) if tables else _HEAD.empty_table()

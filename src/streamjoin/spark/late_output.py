@@ -6,18 +6,17 @@ driver that died left out is written after the next batch. Only committed batche
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.spark.log import late_files
+from streamjoin.spark.pieces import atomic
+from streamjoin.spark.places import Place
 
 
-def export_late(root: Path, target: Path, committed: int) -> list[Path]:
+def export_late(root: Place, target: Place, committed: int) -> list[Place]:
     """Write the late rows of all batches up to `committed` that are not there yet; returns the new files."""
-    batches: dict[int, list[Path]] = {}
+    batches: dict[int, list[Place]] = {}
     for batch, path in late_files(root):
         if batch <= committed:
             batches.setdefault(batch, []).append(path)
@@ -26,10 +25,8 @@ def export_late(root: Path, target: Path, committed: int) -> list[Path]:
         file = target / f"late-{batch:010}.parquet"
         if file.exists():
             continue
-        target.mkdir(parents=True, exist_ok=True)
-        rows = pa.concat_tables([pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in paths])
-        draft = target / f".{file.name}.{uuid.uuid4().hex}"
-        pq.write_table(rows, draft)
-        draft.rename(file)
+        rows = pa.concat_tables([pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all() for path in paths])
+        with atomic(file) as out:
+            pq.write_table(rows, out)
         written.append(file)
     return written

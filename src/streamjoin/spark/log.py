@@ -20,7 +20,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Set
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.blueprint import FORMAT, Blueprint
 from streamjoin.spark.manifest import EMPTY, Manifest, assemble
 from streamjoin.spark.pieces import MappedPiece, Sheets, atomic, damaged, read_footer, write_piece
+from streamjoin.spark.places import Place, in_order
 
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
 _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
@@ -40,7 +40,7 @@ _mapped: dict[str, dict[str, MappedPiece]] = {}
 class WindowLog:
     """One join's log, as one start of its query sees it."""
 
-    def __init__(self, root: Path, epoch: int, blueprint: Blueprint) -> None:
+    def __init__(self, root: Place, epoch: int, blueprint: Blueprint) -> None:
         self.root = root
         self.epoch = epoch
         self._blueprint = blueprint
@@ -75,9 +75,9 @@ class WindowLog:
         """Whether a gate comes before the join."""
         return self._blueprint.gate is not None
 
-    def pieces(self, batch: int, epoch: int) -> list[Path]:
+    def pieces(self, batch: int, epoch: int) -> list[Place]:
         """The files that the tasks of one start wrote in `batch`."""
-        return sorted(self._directory(batch).glob(f"{epoch:08}.*.piece"))
+        return in_order(self._directory(batch).glob(f"{epoch:08}.*.piece"))
 
     def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
         """Write what waits in the gate after `batch`."""
@@ -91,7 +91,7 @@ class WindowLog:
         """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
         keys = [run.key for run in before.runs]
         found = []
-        for path in sorted((self.root / "versions").glob("*/*.merge")):
+        for path in in_order((self.root / "versions").glob("*/*.merge")):
             file = f"{path.parent.name}/{path.name}"
             if file in before.files:
                 continue
@@ -113,7 +113,7 @@ class WindowLog:
         marks = {"format": FORMAT, "fingerprint": self._blueprint.fingerprint}
         return {**facts, "batch": batch, "epoch": self.epoch, **marks}
 
-    def _check(self, path: Path, footer: Mapping[str, Any]) -> None:
+    def _check(self, path: Place, footer: Mapping[str, Any]) -> None:
         if (footer.get("format"), footer.get("fingerprint")) != (FORMAT, self._blueprint.fingerprint):
             raise CheckpointError(
                 f"the file {path} belongs to another join or was written by another version of streamjoin; start "
@@ -195,19 +195,19 @@ class WindowLog:
             return False
         return True
 
-    def _pending(self, path: Path, manifest: Manifest) -> bool:
+    def _pending(self, path: Place, manifest: Manifest) -> bool:
         """Whether a file is a merge that can still be swapped in."""
         if path.suffix != ".merge" or path.name.startswith("."):
             return False
         return {run.key for run in manifest.runs}.issuperset(read_footer(path)["inputs"])
 
-    def _directory(self, batch: int) -> Path:
+    def _directory(self, batch: int) -> Place:
         return self.root / "versions" / f"{batch:010}"
 
-    def _gate(self, batch: int, epoch: int) -> Path:
+    def _gate(self, batch: int, epoch: int) -> Place:
         return self._directory(batch) / f"{epoch:08}.gate"
 
-    def _manifest(self, batch: int, epoch: int) -> Path:
+    def _manifest(self, batch: int, epoch: int) -> Place:
         return self._directory(batch) / f"{epoch:08}.manifest"
 
     def _complete(self, batch: int) -> tuple[int, list[str]]:
@@ -225,7 +225,7 @@ class WindowLog:
             )
         return max(complete)
 
-    def _assemble(self, batch: int, path: Path, names: list[str]) -> Manifest:
+    def _assemble(self, batch: int, path: Place, names: list[str]) -> Manifest:
         directory = self._directory(batch)
         pieces = [(f"{directory.name}/{name}", read_footer(directory / name)) for name in names]
         for file, footer in pieces:
@@ -249,7 +249,7 @@ class WindowLog:
             raise damaged(path, error) from error
 
 
-def new_epoch(root: Path, description: dict[str, str]) -> int:
+def new_epoch(root: Place, description: dict[str, str]) -> int:
     """Begin another start of a query on the log in `root`: made if it is not there, refused if it is another join's."""
     path = root / "join.json"
     try:
@@ -263,14 +263,14 @@ def new_epoch(root: Path, description: dict[str, str]) -> int:
     if known != description:
         raise CheckpointError(_difference(root, known, description))
     epochs = root / "epochs"
-    epochs.mkdir(exist_ok=True)
+    epochs.mkdir(parents=True, exist_ok=True)
     number = max((int(entry.name) for entry in epochs.iterdir()), default=0) + 1
     with atomic(epochs / f"{number:08}"):
         pass
     return number
 
 
-def _difference(root: Path, known: Any, now: dict[str, str]) -> str:
+def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
     if not isinstance(known, dict):
         return f"{root / 'join.json'} does not describe a join; start with a new checkpoint"
     changed = [
@@ -284,11 +284,11 @@ def _difference(root: Path, known: Any, now: dict[str, str]) -> str:
     )
 
 
-def late_files(root: Path) -> list[tuple[int, Path]]:
+def late_files(root: Place) -> list[tuple[int, Place]]:
     """(batch, file) of the rows that were not joined, in the order of batches, from each batch's newest run."""
-    found: dict[int, tuple[int, list[Path]]] = {}
+    found: dict[int, tuple[int, list[Place]]] = {}
     directory = root / "late"
-    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+    for path in in_order(directory.iterdir()) if directory.is_dir() else ():
         if match := _LATE.fullmatch(path.name):
             batch, epoch = int(match[1]), int(match[2])
             newest, files = found.get(batch, (epoch, []))

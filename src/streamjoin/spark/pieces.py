@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import struct
+import tempfile
 import uuid
 import zlib
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,8 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.cache import local_copy
+from streamjoin.spark.places import Place, RemotePath
 
 MAGIC = b"SJPIECE\n"
 _ALIGNMENT = 64
@@ -56,7 +59,7 @@ Sheets = tuple[Iterable[Sheet], Iterable[Sheet]]
 """The record batches of both sides."""
 
 
-def write_piece(path: Path, sides: Sheets, footer: Mapping[str, Any]) -> None:
+def write_piece(path: Place, sides: Sheets, footer: Mapping[str, Any]) -> None:
     """Publish a piece; the footer gets the blocks of both sides under "blocks"."""
     if path.exists():
         return
@@ -79,22 +82,33 @@ def _append(file: Any, sheet: Sheet) -> Block:
 class atomic:  # noqa: N801 - used as a statement, like open
     """A file that appears under its name complete and on disk, or not at all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self._path = path
-        self._draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        self._draft: Path | None = None
 
     def __enter__(self) -> Any:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._draft.open("wb")
+        if isinstance(self._path, RemotePath):
+            self._file: Any = tempfile.TemporaryFile()
+        else:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._draft = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+            self._file = self._draft.open("wb")
         return self._file
+
+    def _finish(self) -> None:
+        self._file.flush()
+        if isinstance(self._path, RemotePath):
+            self._file.seek(0)
+            self._path.publish(self._file)
+        elif self._draft is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._draft.rename(self._path)
 
     def __exit__(self, kind: object, error: object, _: object) -> None:
         try:
             if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._file.close()
-                self._draft.rename(self._path)
+                self._finish()
             elif isinstance(error, OSError):
                 raise error
         except OSError as failure:
@@ -105,10 +119,11 @@ class atomic:  # noqa: N801 - used as a statement, like open
         finally:
             with contextlib.suppress(OSError):
                 self._file.close()
-            self._draft.unlink(missing_ok=True)
+            if self._draft is not None:
+                self._draft.unlink(missing_ok=True)
 
 
-def read_footer(path: Path) -> dict[str, Any]:
+def read_footer(path: Place) -> dict[str, Any]:
     """The footer of a piece."""
     try:
         with path.open("rb") as file:
@@ -127,7 +142,7 @@ def read_footer(path: Path) -> dict[str, Any]:
         raise damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception | None = None) -> CheckpointError:
+def damaged(path: Place, error: Exception | None = None) -> CheckpointError:
     """The error for a file of the log that can't be read."""
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged or not a piece of a window log"
     return CheckpointError(f"the file {path} of the window log {what}; restore it from a copy of the checkpoint")
@@ -136,12 +151,13 @@ def damaged(path: Path, error: Exception | None = None) -> CheckpointError:
 class MappedPiece:
     """A piece mapped into memory; its batches are checked when they are first used and then cost nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self._path = path
         self._batches: dict[Block, pa.RecordBatch] = {}
         try:
             self._identity = _identity(path)
-            self._buffer = pa.memory_map(str(path)).read_buffer()
+            here = local_copy(path) if isinstance(path, RemotePath) else path
+            self._buffer = pa.memory_map(str(here)).read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
             raise damaged(path, error) from error
 
@@ -179,6 +195,11 @@ class MappedPiece:
         return batch
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
+def _identity(path: Place) -> tuple[int | None, int | None, int]:
+    if isinstance(path, RemotePath):
+        info = path.info()
+        if info.size is None:
+            raise FileNotFoundError(str(path))
+        return None, info.mtime_ns, info.size
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.checkpoints import local_path, log_root
+from streamjoin.spark.checkpoints import log_root
 from streamjoin.spark.pieces import atomic, damaged
+from streamjoin.spark.places import Place, place
 
 KEPT = 100
 """Punctuations of at least this many newest batches stay, as do the entries of Spark's own logs."""
@@ -35,7 +36,7 @@ class Punctuation:
     lag: int | None
 
 
-def write_punctuation(root: Path, epoch: int, punctuation: Punctuation) -> None:
+def write_punctuation(root: Place, epoch: int, punctuation: Punctuation) -> None:
     """Keep a punctuation; those of long ago go."""
     path = root / "punctuations" / f"{punctuation.batch:010}.{epoch:08}.json"
     if path.exists():
@@ -65,8 +66,8 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
     root = log_root(checkpoint, name)
     if not (root / "join.json").exists():
         raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
-    committed = _committed(local_path(str(checkpoint)) / "commits")
-    newest: dict[int, tuple[int, Path]] = {}
+    committed = _committed(place(str(checkpoint)) / "commits")
+    newest: dict[int, tuple[int, Place]] = {}
     directory = root / "punctuations"
     for path in directory.iterdir() if directory.is_dir() else ():
         if match := _FILE.fullmatch(path.name):
@@ -83,7 +84,7 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
     return pa.table({name: pa.array([entry[name] for entry in found], pa.int64()) for name in names})
 
 
-def _committed(commits: Path) -> int:
+def _committed(commits: Place) -> int:
     """The newest batch that is committed; Spark removes the entries of old ones."""
     names = [entry.name for entry in commits.iterdir()] if commits.is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=-1)

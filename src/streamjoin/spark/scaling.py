@@ -8,12 +8,12 @@ log, which the first task of a batch reads and the manifest passes on, or the lo
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from streamjoin.model.errors import CheckpointError, SpecError
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.manifest import Manifest
 from streamjoin.spark.pieces import atomic
+from streamjoin.spark.places import Place
 from streamjoin.spark.ranges import Cuts, Sample, cuts, shared_cuts
 
 ROWS_A_TASK = 20_000
@@ -40,7 +40,7 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
     return min(blueprint.first or most, most)
 
 
-def ask_for(root: Path, partitions: int | None) -> None:
+def ask_for(root: Place, partitions: int | None) -> None:
     """Ask the join whose log is in `root` for another number of ranges; None takes a wish back."""
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or None")
@@ -50,7 +50,7 @@ def ask_for(root: Path, partitions: int | None) -> None:
         file.write(json.dumps({"partitions": partitions}).encode())
 
 
-def asked_for(root: Path) -> int | None:
+def asked_for(root: Place) -> int | None:
     """What was asked for; a file that says nothing sensible asks for nothing."""
     try:
         wanted = json.loads((root / _CONTROL).read_bytes())["partitions"]

@@ -1,0 +1,69 @@
+"""Files of a remote log kept on the local disk, so that they are fetched once a host and mapped from there.
+
+The log's files never change, so a copy is good as long as the file's size and time are those it was taken at. The cache
+is shared by all workers of a host and holds at most `STREAMJOIN_CACHE_BYTES` (8 GiB if unset): what was used longest
+ago goes first. Who has a file mapped keeps it although it is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from streamjoin.spark.places import RemotePath
+
+DEFAULT_BYTES = 8 << 30
+
+
+def directory() -> Path:
+    """Where the copies lie: `STREAMJOIN_CACHE_DIR`, or a directory of the user among the temporary files."""
+    named = os.environ.get("STREAMJOIN_CACHE_DIR")
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"streamjoin-cache-{getpass.getuser()}"
+
+
+def local_copy(path: RemotePath) -> Path:
+    """`path` on the local disk."""
+    info = path.info()
+    if info.mtime_ns is None and info.size is None:
+        raise FileNotFoundError(str(path))
+    digest = hashlib.sha256(f"{path} {info.size} {info.mtime_ns}".encode()).hexdigest()[:32]
+    copy = directory() / digest
+    try:
+        os.utime(copy)
+    except FileNotFoundError:
+        copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_room(info.size or 0)
+        _fetch(path, copy)
+    return copy
+
+
+def _fetch(path: RemotePath, copy: Path) -> None:
+    draft = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
+    try:
+        with path.filesystem.open_input_stream(path.path) as source, draft.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 22)
+        draft.rename(copy)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def make_room(size: int) -> None:
+    """Remove the copies used longest ago until `size` more bytes fit."""
+    limit = int(os.environ.get("STREAMJOIN_CACHE_BYTES") or DEFAULT_BYTES)
+    found = []
+    for copy in directory().iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            stat = copy.stat()
+            found.append((stat.st_mtime_ns, stat.st_size, copy))
+    held = sum(entry[1] for entry in found)
+    for _, bytes_, copy in sorted(found, key=lambda entry: entry[0]):
+        if held + size <= limit:
+            break
+        copy.unlink(missing_ok=True)
+        held -= bytes_

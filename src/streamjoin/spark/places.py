@@ -1,0 +1,180 @@
+"""Where a log can lie: a directory that all machines see, or any file system that Arrow reaches.
+
+`RemotePath` has the few methods of `pathlib.Path` that the log uses, over `pyarrow.fs` (S3, GCS, Azure, HDFS, and
+whatever fsspec knows, if that is installed). A file appears there under its name whole or not at all: object stores
+show an object when its upload ends, on others a draft is renamed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib
+import posixpath
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pyarrow import fs
+
+from streamjoin.model.errors import SetupError
+
+_WHOLE_ON_CLOSE = ("s3", "gcs", "abfs")
+# How Hadoop calls what Arrow calls otherwise.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
+
+
+class RemotePath:
+    """A path on a file system that is reached through Arrow."""
+
+    def __init__(self, filesystem: fs.FileSystem, path: str, prefix: str) -> None:
+        self.filesystem = filesystem
+        self.path = path.rstrip("/")
+        self._prefix = prefix
+
+    def __str__(self) -> str:
+        return self._prefix + self.path
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(self.filesystem, posixpath.join(self.path, name), self._prefix)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return posixpath.basename(self.path)
+
+    @property
+    def suffix(self) -> str:
+        """The last part's ending, with its dot."""
+        return posixpath.splitext(self.path)[1]
+
+    @property
+    def parent(self) -> RemotePath:
+        """The path without its last part."""
+        return RemotePath(self.filesystem, posixpath.dirname(self.path), self._prefix)
+
+    def info(self) -> fs.FileInfo:
+        """What the file system knows of it."""
+        return self.filesystem.get_file_info(self.path)
+
+    def exists(self) -> bool:
+        """Whether there is something."""
+        return bool(self.info().type != fs.FileType.NotFound)
+
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return bool(self.info().type == fs.FileType.Directory)
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """What lies in the directory."""
+        for info in self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
+            yield RemotePath(self.filesystem, info.path, self._prefix)
+
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
+        """What lies below and fits `pattern`, in which a star stands for no slash."""
+        first, _, rest = pattern.partition("/")
+        for entry in self.iterdir():
+            if fnmatch.fnmatchcase(entry.name, first):
+                if rest:
+                    yield from entry.glob(rest)
+                else:
+                    yield entry
+
+    def open(self, mode: str) -> Any:
+        """The file for reading bytes."""
+        if mode != "rb":
+            raise ValueError(mode)
+        return self.filesystem.open_input_file(self.path)
+
+    def read_bytes(self) -> bytes:
+        """The whole file."""
+        with self.filesystem.open_input_stream(self.path) as file:
+            return bytes(file.read())
+
+    def publish(self, source: BinaryIO) -> None:
+        """Make the file out of what `source` holds; it appears whole."""
+        self.filesystem.create_dir(self.parent.path, recursive=True)
+        whole = self.filesystem.type_name in _WHOLE_ON_CLOSE
+        draft = self.path if whole else posixpath.join(self.parent.path, f".{self.name}.{uuid.uuid4().hex}")
+        try:
+            with self.filesystem.open_output_stream(draft) as out:
+                while chunk := source.read(1 << 22):
+                    out.write(chunk)
+            if not whole:
+                self.filesystem.move(draft, self.path)
+        except OSError:
+            if not whole:
+                RemotePath(self.filesystem, draft, "").unlink(missing_ok=True)
+            raise
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the file."""
+        try:
+            self.filesystem.delete_file(self.path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def rmdir(self) -> None:
+        """Remove the directory if nothing lies in it."""
+        if any(True for _ in self.iterdir()):
+            raise OSError(f"{self} is not empty")
+        self.filesystem.delete_dir(self.path)
+
+    def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
+        """Make the directory and those above it."""
+        if not (parents and exist_ok):
+            raise ValueError("a directory is made with those above it, also if it is there")
+        self.filesystem.create_dir(self.path, recursive=True)
+
+
+Place = Path | RemotePath
+
+
+def in_order(places: Iterable[Place]) -> list[Place]:
+    """The places by their names."""
+    return sorted(places, key=str)
+
+
+def place(location: str) -> Place:
+    """A location as Spark writes it, as a path; `file:` and plain ones are paths of this machine."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
+    if scheme is None or scheme[1] == "file":
+        return Path(re.sub("^/+", "/", location.removeprefix("file:") if scheme else location))
+    return _remote(scheme[1], location[scheme.end() :])
+
+
+@functools.lru_cache(maxsize=256)
+def _remote(scheme: str, rest: str) -> RemotePath:
+    uri = f"{_SCHEMES.get(scheme, scheme)}:{rest}"
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except (ValueError, OSError, NotImplementedError) as error:
+        found = _through_fsspec(uri)
+        if found is None:
+            raise SetupError(
+                f"the checkpoint is on {scheme}:, which Arrow can't reach ({error}): set up its access on all "
+                "machines, install the fsspec package for it, or use a directory that all machines see"
+            ) from error
+        filesystem, path = found
+    return RemotePath(filesystem, path, f"{scheme}://")
+
+
+def _through_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
+    try:
+        fsspec = importlib.import_module("fsspec")
+    except ImportError:
+        return None
+    try:
+        filesystem, path = fsspec.core.url_to_fs(uri)
+    except (ValueError, ImportError, OSError):
+        return None
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path

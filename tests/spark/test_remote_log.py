@@ -1,0 +1,120 @@
+"""A log on a file system that is reached through Arrow: the same rows, fetched once a host, in a bounded cache."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.background import merge_due
+from streamjoin.spark.cache import directory, local_copy, make_room
+from streamjoin.spark.late_output import export_late
+from streamjoin.spark.log import WindowLog, new_epoch
+from streamjoin.spark.merging import MergePolicy
+from streamjoin.spark.places import RemotePath, in_order
+from streamjoin.spark.scaling import ask_for, asked_for
+from tests.spark.gated import gated_batch
+from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
+from tests.spark.test_gate_stages import _plan, _table
+
+BAND = CASES[0]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
+    """A directory seen as another file system would be, and an empty cache."""
+    monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "far").mkdir()
+    return RemotePath(fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem()), "log", "far://")
+
+
+def test_a_join_over_a_remote_log_gives_the_same_rows(root: RemotePath, tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=5, n=300)
+    plan = blueprint(BAND, 2, MergePolicy(slack=200, floor=0, runs=2, inline=0))
+    assert new_epoch(root, plan.description) == 1  # type: ignore[arg-type]
+    found: Counter[tuple[int, int]] = Counter()
+    for i, sides in enumerate(tables(BAND, left, right, 10)):
+        found += pairs(in_process(plan, root, i, sides))  # type: ignore[arg-type]
+        if i == 5:
+            merge_due(plan, WindowLog(root, 1, plan), i)
+    assert found == expected(BAND, left, right)
+    assert len(list(directory().iterdir())) > 4
+    assert (tmp_path / "far/log/join.json").exists()
+    assert not [name for _, _, names in os.walk(tmp_path / "far") for name in names if name.startswith(".")]
+    ask_for(root, 5)
+    assert asked_for(root) == 5
+
+
+def test_a_gate_and_late_rows_on_a_remote_log(root: RemotePath) -> None:
+    plan = _plan()
+    gated_batch(plan, root, 0, {(0, 0): _table((5, 7, 0)), (1, 0): _table((6, 7, 1))})  # type: ignore[arg-type]
+    second = {(0, 0): _table((4, 7, 2), (9, 7, 3))}
+    assert gated_batch(plan, root, 1, second).num_rows == 1  # type: ignore[arg-type]
+    (written,) = export_late(root, root.parent / "late", 1)
+    assert written.exists()
+
+
+def test_a_copy_is_taken_once_and_again_when_the_file_changed(root: RemotePath, tmp_path: Path) -> None:
+    file = root / "a"
+    file.publish(io.BytesIO(b"one"))
+    first = local_copy(file)
+    first.write_bytes(b"kept")
+    assert local_copy(file) == first
+    assert first.read_bytes() == b"kept"
+    file.publish(io.BytesIO(b"other"))
+    assert local_copy(file).read_bytes() == b"other"
+    with pytest.raises(FileNotFoundError):
+        local_copy(root / "b")
+
+
+def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(
+    root: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMJOIN_CACHE_BYTES", "250")
+    copies = []
+    for i, name in enumerate("abcd"):
+        (root / name).publish(io.BytesIO(name.encode() * 100))
+        copies.append(local_copy(root / name))
+        os.utime(copies[-1], (1_000 + i, 1_000 + i))
+    assert [copy.exists() for copy in copies] == [False, False, True, True]
+    local_copy(root / "c")
+    make_room(150)
+    assert [copy.exists() for copy in copies] == [False, False, True, False]
+
+
+def test_a_lost_remote_file_is_told(root: RemotePath, tmp_path: Path) -> None:
+    plan = blueprint(BAND, 1)
+    left, right = stream(BAND, seed=5, n=60)
+    batches = tables(BAND, left, right, 3)
+    for i in range(2):
+        in_process(plan, root, i, batches[i])  # type: ignore[arg-type]
+    shutil.rmtree(tmp_path / "far/log/versions/0000000001")
+    with pytest.raises(CheckpointError, match="far://log does not hold batch 1"):
+        in_process(plan, root, 2, batches[2])  # type: ignore[arg-type]
+
+
+def test_paths_know_their_parts(root: RemotePath) -> None:
+    path = root / "versions" / "1.piece"
+    assert (path.name, path.suffix, str(path), str(path.parent)) == (
+        "1.piece", ".piece", "far://log/versions/1.piece", "far://log/versions",
+    )  # fmt: skip
+    path.publish(io.BytesIO(b"x"))
+    (root / "versions/2.piece").publish(io.BytesIO(b"y"))
+    assert [entry.name for entry in in_order((root / "versions").glob("*.piece"))] == ["1.piece", "2.piece"]
+    assert [entry.name for entry in in_order(root.glob("*/1.*"))] == ["1.piece"]
+    assert path == root / "versions/1.piece"
+    assert len({path, root / "versions/1.piece"}) == 1
+    with pytest.raises(OSError, match="not empty"):
+        path.parent.rmdir()
+    path.unlink()
+    path.unlink(missing_ok=True)
+    with pytest.raises(FileNotFoundError):
+        path.unlink()
+    assert not path.exists()
+    assert list((root / "nothing").iterdir()) == []
