@@ -35,7 +35,8 @@ from streamjoin.model.keys import fit, plain_type
 from streamjoin.model.predicates import Band, Equi
 
 Number = int | Decimal
-_EXACT = decimal.Context(prec=200)
+# Literals lie within the range of float64: no sum of a few needs more digits.
+_EXACT = decimal.Context(prec=1000)
 
 
 @dataclass(frozen=True)

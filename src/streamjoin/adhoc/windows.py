@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from streamjoin.model.errors import ExpressionError
@@ -19,6 +20,7 @@ _UNITS: Final = {
 MAX_DAYS: Final = 366
 _MAX_NS: Final = MAX_DAYS * _UNITS["DAY"]
 MAX_UNITS: Final = 1 << 53
+_MOST_DECIMALS: Final = 30
 ALLOWED: Final = (
     "write WITHIN, a number and a unit: MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS, ROWS, "
     "or UNITS for integer time columns"
@@ -35,21 +37,22 @@ def read_window(written: str | None, unit: str, error: Callable[[str], Expressio
     if number <= 0:
         raise error("a window of zero joins nothing across time or rows; it must be longer")
     if singular in _UNITS:
-        return _duration(number * _UNITS[singular], error)
+        # Compared before it is multiplied: a text may hold numbers that no decimal arithmetic takes.
+        if number > Decimal(_MAX_NS) / _UNITS[singular]:
+            raise error(f"the window is too long: tuples are kept as long as it, and at most {MAX_DAYS} DAYS")
+        return _duration(number, _UNITS[singular], error)
+    most = MAX_COUNT if singular == "ROW" else MAX_UNITS
+    if number > most:
+        raise error(f"the window is too long: at most {most:,} {unit.upper()}")
     if number != int(number):
         raise error(f"{unit.upper()} are counted in whole numbers, not {number}")
-    if singular == "ROW":
-        if number > MAX_COUNT:
-            raise error(f"a window has at most {MAX_COUNT:,} rows")
-        return CountWindow(int(number))
-    if number > MAX_UNITS:
-        raise error(f"a window has at most {MAX_UNITS:,} units")
-    return TimeWindow(int(number))
+    return CountWindow(int(number)) if singular == "ROW" else TimeWindow(int(number))
 
 
-def _duration(nanoseconds: Decimal, error: Callable[[str], ExpressionError]) -> Window:
-    if nanoseconds > _MAX_NS:
-        raise error(f"the window is too long: tuples are kept as long as it, and at most {MAX_DAYS} DAYS")
-    if nanoseconds != int(nanoseconds):
-        raise error("a window is a whole number of nanoseconds")
-    return TimeWindow(f"{int(nanoseconds)} ns")
+def _duration(number: Decimal, unit: int, error: Callable[[str], ExpressionError]) -> Window:
+    exponent = number.as_tuple().exponent
+    if isinstance(exponent, int) and exponent >= -_MOST_DECIMALS:
+        nanoseconds = Fraction(number) * unit
+        if nanoseconds.denominator == 1:
+            return TimeWindow(f"{nanoseconds} ns")
+    raise error("a window is a whole number of nanoseconds")
