@@ -48,8 +48,9 @@ class Indexed:
 
     name: ClassVar[str] = "indexed"
 
-    def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float]) -> None:
-        sizes = [window.size if window.kind == "count" else None for window in bound.windows]
+    def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1) -> None:
+        # With shares, one of so many holds the window together with its likes.
+        sizes = [-(-window.size // shares) if window.kind == "count" else None for window in bound.windows]
         self.indexes: tuple[Index, Index] = (
             make_index(index, sizes[0], **settings),
             make_index(index, sizes[1], **settings),
@@ -64,14 +65,16 @@ class Indexed:
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Take the tuples in order: look up, expire, insert."""
-        columns = self._columns(chunk)
+        return self.take(chunk, self.columns(chunk), refine, 0, chunk.n)
+
+    def take(self, chunk: Chunk, columns: tuple[Array, ...], refine: Refine, start: int, stop: int) -> Pairs:
+        """Do with the tuples from `start` to `stop` what their columns say."""
         found: list[tuple[Array, Array]] = []
-        start, n = 0, chunk.n
         code = FULL
         left, right = self.indexes
         while code != DONE:
             code, start, count = type(left).task(
-                left.mem, right.mem, *columns, self._out.probe, self._out.seq, start, n
+                left.mem, right.mem, *columns, self._out.probe, self._out.seq, start, stop
             )
             if count:
                 found.append(self._kept(chunk, self._out.probe[:count], self._out.seq[:count], refine))
@@ -90,7 +93,8 @@ class Indexed:
         kept = refine(probes, seqs)
         return kept[0].copy(), kept[1].copy()
 
-    def _columns(self, chunk: Chunk) -> tuple[Array, ...]:
+    def columns(self, chunk: Chunk) -> tuple[Array, ...]:
+        """The columns of a task (see `indexes.base.push_task`) that looks every tuple up and inserts it."""
         ops = chunk.is_right * np.int64(ON_RIGHT)
         word, lo, hi = (np.empty(chunk.n, np.int64) for _ in range(3))
         own_min = np.empty(chunk.n, np.int64)

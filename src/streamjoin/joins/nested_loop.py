@@ -39,9 +39,13 @@ class NestedLoop:
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Store the chunk, then let each tuple scan the positions it may meet."""
+        return self.share(chunk, refine, (chunk.left.valid_places(), chunk.right.valid_places()))
+
+    def share(self, chunk: Chunk, refine: Refine, stored: tuple[Array, Array]) -> Pairs:
+        """Store the tuples at these places of each side only, then let each tuple of the chunk scan."""
         terms = {False: self._terms(chunk.left), True: self._terms(chunk.right)}
-        self._left.append(chunk.left, [word for word, _, _ in terms[False]])
-        self._right.append(chunk.right, [word for word, _, _ in terms[True]])
+        self._left.append(chunk.left, [word for word, _, _ in terms[False]], stored[0])
+        self._right.append(chunk.right, [word for word, _, _ in terms[True]], stored[1])
         found: list[tuple[Array, Array]] = []
         for side, part, other in ((False, chunk.left, self._right), (True, chunk.right, self._left)):
             found += self._scan(chunk, part, terms[side], other, refine)
@@ -107,6 +111,17 @@ class NestedLoop:
         """Positions below these are out of every window to come."""
         self._left.forget(left_min)
         self._right.forget(right_min)
+
+    def held(self, side: int) -> list[Array]:
+        """One side's positions and words of each term, oldest first."""
+        stored = (self._left, self._right)[side]
+        return [buffer.values for buffer in (stored.seqs, *stored.words)]
+
+    def refill(self, side: int, columns: list[Array]) -> None:
+        """Store what another one held: columns as `held` gives them."""
+        stored = (self._left, self._right)[side]
+        for buffer, values in zip((stored.seqs, *stored.words), columns, strict=True):
+            buffer.append(values)
 
     def close(self) -> None:
         """It has no threads of its own."""

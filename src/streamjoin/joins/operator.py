@@ -21,7 +21,7 @@ from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import RESULT_TIME, BoundSpec
 from streamjoin.windows.clock import NEVER, minus
-from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
+from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
@@ -113,7 +113,7 @@ class Operator:
         self, side: int, table: pa.Table, encoded: Encoded, cut: slice, ticks: Array | None
     ) -> tuple[Encoded, int, Array | None]:
         """Store one side's tuples of a chunk; returns their words, the first one's position and their ticks."""
-        store, piece = self.stores[side], _slice(encoded, cut)
+        store, piece = self.stores[side], encoded.part(cut)
         first = store.count
         side_ticks = None if ticks is None else ticks[cut]
         self._note_descent(side, side_ticks)
@@ -231,20 +231,3 @@ class Operator:
     def nbytes(self) -> int:
         """The memory of stored tuples and of the algorithm."""
         return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
-
-
-def _slice(encoded: Encoded, cut: slice) -> Encoded:
-    """The tuples of `cut`."""
-    if cut.start == 0 and cut.stop == encoded.n:
-        return encoded
-    terms = tuple(_slice_term(term, cut) for term in encoded.terms)
-    index = None
-    if encoded.index is not None:
-        same = [i for i, term in enumerate(encoded.terms) if term is encoded.index]
-        index = terms[same[0]] if same else _slice_term(encoded.index, cut)
-    valid = None if encoded.valid is None else encoded.valid[cut]
-    return Encoded(cut.stop - cut.start, valid, terms, index)
-
-
-def _slice_term(term: TermWords, cut: slice) -> TermWords:
-    return TermWords(term.word[cut], term.lo[cut], term.hi[cut])

@@ -16,6 +16,8 @@ from streamjoin.joins.low_latency_handshake import low_latency_handshake
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.pim_parallel import OPTIONS as PIM_PARALLEL_OPTIONS
 from streamjoin.joins.pim_parallel import PimParallel
+from streamjoin.joins.scalejoin import INDEXES as SHARE_INDEXES
+from streamjoin.joins.scalejoin import ScaleJoin
 from streamjoin.joins.sweep import Sweep
 from streamjoin.joins.three_step import ThreeStep
 from streamjoin.model.binding import BoundSpec
@@ -75,6 +77,11 @@ KINDS: Mapping[str, Kind] = {
         scans=True,
         needs_word=True,
         options=PIM_PARALLEL_OPTIONS,
+    ),
+    ScaleJoin.name: Kind(
+        lambda bound, choice, workers: ScaleJoin(bound, workers.n, choice.index, choice.index_options),
+        indexes=SHARE_INDEXES,
+        scans=True,
     ),
     Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
     ThreeStep.name: Kind(lambda bound, _, __: ThreeStep(bound), scans=True),

@@ -28,9 +28,9 @@ class StoredWords:
         self.seqs = Buffer(np.int64)
         self.words = [Buffer(dtype) for _ in range(n_terms)]
 
-    def append(self, part: SidePart, words: list[Array]) -> None:
-        """Add those of a chunk's tuples that can match."""
-        places = part.valid_places()
+    def append(self, part: SidePart, words: list[Array], places: Array | None = None) -> None:
+        """Add those of a chunk's tuples that can match, or those at `places` alone."""
+        places = part.valid_places() if places is None else places
         self.seqs.append(places + part.first_seq)
         for buffer, values in zip(self.words, words, strict=True):
             buffer.append(values if places.size == part.n else values[places])

@@ -40,6 +40,10 @@ class TermWords:
         """The same for the tuples in `order`."""
         return TermWords(self.word[order], self.lo[order], self.hi[order])
 
+    def part(self, cut: slice) -> TermWords:
+        """The same for the tuples of `cut`."""
+        return TermWords(self.word[cut], self.lo[cut], self.hi[cut])
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -49,6 +53,17 @@ class Encoded:
     valid: Array | None
     terms: tuple[TermWords, ...]
     index: TermWords | None
+
+    def part(self, cut: slice) -> Encoded:
+        """The tuples from cut.start to cut.stop, as views."""
+        if cut.start == 0 and cut.stop == self.n:
+            return self
+        terms = tuple(term.part(cut) for term in self.terms)
+        index = None
+        if self.index is not None:
+            same = [i for i, term in enumerate(self.terms) if term is self.index]
+            index = terms[same[0]] if same else self.index.part(cut)
+        return Encoded(cut.stop - cut.start, None if self.valid is None else self.valid[cut], terms, index)
 
 
 class SideEncoder:
