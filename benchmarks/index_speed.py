@@ -32,6 +32,7 @@ _OVERHEAD_US = 20.0
 _CPP = {1 << 20: 0.68e6, 1 << 23: 0.42e6}
 _TIMES_CPP = {8: 2.5, 64: 4.0}
 _PUSHES = {True: 512, False: 4096}
+_QUIET = 0.9
 _CALLERS = {"compiled": "compiled caller", "push_task": "Python caller"}
 
 
@@ -75,7 +76,7 @@ class Speed(IndexExperiment):
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The aims: over btree, over a C++ tree, and what the interpreter costs."""
-        return [*_over_btree(rows), *_over_cpp(rows), *_overhead(rows)]
+        return [*_over_btree(rows), *_over_cpp(rows), *_overhead(rows), *_disturbance(rows)]
 
 
 def _over_btree(rows: Sequence[Row]) -> list[str]:
@@ -135,6 +136,17 @@ def _overhead(rows: Sequence[Row]) -> list[str]:
     (public,) = (spent(row) for row in pick(rows, through="sj.open", task=1))
     pushing = f"join.push of one row, Arrow in and out, costs {public:.0f} us over the kernel; aim {_OVERHEAD_US:.0f}: "
     return [said, why, pushing + met(public < _OVERHEAD_US)]
+
+
+def _disturbance(rows: Sequence[Row]) -> list[str]:
+    """Time on the processor leaves out what others take of it, but not what they take of the caches."""
+    least = min(row.get("on_cpu", 1.0) for row in rows)
+    if least >= _QUIET:
+        return []
+    busy = (
+        f"the machine was busy, the thread had {least:.0%} of a core at times: others' use of the shared cache slows "
+    )
+    return [busy + "an index down more the more memory it touches, so a quiet machine shows smaller ratios over btree"]
 
 
 def _task_us(row: Row) -> float:

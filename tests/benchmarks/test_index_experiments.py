@@ -250,6 +250,9 @@ def test_speed_says_which_aims_are_met() -> None:
     # btree, tasks of 64: 64 us compiled, 67.4 us from Python; of one tuple: 1 us and 1.05 us.
     assert any("push_task" in line and "3.4 us for 64" in line and "aim 20: met" in line for line in said)
     assert any("up to 5% of a task" in line for line in said)
+    assert not any("busy" in line for line in said)
+    disturbed = [{**row, "on_cpu": 0.9 if i else 0.4} for i, row in enumerate(rows)]
+    assert "40% of a core" in EXPERIMENTS["index_speed"].verdict(disturbed)[-1]
     slow = [{**row, "ratio": 1.5, "tuples_per_s": 1e4 * slower[row["through"]] ** 2} for row in rows]
     said = EXPERIMENTS["index_speed"].verdict(slow)
     assert not any(line.endswith(": met") for line in said)
