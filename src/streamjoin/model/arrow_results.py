@@ -14,7 +14,7 @@ import pyarrow as pa
 from streamjoin.model.calculation import rescale, to_float
 from streamjoin.model.errors import InputError
 from streamjoin.model.value_kinds import UNIT_SCALES, Kind
-from streamjoin.model.values import DAY_SECONDS, INT64, Array, Mask, Values
+from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values
 
 _WORD: Final = 64
 
@@ -39,29 +39,32 @@ def to_arrow(values: Values, type_: pa.DataType, length: int) -> pa.Array:
     scaled = rescale(Values(data, valid, values.kind, values.scale, values.known_bounds), scale)
     if pa.types.is_decimal(type_):
         return _decimals(scaled.data, valid, type_)
-    whole = scaled.data // DAY_SECONDS if pa.types.is_date(type_) else scaled.data
+    whole = scaled.data // DAY_SECONDS if pa.types.is_date32(type_) else scaled.data
     return _whole(whole, valid, type_)
 
 
 def _scale(type_: pa.DataType) -> int:
     if pa.types.is_decimal(type_):
         return int(type_.scale)
+    if pa.types.is_date64(type_):
+        return UNIT_SCALES["ms"]
     if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
         return UNIT_SCALES[type_.unit]
     return 0
 
 
 def _whole(data: Array, valid: Mask | None, type_: pa.DataType) -> pa.Array:
+    stored = type_ if pa.types.is_integer(type_) else pa.int32() if pa.types.is_date32(type_) else pa.int64()
+    dtype = np.dtype(stored.to_pandas_dtype())
+    limits = np.iinfo(dtype)
     known = data if valid is None else data[valid]
-    if len(known) and not (INT64.min <= known.min() and known.max() <= INT64.max):
-        worst = known.max() if known.max() > INT64.max else known.min()
-        raise InputError(f"the computed value {worst} does not fit {type_}; make the expression smaller")
-    fitting = (data if valid is None else np.where(valid, data, 0)).astype(np.int64)
-    mask = None if valid is None else ~valid
-    if pa.types.is_date32(type_):
-        return pa.array(fitting.astype(np.int32), pa.int32(), mask=mask).view(type_)
-    found = pa.array(fitting, pa.int64(), mask=mask)
-    return found if pa.types.is_int64(type_) else found.view(type_)
+    if len(known):
+        low, high = int(known.min()), int(known.max())
+        if low < limits.min or high > limits.max:
+            worst = high if high > limits.max else low
+            raise InputError(f"the computed value {worst} does not fit {type_}; make the expression smaller")
+    fitting = (data if valid is None else np.where(valid, data, 0)).astype(dtype)
+    return pa.array(fitting, stored, mask=None if valid is None else ~valid).view(type_)
 
 
 def _decimals(data: Array, valid: Mask | None, type_: pa.DataType) -> pa.Array:
