@@ -60,8 +60,10 @@ def progress(out: Console, total: int) -> Iterator[Callable[[str], None]]:
 
 
 def table(experiment: Experiment, rows: Sequence[Row]) -> Table:
-    """The rows as a table: the cell's parameters, the result, its ratio, and the rest."""
-    names = list(dict.fromkeys(key for row in rows for key in row if key != "repeats"))
+    """The rows as a table: the cell's parameters, the result, its ratio, and the rest; lists are for the picture."""
+    names = list(
+        dict.fromkeys(key for row in rows for key in row if key != "repeats" and not isinstance(row[key], list))
+    )
     made = Table(title=experiment.title, title_justify="left")
     for name in names:
         numeric = all(isinstance(row.get(name, 0), (int, float)) for row in rows)

@@ -97,7 +97,7 @@ def test_the_public_list_is_sorted_and_complete() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported - {"__getattr__"} == set(listed)
+    assert imported - {"__getattr__", "TYPE_CHECKING"} == set(listed)
     for name in listed:
         assert hasattr(streamjoin, name)
 

@@ -1,8 +1,9 @@
 """Join live streams from Python: by key, by band or by any condition."""
 
-from streamjoin._lazy import submodule as __getattr__  # noqa: F401
+from typing import TYPE_CHECKING
+
+from streamjoin._lazy import attribute as __getattr__  # noqa: F401
 from streamjoin._version import __version__
-from streamjoin.joins.driver import Join, open  # noqa: A004
 from streamjoin.model.errors import (
     CheckpointError,
     ExpressionError,
@@ -16,9 +17,12 @@ from streamjoin.model.errors import (
     StateError,
     StreamJoinError,
 )
-from streamjoin.model.predicates import Band, Equi, Theta
-from streamjoin.model.spec import JoinSpec
-from streamjoin.model.window import CountWindow, TimeWindow
+
+if TYPE_CHECKING:
+    from streamjoin.joins.driver import Join, open  # noqa: A004
+    from streamjoin.model.predicates import Band, Equi, Theta
+    from streamjoin.model.spec import JoinSpec
+    from streamjoin.model.window import CountWindow, TimeWindow
 
 __all__ = [
     "Band",

@@ -14,20 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.handshake_chain import Chain, facts_of
+from streamjoin.joins.handshake_chain import Chain, facts_of, unsigned
 from streamjoin.kernels.handshake_links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
 from streamjoin.kernels.handshake_meet import WORD_ROWS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.encoding import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
 
 BATCH = 64
 _MOST_BATCH = 4096
-_INT32 = (-(2**31), 2**31 - 1)
 
 
 def batch_of(name: str, options: Mapping[str, object]) -> int:
@@ -36,16 +34,6 @@ def batch_of(name: str, options: Mapping[str, object]) -> int:
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= _MOST_BATCH:
         raise SpecError(f"options= of {name!r}: batch={batch!r} is not a number of tuples from 1 to {_MOST_BATCH}")
     return batch
-
-
-def unsigned(term: TermWords, narrow: bool) -> tuple[Array, Array, Array]:
-    """Words, low ends and widths as unsigned numbers of the same order; intervals must not be empty."""
-    if narrow:
-        lo, hi = (np.clip(bound, *_INT32) for bound in (term.lo, term.hi))
-        word, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (term.word, lo))
-        return word, low, (hi - lo).astype(np.uint32)
-    word, low = (np.ascontiguousarray(a).view(np.uint64) ^ np.uint64(1 << 63) for a in (term.word, term.lo))
-    return word, low, (term.hi - term.lo).view(np.uint64)
 
 
 class ChainJoin(ABC):
@@ -136,7 +124,7 @@ class ChainJoin(ABC):
         places = np.flatnonzero(able)
         words = np.zeros((WORD_ROWS, places.size), np.uint32 if self._narrow else np.uint64)
         for t, term in enumerate(terms):
-            words[t::2] = unsigned(term.take(places), self._narrow)
+            words[t::2] = unsigned(term.word[places], term.lo[places], term.hi[places], self._narrow)
         return words, places
 
     def forget(self, left_min: int, right_min: int) -> None:

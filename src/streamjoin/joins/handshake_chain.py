@@ -21,6 +21,8 @@ from streamjoin.kernels.handshake_links import (
     IN,
     MIN_SEQ,
     OUT,
+    PATIENCE,
+    PUNCTUATES,
     RESULTS_HEAD,
     RESULTS_TAIL,
     SEQ,
@@ -39,6 +41,7 @@ I64 = npt.NDArray[np.int64]
 _LEAST = 1024
 RING = 1 << 14
 _LINE = 8
+_INT32 = (-(2**31), 2**31 - 1)
 
 
 def aligned(words: int) -> I64:
@@ -106,14 +109,24 @@ class Chain:
     """Nodes, links and results; `logs` are the two sides'."""
 
     def __init__(
-        self, nodes: int, dtype: Any, terms: int, *, batch: int, drains: bool, links: int = 64, ring: int = RING
+        self,
+        nodes: int,
+        dtype: Any,
+        terms: int,
+        *,
+        batch: int,
+        drains: bool = False,
+        punctuates: bool = False,
+        patience: int = 1,
+        links: int = 64,
+        ring: int = RING,
     ) -> None:
         self.nodes = nodes
         self.mem = aligned(chain_words(nodes, links))
         lay_chain(self.mem, nodes, links)
-        self.mem[BATCH], self.mem[TERMS], self.mem[DRAINS] = batch, terms, drains
+        self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES, PATIENCE]] = batch, terms, drains, punctuates, patience
         self.logs = (SideLog(dtype), SideLog(dtype))
-        self.results = [np.zeros((ring, RESULT), np.int64) for _ in range(nodes)]
+        self.results = np.zeros((nodes, ring, RESULT), np.int64)
 
     def open(self) -> None:
         """Begin a flow: the logs hold its tuples already."""
@@ -159,7 +172,17 @@ class Chain:
     @property
     def nbytes(self) -> int:
         """The memory of logs, links and rings."""
-        return self.mem.nbytes + sum(log.nbytes for log in self.logs) + sum(ring.nbytes for ring in self.results)
+        return self.mem.nbytes + sum(log.nbytes for log in self.logs) + self.results.nbytes
+
+
+def unsigned(word: I64, lo: I64, hi: I64, narrow: bool) -> tuple[Array, Array, Array]:
+    """Words, low ends and widths as unsigned numbers of the same order; intervals must not be empty."""
+    if narrow:
+        lo, hi = (np.clip(bound, *_INT32) for bound in (lo, hi))
+        words, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (word, lo))
+        return words, low, (hi - lo).astype(np.uint32)
+    words, low = (np.ascontiguousarray(a).view(np.uint64) ^ np.uint64(1 << 63) for a in (word, lo))
+    return words, low, (hi - lo).view(np.uint64)
 
 
 def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:

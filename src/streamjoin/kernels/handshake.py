@@ -218,7 +218,7 @@ def handshake_node(
         moved = _move_on(mem, me, 1) or moved
         if worked == _WORKED or code == _WORKED or moved:
             tries = 0
-        elif not rest(crew, me, tries):
+        elif not rest(crew, me, mem, tries):
             return STOPPED
         else:
             tries += 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.atomics import load, pause, store
+from streamjoin.kernels.atomics import add, load, store
 from streamjoin.kernels.crew import idle, stand
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64, cycles
@@ -32,7 +32,10 @@ DRAINS = 3  # 1: find what has not met when the flow ends
 BASES = 4  # per side: the place of its log's first row
 DRAINED = 6  # per side: pairs of places both below these were found by an earlier drain
 COLUMNS = 8  # per side: the number of the first column of the stored copies
-START = 10  # the cycle counter when a paced run began
+START = 10  # the cycle counter when the driver began
+PUNCTUATES = 11  # 1: the ends keep high-water marks
+FINISHED = 12  # nodes that are done
+PATIENCE = 13  # how many times as long as others a node that waits for messages yields before it sleeps
 MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
 HEAD_WORDS = 32
 
@@ -246,16 +249,16 @@ def raise_mark(mem: I64, me: int, side: int, place: int) -> None:
 
     Every node sends a message on before it looks at its tuples, and looks at one message after the other.
     """
-    if me == leaves_at(mem, side):
+    if mem[PUNCTUATES] and me == leaves_at(mem, side):
         store(mem, MARKS + 8 * side, place)
 
 
 @kernel
-def rest(crew: I64, me: int, tries: int) -> bool:
+def rest(crew: I64, me: int, mem: I64, tries: int) -> bool:
     """Nothing to do for this node: let others run; False when the crew was stopped."""
     if tries == 0:
         stand(crew, me, AWAITS_MESSAGES)
-    return idle(crew, tries)
+    return idle(crew, tries // mem[PATIENCE])
 
 
 @kernel
@@ -265,6 +268,6 @@ def left_by(mem: I64, side: int, k: int) -> int:
 
 
 @kernel
-def nap(microseconds: int) -> None:
-    """Sleep, for a thread that has looked in vain."""
-    pause(microseconds)
+def finish(mem: I64) -> None:
+    """A node is done: its results are all written."""
+    add(mem, FINISHED, 1)

@@ -39,6 +39,9 @@ LOW = 2
 SPAN = 4
 WORD_ROWS = 6
 
+# A block with a match is searched in pieces, most of which a count rules out.
+_PIECE = 64
+
 # A result: both places, and the cycle counter when they met.
 RESULT = 3
 
@@ -97,7 +100,8 @@ def meet(
         return True
     unsigned = words.dtype.type
     terms = mem[TERMS]
-    base = mem[BASES + side]
+    nodes = mem[NODES]
+    base, other_base = mem[BASES + side], mem[BASES + 1 - side]
     words1 = borrow(stored[WORD])
     words2 = borrow(stored[WORD + 1])
     facts = borrow(facts)
@@ -129,14 +133,18 @@ def meet(
                 mem[at + AT_PROBE] = p
                 return False
             stamp = cycles()
-            for j in range(block, stop):
-                if terms > 0 and unsigned(words1[j] - lo1) > span1:
+            for piece in range(block, stop, _PIECE):
+                last = min(piece + _PIECE, stop)
+                if terms > 0 and count_one(words1[piece:last], lo1, span1) == 0:
                     continue
-                if terms > 1 and unsigned(words2[j] - lo2) > span2:
-                    continue
-                place = first + stride * j
-                if place % mem[NODES] < homes_below and within(facts, i, other_facts, place - mem[BASES + 1 - side]):
-                    write_result(mem, at, side, p, place, stamp, out)
+                for j in range(piece, last):
+                    if terms > 0 and unsigned(words1[j] - lo1) > span1:
+                        continue
+                    if terms > 1 and unsigned(words2[j] - lo2) > span2:
+                        continue
+                    place = first + stride * j
+                    if place % nodes < homes_below and within(facts, i, other_facts, place - other_base):
+                        write_result(mem, at, side, p, place, stamp, out)
         block = stop
         probe = probes_begin
     mem[at + AT_BLOCK] = -1

@@ -192,7 +192,7 @@ def llhj_node(
             return FULL
         if worked == WORKED or code == WORKED:
             tries = 0
-        elif not rest(crew, me, tries):
+        elif not rest(crew, me, mem, tries):
             return STOPPED
         else:
             tries += 1

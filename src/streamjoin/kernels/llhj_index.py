@@ -174,7 +174,7 @@ def _node(
             return FULL if code == NO_ROOM else code
         if worked == WORKED or code == WORKED:
             tries = 0
-        elif not rest(crew, me, tries):
+        elif not rest(crew, me, mem, tries):
             return STOPPED
         else:
             tries += 1

@@ -1,0 +1,77 @@
+"""How much a sorting stage behind the join must hold back, by nodes (LLHJ paper, figure 21).
+
+Paced by the machine's clock. The low-latency join punctuates, and its sorting stage holds results until a punctuation
+lets them out. The original join has nothing of the kind: results must be held as long as one can be late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.harness import Cell, Context, Row, human
+from benchmarks.llhj_latency import LatencyExperiment, chain_lengths, of, steady_from
+from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, Outcome
+from benchmarks.report_lines import draw_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def held_for_the_latest(outcome: Outcome) -> int:
+    """The most results found and not yet safe to let out, when any may be as late as the latest was."""
+    found = outcome.due + outcome.latency
+    leaves = outcome.due + outcome.latency.max()
+    at = np.concatenate([found, leaves])
+    change = np.concatenate([np.ones(found.size, np.int64), np.full(leaves.size, -1)])
+    return int(np.cumsum(change[np.lexsort((change, at))]).max(initial=0))
+
+
+class Figure21(LatencyExperiment):
+    """The most results held at a time."""
+
+    title = "results that sorted output holds back"
+    claim = "LLHJ, figure 21: a few thousand tuples at most; without punctuations it would be tens of millions"
+    measure = "buffer"
+    unit = "results (less is better)"
+    output = "sort"
+    repeats = 1
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Both joins at every number of nodes from 2 on."""
+        systems = (HANDSHAKE, LOW_LATENCY)
+        return [self.cell(s, nodes, 4, (2.0, 2.0), quick) for nodes in chain_lengths(quick) for s in systems]
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """The buffer of a run, and how many results a window brings."""
+        outcome = self.outcome(cell, context)
+        steady = steady_from(cell)
+        a_window = int(np.count_nonzero((outcome.due >= steady) & (outcome.due < 2 * steady)))
+        sorts = cell["system"] == LOW_LATENCY
+        return {
+            "buffer": max(1, outcome.most_held) if sorts else held_for_the_latest(outcome),
+            "results_a_window": a_window,
+            "punctuations": len(outcome.punctuations),
+        }
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """The buffer against nodes."""
+        draw_lines(figure.subplots(), rows, x="nodes", y="buffer", by=("system",), log=True)
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Orders of magnitude below one window of results."""
+        lines = []
+        for row in of(rows, system=LOW_LATENCY):
+            times = row["results_a_window"] / row["buffer"]
+            base = of(rows, system=HANDSHAKE, nodes=row["nodes"])[0]
+            lines.append(
+                f"{row['nodes']} nodes: {human(row['buffer'])} held at most, one window brings "
+                f"{human(row['results_a_window'])} ({times:,.0f} times as many), handshake would hold "
+                f"{human(base['buffer'])}; two orders of magnitude: {'met' if times >= 100 else 'missed'}"
+            )
+        return lines
+
+
+EXPERIMENT = Figure21()

@@ -1,0 +1,74 @@
+"""How long the original handshake join takes to find a pair, against the model (LLHJ paper, figure 5).
+
+Paced by the machine's clock; windows of 2 and 1 seconds for the paper's 200 and 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Cell, Context, Row
+from benchmarks.llhj_latency import LatencyExperiment, draw_over_time, model, of
+from benchmarks.llhj_run import HANDSHAKE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WINDOWS = ((2.0, 2.0), (1.0, 2.0))
+_NODES = 8
+_MODEL = "model"
+_NEAR = 0.25
+
+
+class Figure5(LatencyExperiment):
+    """Mean and greatest latency over time, for equal and for unequal windows."""
+
+    title = "handshake: latency against the model |W_R||W_S| / (|W_R| + |W_S|)"
+    claim = (
+        "LLHJ, figure 5: the greatest latency settles slightly below 100 s for windows of 200 s and 66.6 s for 100 and "
+        "200 s, once the windows are full"
+    )
+    measure = "max_ms"
+    repeats = 2
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The paper's two pairs of windows; the model beside each."""
+        return [
+            {**self.cell(HANDSHAKE, _NODES, 1, windows, quick), "system": system}
+            for windows in WINDOWS
+            for system in (_MODEL, HANDSHAKE)
+        ]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The model at the same windows."""
+        return None if cell["system"] == _MODEL else {**cell, "system": _MODEL}
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """What the model says, or what a paced run does."""
+        if cell["system"] == HANDSHAKE:
+            return super().run(cell, context)
+        most = 1e3 * model(cell["window_r"], cell["window_s"])
+        # The later tuple of a pair is as likely to meet the other anywhere up to there.
+        return {"latency_ms": most / 2, "median_ms": most / 2, "p99_ms": 0.99 * most, "max_ms": most}
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Latency against time."""
+        draw_over_time(rows, figure, log=False)
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Near the model: the 99th percentile and the mean within a quarter of it."""
+        lines = []
+        for row in of(rows, system=HANDSHAKE):
+            base = of(rows, system=_MODEL, window_r=row["window_r"], window_s=row["window_s"])[0]
+            shares = [row[key] / base[key] for key in ("p99_ms", "latency_ms")]
+            near = all(1 - _NEAR <= share <= 1 + _NEAR for share in shares)
+            lines.append(
+                f"windows of {row['window_r']:g} and {row['window_s']:g} s: 99th percentile {row['p99_ms']:.0f} ms, "
+                f"{shares[0]:.2f} of the model's; mean {row['latency_ms']:.0f} ms, {shares[1]:.2f} of it; "
+                f"near the model: {'agrees' if near else 'differs'}"
+            )
+        return lines
+
+
+EXPERIMENT = Figure5()

@@ -1,0 +1,165 @@
+"""What the handshake experiments on latency share: streams paced by the machine's clock, windows of seconds, figures.
+
+The papers' windows of 100 and 200 seconds (15 minutes) are 1 and 2 seconds here, `SCALE` times less; latencies of the
+original join scale with them, those of the low-latency join do not. Both sides bring 8,000 tuples a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
+from benchmarks.llhj_streams import Stream
+from streamjoin.indexes.base import ticks_per_ns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCALE = 100
+RATE = 8_000
+# One comparison in 22,500 matches, ten times the papers' share: enough results a second to average over.
+VALUES = 3_000
+_BINS = 8
+_QUICK = 0.1
+# Windows that a run lasts.
+_LENGTH = 2.5
+
+
+def chain_lengths(quick: bool) -> list[int]:
+    """Nodes to go through where the load is light: a chain of eight runs on two processors as well."""
+    return [2] if quick else [n for n in (2, 4, 8, 16) if n <= max(8, os.cpu_count() or 1)]
+
+
+def node_counts(quick: bool) -> list[int]:
+    """Nodes to go through on this machine: powers of two up to its processors."""
+    most = 2 if quick else max(2, os.cpu_count() or 1)
+    return [n for n in (1, 2, 4, 8, 16) if n <= most]
+
+
+def model(window_r: float, window_s: float) -> float:
+    """The most that handshake join takes to find a pair (LLHJ paper, equation 8)."""
+    return window_r * window_s / (window_r + window_s)
+
+
+class LatencyExperiment(Experiment):
+    """A cell has a `system`, `nodes`, `batch`, and windows in seconds."""
+
+    measure = "latency_ms"
+    unit = "ms (less is better)"
+    repeats = 3
+    warmups = 0
+    output: ClassVar[str] = "collect"
+    rate: ClassVar[int] = RATE
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Pace a stream of two and a half windows through the chain and look at what came after the first."""
+        return summary(self.outcome(cell, context), steady_from(cell))
+
+    def outcome(self, cell: Cell, context: Context) -> Outcome:
+        """A paced run of the cell's system."""
+        rate = self.rate
+        windows = (int(cell["window_r"] * rate), int(cell["window_s"] * rate))
+        stream = Stream(
+            int(_LENGTH * max(windows)),
+            windows,
+            spacing=int(ticks_per_ns() * 1e9 / rate),
+            values=VALUES,
+            seed=context.seed,
+        )
+        run = ChainRun(cell["system"], cell["nodes"], stream, batch=cell["batch"], output=self._output(cell))
+        return run.run(paced=True)
+
+    def _output(self, cell: Cell) -> str:
+        return self.output if cell["system"] == LOW_LATENCY else "collect"
+
+    def cell(self, system: str, nodes: int, batch: int, windows: tuple[float, float], quick: bool) -> Cell:
+        """One point of a grid."""
+        scale = _QUICK if quick else 1
+        own = 1 if system == HANDSHAKE else batch
+        return {
+            "system": system, "nodes": nodes, "batch": own,
+            "window_r": windows[0] * scale, "window_s": windows[1] * scale,
+        }  # fmt: skip
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The original join on the same windows and nodes."""
+        return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE, "batch": 1}
+
+
+def steady_from(cell: Cell) -> float:
+    """When both windows are full, in seconds."""
+    return float(max(cell["window_r"], cell["window_s"]))
+
+
+def summary(outcome: Outcome, steady: float) -> dict[str, Any]:
+    """Latencies once the windows are full, and how they went over time."""
+    chosen = outcome.latency[outcome.due >= steady] * 1e3
+    if not chosen.size:
+        raise RuntimeError("no result came after the windows had filled: the run is too short")
+    return {
+        "latency_ms": float(chosen.mean()),
+        "median_ms": float(np.median(chosen)),
+        "p99_ms": float(np.percentile(chosen, 99)),
+        "max_ms": float(chosen.max()),
+        "results": int(chosen.size),
+        "over_time": series(outcome),
+    }
+
+
+def series(outcome: Outcome) -> list[list[float]]:
+    """(second, mean ms, max ms) of equal spans of the run."""
+    edges = np.linspace(0, outcome.due.max() + 1e-9, _BINS + 1)
+    at = np.digitize(outcome.due, edges) - 1
+    rows = []
+    for k in range(_BINS):
+        inside = outcome.latency[at == k] * 1e3
+        if inside.size:
+            rows.append([round(float(edges[k + 1]), 2), round(float(inside.mean()), 3), round(float(inside.max()), 2)])
+    return rows
+
+
+def draw_over_time(rows: Sequence[Row], figure: Figure, *, log: bool) -> None:
+    """Mean and greatest latency against the time of the run, a panel a pair of windows."""
+    pairs = sorted({(row["window_r"], row["window_s"]) for row in rows}, reverse=True)
+    panels = figure.subplots(1, len(pairs), sharey=True, squeeze=False)[0]
+    for axes, pair in zip(panels, pairs, strict=True):
+        for row in rows:
+            if (row["window_r"], row["window_s"]) != pair or not row.get("over_time"):
+                continue
+            seconds, mean, most = zip(*row["over_time"], strict=True)
+            label = f"{row['system']}, {row['nodes']} nodes, batch {row['batch']}"
+            line = axes.plot(seconds, mean, marker="o", label=f"{label}: mean")[0]
+            axes.plot(seconds, most, linestyle=":", color=line.get_color(), label=f"{label}: max")
+        axes.axhline(1e3 * model(*pair), color="grey", linestyle="--", label="model of handshake's max")
+        axes.set(xlabel="seconds", ylabel="latency, ms", title=f"windows of {pair[0]:g} s and {pair[1]:g} s")
+        if log:
+            axes.set_yscale("log")
+        axes.grid(visible=True, alpha=0.25)
+        axes.legend(fontsize="x-small")
+
+
+def of(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    """The rows with these values."""
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def low_latency_verdict(rows: Sequence[Row], batch: int) -> list[str]:
+    """The aims for the low-latency join at one batch, a line a row, beside its baseline."""
+    lines = []
+    for row in of(rows, system=LOW_LATENCY, batch=batch):
+        base = of(rows, system=HANDSHAKE, nodes=row["nodes"], window_r=row["window_r"], window_s=row["window_s"])[0]
+        times = base["latency_ms"] / row["latency_ms"]
+        where = f"{row['nodes']} nodes, windows of {row['window_r']:g} and {row['window_s']:g} s, batch {batch}"
+        line = (
+            f"{where}: mean {row['latency_ms']:.2f} ms (median {row['median_ms']:.2f}), handshake {times:,.0f} times it"
+        )
+        if batch <= 4:
+            line += f"; 1 ms or less: {'met' if row['latency_ms'] <= 1 else 'missed'}"
+            line += f"; three orders of magnitude: {'met' if times >= 1000 else 'missed'}"
+        lines.append(line)
+    return lines

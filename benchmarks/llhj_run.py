@@ -1,0 +1,174 @@
+"""A handshake join run as a stream, without Arrow: nodes, a driver and a collector, each a thread over the kernels.
+
+The driver sends a tuple when the machine's clock (its cycle counter) says it is due, or as fast as the chain takes it.
+A result is stamped by the node that finds it, and its latency counts from when the later of its tuples was due: what
+waits in the driver's batch, or because the machine fell behind, waits.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.llhj_streams import Stream
+from streamjoin.indexes.base import ticks_per_ns
+from streamjoin.joins.handshake_chain import Chain
+from streamjoin.joins.llhj_copies import Copies
+from streamjoin.joins.llhj_indexes import NodeIndexes
+from streamjoin.kernels.handshake import handshake_node
+from streamjoin.kernels.handshake_links import (
+    COMPARED,
+    DUE,
+    EXPIRED,
+    FULL,
+    IN,
+    OUT,
+    PLACES,
+    SEQ,
+    START,
+    UPTO,
+    drive,
+    finish,
+)
+from streamjoin.kernels.llhj import llhj_node
+from streamjoin.kernels.llhj_collect import (
+    COLLECT,
+    COLLECTED_WORDS,
+    HEAP_ROW,
+    MOST_HELD,
+    OVERFLOWED,
+    PUNCTUATE,
+    PUNCTUATIONS,
+    SORT,
+    WRITTEN,
+    collect,
+)
+from streamjoin.kernels.task import read_cycles
+from streamjoin.windows.crew import Crew
+
+I64 = npt.NDArray[np.int64]
+
+HANDSHAKE, LOW_LATENCY = "handshake", "low_latency_handshake"
+# Nodes yield for about half a millisecond before they sleep: a sleep costs more than a hop.
+PATIENCE = 16
+MODES = {"collect": COLLECT, "punctuate": PUNCTUATE, "sort": SORT}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave: results as places of both sides, when each was found, and how the collector fared."""
+
+    pairs: I64
+    latency: npt.NDArray[np.float64]
+    """Seconds from when the later tuple was due, a result."""
+    due: npt.NDArray[np.float64]
+    """When the later tuple was due, in seconds from the start."""
+    punctuations: I64
+    most_held: int
+    seconds: float
+    comparisons: int
+
+
+class ChainRun:
+    """One run of one system over one stream."""
+
+    def __init__(
+        self,
+        system: str,
+        nodes: int,
+        stream: Stream,
+        *,
+        batch: int = 64,
+        output: str = "collect",
+        index: str | None = None,
+    ) -> None:
+        self._system, self._stream, self._mode = system, stream, MODES[output]
+        self._chain = Chain(
+            nodes, stream.dtype, stream.terms, batch=batch, punctuates=output != "collect", patience=PATIENCE
+        )
+        stream.fill(self._chain.logs)
+        self._copies = Copies(self._chain, stream.dtype) if system == LOW_LATENCY and index is None else None
+        self._indexes = NodeIndexes(self._chain, index, stream.windows, {}) if index else None
+        self._crew = Crew(nodes + 2, PLACES)
+        self._fill()
+
+    def run(self, *, paced: bool, most: int = 1 << 20) -> Outcome:
+        """Send the stream through; `most` results are kept."""
+        chain, stream, nodes = self._chain, self._stream, self._chain.nodes
+        facts = [log.facts[: log.count] for log in chain.logs]
+        out, told = np.zeros((most, 3), np.int64), np.zeros(COLLECTED_WORDS, np.int64)
+        punctuations, heap = np.zeros((most, 2), np.int64), np.zeros((most, HEAP_ROW), np.int64)
+        ended = np.zeros(nodes, np.int64)
+
+        def step(k: int) -> None:
+            if k == nodes:
+                begin = stream.filled
+                drive(self._crew.words, k, chain.mem, stream.is_right, *facts, begin, begin, paced)
+            elif k > nodes:
+                collect(
+                    self._crew.words, k, chain.mem, self._mode, chain.results, *facts, out, punctuations, heap, told
+                )
+            else:
+                while self._node(k) == FULL:
+                    time.sleep(0)
+                ended[k] = read_cycles()
+                finish(chain.mem)
+
+        chain.open()
+        try:
+            self._crew.run(step)
+        finally:
+            self._crew.close()
+        if told[OVERFLOWED]:
+            raise RuntimeError(f"{told[OVERFLOWED]} results more than the {most} that the collector has room for")
+        return self._outcome(out[: told[WRITTEN]], punctuations[: told[PUNCTUATIONS]], told, int(ended.max()))
+
+    def _node(self, k: int) -> int:
+        chain = self._chain
+        if self._indexes is not None:
+            return self._indexes.run(self._crew.words, k)
+        if self._copies is not None:
+            return llhj_node(self._crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
+        return handshake_node(self._crew.words, k, chain.mem, *chain.columns(), chain.results[k])
+
+    def _outcome(self, rows: I64, punctuations: I64, told: I64, ended: int) -> Outcome:
+        left, right = (log.facts for log in self._chain.logs)
+        r, s = left[rows[:, 0]], right[rows[:, 1]]
+        due = np.where(r[:, SEQ] < s[:, UPTO], s[:, DUE], r[:, DUE])
+        start, second = int(self._chain.mem[START]), ticks_per_ns() * 1e9
+        return Outcome(
+            rows[:, :2],
+            (rows[:, 2] - start - due) / second,
+            due / second,
+            punctuations,
+            int(told[MOST_HELD]),
+            (ended - start) / second,
+            int(self._chain.node_words(COMPARED).sum()),
+        )
+
+    def _fill(self) -> None:
+        """Put the first tuples where a long run would have left them: evenly along the chain, or at home."""
+        chain, filled = self._chain, self._stream.filled
+        if self._copies is not None:
+            self._copies.make_room()
+        if not filled:
+            return
+        nodes = np.arange(chain.nodes)
+        for side, log in enumerate(chain.logs):
+            chain.node_words(EXPIRED + side)[:] = 0
+            if self._system == HANDSHAKE:
+                before = nodes if side == 0 else chain.nodes - 1 - nodes
+                chain.node_words(IN + side)[:] = filled * (chain.nodes - before) // chain.nodes
+                chain.node_words(OUT + 8 * side)[:] = filled * (chain.nodes - before - 1) // chain.nodes
+                continue
+            chain.node_words(IN + side)[:] = filled
+            for k in range(chain.nodes):
+                home = np.arange(k, filled, chain.nodes)
+                if self._indexes is not None:
+                    words = (log.words[0, home] ^ np.uint64(1 << 63)).view(np.int64)
+                    self._indexes.indexes[k][side].insert(words, home)
+                elif self._copies is not None:
+                    self._copies.of(k)[side][:, : home.size] = log.words[:2, home]

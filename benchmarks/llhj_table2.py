@@ -1,0 +1,77 @@
+"""Throughput of the low-latency handshake join with an index at each node (LLHJ paper, table 2).
+
+The condition is an equality of int64 keys, so that a hash table can answer it; a tuple matches one in its window on
+average. The driver sends as fast as the chain takes, windows are full from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.llhj_latency import node_counts, of
+from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
+from benchmarks.llhj_streams import Stream
+from benchmarks.report_lines import draw_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SYSTEMS = {"scan": None, "hashed": "hashed", "pim_tree": "pim_tree"}
+_COMPARISONS = 1 << 32
+_TUPLES = 1 << 18
+_WINDOW = {True: 1 << 12, False: 1 << 17}
+
+
+class Table2(Experiment):
+    """Tuples a second."""
+
+    title = "low_latency_handshake with an index at each node, equal keys"
+    claim = "LLHJ, table 2: 5,125 tuples/s handshake, 5,117 low-latency, 225,234 with a hash table a node: 44 times"
+    measure = "tuples_per_s"
+    unit = "tuples/s"
+    repeats = 3
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The paper's three and the PIM-Tree, at the machine's numbers of nodes."""
+        window = _WINDOW[quick]
+        return [
+            {"system": system, "index": index, "nodes": nodes, "window": window}
+            for nodes in node_counts(quick)
+            for system, index in ((HANDSHAKE, "scan"), *((LOW_LATENCY, index) for index in _SYSTEMS))
+        ]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The original join with as many nodes."""
+        return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE, "index": "scan"}
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Send tuples for a while through full windows."""
+        window, index = cell["window"], _SYSTEMS[cell["index"]]
+        scanned = max(2048, _COMPARISONS // (16 if context.quick else 1) * cell["nodes"] // window // 4)
+        count = scanned if index is None else _TUPLES // (8 if context.quick else 1)
+        stream = Stream(window + count, (window, window), filled=window, keyed=True, values=window, seed=context.seed)
+        outcome = ChainRun(cell["system"], cell["nodes"], stream, index=index).run(paced=False, most=1 << 22)
+        return {"tuples_per_s": 2 * count / outcome.seconds, "results_per_tuple": len(outcome.pairs) / (2 * count)}
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Tuples a second against nodes."""
+        draw_lines(figure.subplots(), rows, x="nodes", y="tuples_per_s", by=("system", "index"), log=True)
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """How much an index gains."""
+        lines = []
+        for row in of(rows, index="hashed"):
+            scan = of(rows, system=LOW_LATENCY, index="scan", nodes=row["nodes"])[0]
+            tree = of(rows, index="pim_tree", nodes=row["nodes"])[0]
+            gain = row["tuples_per_s"] / scan["tuples_per_s"]
+            lines.append(
+                f"{row['nodes']} nodes: {human(scan['tuples_per_s'])} tuples/s scanning, {scan['ratio']:.2f} times "
+                f"handshake's, {human(row['tuples_per_s'])} hashed, {human(tree['tuples_per_s'])} over PIM-Trees: "
+                f"an index gains {gain:.0f} times; the paper's 44: {'agrees' if gain >= 10 else 'differs'}"
+            )
+        return lines
+
+
+EXPERIMENT = Table2()
