@@ -19,7 +19,7 @@ table = lambda: pa.table({
 for on in (sj.Band("k", "k", 1), sj.Band("k", "k", 3) & sj.Band("x", "x", 0.5), sj.Equi("s") & sj.Band("x", "x", 1.0)):
     for window in (sj.CountWindow(25), sj.TimeWindow(6)):
         l, r = table(), table()
-        for algorithm in ("nested_loop", "sweep"):
+        for algorithm in ("nested_loop", "three_step", "cell_join", "sweep"):
             with sj.open(sj.JoinSpec(on=on, window=window, time="t"), algorithm) as join:
                 rows = [join.push(l.slice(i, 35), r.slice(i, 35)).to_pydict() for i in (0, 35)]
             print(algorithm, rows)
