@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 import streamjoin as sj
 from streamjoin.adhoc import Query, parse
 from streamjoin.model.parsing import parse_condition
-from tests.adhoc.catalog import STREAMS, joined, plan
+from tests.adhoc.catalog import QUOTES, STREAMS, TRADES, joined, plan
 
 FRAME = "SELECT t.px FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
 
@@ -230,6 +232,23 @@ def test_keywords_as_names() -> None:
     )
     assert query.schema.names == ["x", "y", "z w"]
     assert [str(term) for term in query.steps[0].terms] == ["a.left = b.left"]
+
+
+def test_the_query_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "adhoc-sql.md").read_text()
+    (text,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    news = {"sym": pa.string(), "kind": pa.string(), "reach": pa.int64(), "ts": pa.timestamp("us")}
+    query = parse(text, [TRADES, QUOTES, sj.adhoc.Stream("news", pa.schema(news), "ts")])
+    assert shown(query) == {
+        "terms": ["t.sym = q.sym", "t.px - q.bid BETWEEN -2 AND 3", "t.sym = n.sym"],
+        "others": [],
+        "selections": ["row.px > 10", "row.kind IN ('merger', 'profit')"],
+        "residual": ["n.reach > t.qty"],
+    }
+    for row in re.findall(r"^\| `(.* b\..*)` \| ", page, re.MULTILINE):
+        schema = pa.schema({"p": pa.int64(), "q": pa.int64(), "t": pa.timestamp("us")})
+        streams = [sj.adhoc.Stream(name, schema, "t") for name in "ab"]
+        assert len(parse(f"SELECT a.p FROM a JOIN b WITHIN 1 DAYS ON {row}", streams).steps[0].bands) == 1
 
 
 SENTENCE = (
