@@ -1,6 +1,6 @@
 """Latency of the low-latency handshake join over time, driver's batches of 64 (LLHJ paper, figure 19).
 
-Paced by the machine's clock; windows of 2 and 1 seconds for the paper's 200 and 100.
+Paced by the machine's clock; windows of 3 and 1.5 seconds for the paper's 200 and 100.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Row, human
-from benchmarks.llhj_latency import LatencyExperiment, chain_lengths, of, steady_from
+from benchmarks.llhj_latency import LatencyExperiment, chain_lengths, of, steady
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, Outcome
 from benchmarks.report_lines import draw_lines
 
@@ -47,8 +47,8 @@ class Figure21(LatencyExperiment):
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """The buffer of a run, and how many results a window brings."""
         outcome = self.outcome(cell, context)
-        steady = steady_from(cell)
-        a_window = int(np.count_nonzero((outcome.due >= steady) & (outcome.due < 2 * steady)))
+        begin, end = steady(cell)
+        a_window = int(np.count_nonzero((outcome.due >= begin) & (outcome.due < end)) * begin / (end - begin))
         sorts = cell["system"] == LOW_LATENCY
         return {
             "buffer": max(1, outcome.most_held) if sorts else held_for_the_latest(outcome),

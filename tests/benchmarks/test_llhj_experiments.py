@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import llhj_fig17, llhj_table2
+from benchmarks import llhj_fig17, llhj_table2, scalejoin_fig6
 from benchmarks.harness import Cell, Context, Experiment, Row, describe
 from benchmarks.llhj_fig21 import held_for_the_latest
 from benchmarks.llhj_latency import model
@@ -23,7 +23,16 @@ from streamjoin.kernels.handshake_links import MIN_SEQ, SEQ, UPTO
 from tests.deadlock import no_deadlock
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("llhj_fig5", "llhj_fig17", "llhj_fig18", "llhj_fig19", "llhj_fig20", "llhj_fig21", "llhj_table2")
+NAMES = (
+    "llhj_fig5",
+    "llhj_fig17",
+    "llhj_fig18",
+    "llhj_fig19",
+    "llhj_fig20",
+    "llhj_fig21",
+    "llhj_table2",
+    "scalejoin_fig6",
+)
 EXPERIMENTS: dict[str, Experiment] = {
     name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
 }  # fmt: skip
@@ -152,6 +161,7 @@ def test_a_small_cell_of_each_system_runs(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(llhj_fig17, "_QUICK_COMPARISONS", 1 << 18)
     monkeypatch.setattr(llhj_table2, "_COMPARISONS", 1 << 18)
     monkeypatch.setattr(llhj_table2, "_TUPLES", 1 << 14)
+    monkeypatch.setattr(scalejoin_fig6, "_COMPARISONS", {True: 1 << 18})
     experiment = EXPERIMENTS[name]
     seen: set[tuple[Any, ...]] = set()
     rows: list[Row] = []
@@ -205,6 +215,9 @@ def test_verdicts_on_throughput_and_buffer() -> None:
     held = {HANDSHAKE: 9000.0, LOW_LATENCY: 20.0}
     lines = EXPERIMENTS["llhj_fig21"].verdict(made_up("llhj_fig21", held, results_a_window=20_000))
     assert all("magnitude: met" in line for line in lines)
+    for speed, word in ((120.0, "agrees"), (80.0, "differs")):
+        rows = made_up("scalejoin_fig6", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0, "scalejoin": speed})
+        assert all(f"level: {word}" in line for line in EXPERIMENTS["scalejoin_fig6"].verdict(rows))
     rows = made_up("llhj_table2", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0})
     assert all("differs" in line for line in EXPERIMENTS["llhj_table2"].verdict(rows))
 
