@@ -6,6 +6,7 @@ y is a float rounded to 1/1,024. Times are the tuples' own (an injected clock); 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,3 +182,10 @@ def scalejoin_comparisons(threads: int, window: int, *, target: float = 4e9, see
     """Full windows of `window` tuples a side, and as many new tuples as make about `target` comparisons a thread."""
     n = max(4 * GROUP, int(target * threads / window) // 2 * 2)
     return run_stream(threads, alternating(n), 2 * window, held=window, seed=seed)
+
+
+def thread_grid(quick: bool = False) -> list[int]:
+    """1, 2, 4, ... up to the cores there are, 16 at the most; two of them in a quick run."""
+    cores = os.cpu_count() or 1
+    grid = [n for n in (1, 2, 4, 8, 16) if n <= max(2, cores)]
+    return grid[:2] if quick else grid

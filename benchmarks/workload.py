@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Side = Literal["left", "right"]
 
@@ -58,12 +59,16 @@ class BandWorkload:
     def table(self, side: Side, start: int, count: int) -> pa.Table:
         """The same rows as Arrow; the payload is the row's number."""
         payload = np.arange(start, start + count, dtype=np.int64)
+        import pyarrow as pa  # the keys alone need none of it
+
         return pa.table({"key": self.keys(side, start, count), "payload": payload})
 
     def timed_table(self, side: Side, start: int, count: int, step_us: int) -> pa.Table:
         """The same rows with an event time `ts`, one row every `step_us` microseconds on each side."""
         ts = _EPOCH_US + np.arange(start, start + count, dtype=np.int64) * step_us
         table = self.table(side, start, count)
+        import pyarrow as pa
+
         return table.add_column(0, "ts", pa.array(ts, pa.int64()).cast(pa.timestamp("us", tz="UTC")))
 
     def batches(self, side: Side, rows: int, number: int, start: int = 0) -> Iterator[pa.Table]:
@@ -73,6 +78,8 @@ class BandWorkload:
 
     def write_files(self, directory: Path, side: Side, rows: int, number: int, step_us: int) -> None:
         """The timed rows as Parquet files that a file source reads in order, one a batch."""
+        import pyarrow.parquet as pq
+
         directory.mkdir(parents=True, exist_ok=True)
         for i in range(number):
             path = directory / f"{i:06d}.parquet"

@@ -1,0 +1,79 @@
+"""ScaleJoin, figure 7b: how long after its later tuple a result comes out, near the highest rate.
+
+The highest rate is measured first, unpaced; then tuples come in real time at nine tenths of it. A delay counts from
+when the tuple was due, not from when the gate had room for it, to when the consumer has read the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.index_experiment import agrees, draw
+from benchmarks.scalejoin_stream import alternating, run_stream, scalejoin_comparisons, thread_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LOAD = 0.9
+_TARGET = {True: 2e8, False: 2e9}
+_SECONDS = {True: 0.4, False: 2.0}
+_PAPER_MS = 70.0
+
+
+class Latency(Experiment):
+    """Latency by threads and windows."""
+
+    title = "ScaleJoin, figure 7b: latency near full rate, real time"
+    claim = "figures 7b and 7c: the latency does not exceed 70 ms and grows with the threads"
+    measure = "quickness"
+    unit = "1 / mean latency in s"
+    repeats = 2
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Two windows, threads up to the cores."""
+        windows = (1 << 14,) if quick else (1 << 16, 1 << 18)
+        return [{"window": window, "threads": n} for window in windows for n in thread_grid(quick)]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """One thread."""
+        return None if cell["threads"] == 1 else {**cell, "threads": 1}
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Full rate, then nine tenths of it in real time."""
+        threads, window, quick = cell["threads"], cell["window"], context.quick
+        full = scalejoin_comparisons(threads, window, target=_TARGET[quick], seed=context.seed)
+        rate = _LOAD * full.tuples / full.seconds
+        n = max(1024, int(rate * _SECONDS[quick]) // 2 * 2)
+        ran = run_stream(threads, alternating(n), 2 * window, held=window, rate=rate, seed=context.seed)
+        delays = ran.delays_ms if ran.delays_ms.size else np.array([np.inf])
+        return {
+            self.measure: 1e3 / float(delays.mean()),
+            "mean_ms": float(delays.mean()),
+            "p50_ms": float(np.median(delays)),
+            "p99_ms": float(np.quantile(delays, 0.99)),
+            "tuples_per_s": rate,
+            "overran": ran.seconds / (n / rate),
+            "results": ran.results,
+        }
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Mean latency against threads."""
+        draw(figure.subplots(), rows, x="threads", y="mean_ms", by=("window",), log=True)
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The paper's bound, and whether the machine kept up."""
+        slow = max(row["mean_ms"] for row in rows)
+        behind = max(row["overran"] for row in rows)
+        latency = (
+            f"mean latency is {min(row['mean_ms'] for row in rows):.2f} to {slow:.2f} ms, its 99th percentile up to "
+            f"{max(row['p99_ms'] for row in rows):.2f} ms (paper: up to 70 ms): {agrees(slow <= _PAPER_MS)}"
+        )
+        pace = f"the slowest run took {behind:.2f} times its schedule; well above 1, the machine did not keep the rate"
+        return [latency, pace]
+
+
+EXPERIMENT = Latency()
