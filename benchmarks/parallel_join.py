@@ -28,6 +28,7 @@ from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES, read_cycles
 
 _STRETCH = 1 << 20
 _PAGE = 512
+_OUT = 1 << 14
 
 
 @dataclass
@@ -84,7 +85,7 @@ class ParallelJoin:
         self.join = self._joined()
 
     def _joined(self) -> SharedJoin:
-        return SharedJoin(*self.sides, self.threads, task=self.task, blocking=self.blocking)
+        return SharedJoin(self.sides[0], self.sides[1], self.threads, task=self.task, blocking=self.blocking, out=_OUT)
 
     @property
     def nbytes(self) -> int:

@@ -29,7 +29,7 @@ from streamjoin.kernels.pim_shared_task import (
 from streamjoin.windows.crew import LEFT, Crew, Step
 
 Take = Callable[[I64, I64], None]
-"""Hears (tuple, position on the other side) of the next matches in result order; the arrays are the hearer's."""
+"""Hears (tuple, position on the other side) of the next matches in result order; the arrays are lent for the call."""
 
 _PLACES = {
     WAITS_FOR_TASK: "waiting for a task",
@@ -39,6 +39,8 @@ _PLACES = {
 }
 _LEAST_RESULTS = 1024
 _RESULTS_A_TUPLE = 16
+_PAGE = 512
+_OFFSET = 56
 
 
 class Tuples:
@@ -55,7 +57,8 @@ class Tuples:
     def lay(self, n: int, first: Sequence[int], counts: Sequence[int]) -> None:
         """Make room for `n` tuples, `counts` of each side, whose positions begin at `first`."""
         self.n, self.first = n, list(first)
-        self.stride = -(-n // 8) * 8
+        # Rows a multiple of a page apart would share a few lines of the cache.
+        self.stride = -(-n // _PAGE) * _PAGE + _OFFSET
         line = [count + q.PADDING for count in counts]
         needed = q.ROWS * self.stride + 2 * sum(line)
         if self.words.size < needed:
@@ -180,7 +183,7 @@ class SharedJoin:
     def _flush(self, take: Take) -> None:
         count = int(self.queue[q.OUT])
         if count:
-            take(self._out[0][:count].copy(), self._out[1][:count].copy())
+            take(self._out[0][:count], self._out[1][:count])
             self.queue[q.OUT] = 0
 
     def _answer_alone(self, desk: I64, tuples: Tuples, take: Take) -> None:
@@ -192,7 +195,7 @@ class SharedJoin:
             found = look_up_alone(self.queue, tuples.words, desk, left[0], left[1], right[0], right[1], seqs)
             room *= 4
         at = int(desk[q.NEXT])
-        take(np.full(found, at, np.int64), seqs[:found].copy())
+        take(np.full(found, at, np.int64), seqs[:found])
         tuples.row(q.FOUND)[at] = 0
         desk[q.NEXT] = at + 1
 

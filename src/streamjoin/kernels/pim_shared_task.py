@@ -174,13 +174,17 @@ def _run_task(
         end = min(begin + BLOCK, last)
         _locate(queue, tuples, desk, left, right, begin, end)
         for i in range(desk[NEXT], end):
-            other = left if tuples[i] & ON_RIGHT else right
-            side = 0 if queue[SELF] else 1 - (tuples[i] & ON_RIGHT)
             while True:
                 to = block + queue[slot + COUNT]
                 found = to
-                if tuples[i] & PROBES:
-                    found = _look_up(queue, tuples, desk, other, side, i, i - begin, pool, to, block + queue[CAPACITY])
+                stop = block + queue[CAPACITY]
+                if tuples[i] & PROBES == 0:
+                    break
+                if tuples[i] & ON_RIGHT:
+                    found = _look_up(queue, tuples, desk, left, 0, i, i - begin, pool, to, stop)
+                else:
+                    side = 1 - queue[SELF]
+                    found = _look_up(queue, tuples, desk, right, side, i, i - begin, pool, to, stop)
                 if found >= 0:
                     break
                 desk[NEXT] = i
@@ -202,18 +206,26 @@ def _run_task(
 def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
     """Find the places of a block's tuples in both trees, in three rounds, each loading what the next one reads."""
     stride = queue[STRIDE]
+    # A variable for either tree would cost a reference count a tuple.
     for i in range(begin, end):
         op = _allowed(tuples, desk, i)
-        own, other = (right, left) if op & ON_RIGHT else (left, right)
-        approach(own, other, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+        if op & ON_RIGHT:
+            approach(right, left, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+        else:
+            approach(left, right, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
     for i in range(begin, end):
         op = _allowed(tuples, desk, i)
-        own, other = (right, left) if op & ON_RIGHT else (left, right)
-        prepare(own, other, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+        if op & ON_RIGHT:
+            prepare(right, left, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+        else:
+            prepare(left, right, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
     for i in range(begin, end):
-        if tuples[i] & PROBES:
-            other = left if tuples[i] & ON_RIGHT else right
-            refine(other, desk, i - begin, tuples[LO * stride + i])
+        if tuples[i] & PROBES == 0:
+            continue
+        if tuples[i] & ON_RIGHT:
+            refine(left, desk, i - begin, tuples[LO * stride + i])
+        else:
+            refine(right, desk, i - begin, tuples[LO * stride + i])
 
 
 @melted
@@ -257,8 +269,12 @@ def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int
     stride = queue[STRIDE]
     for i in range(begin, end):
         if _allowed(tuples, desk, i) & INSERTS:
-            own = right if tuples[i] & ON_RIGHT else left
-            insert(own, desk[OWN_SUB + i - begin], tuples[WORD * stride + i], tuples[SEQ * stride + i])
+            word = tuples[WORD * stride + i]
+            seq = tuples[SEQ * stride + i]
+            if tuples[i] & ON_RIGHT:
+                insert(right, desk[OWN_SUB + i - begin], word, seq)
+            else:
+                insert(left, desk[OWN_SUB + i - begin], word, seq)
 
 
 @kernel
