@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.index_join import IndexJoin
+from benchmarks.index_join import TASK, IndexJoin
 from benchmarks.index_keys import I64, Keys
-from streamjoin.indexes.base import ticks_per_ns
+from streamjoin.indexes.base import Matches, count_in_tasks, ticks_per_ns
 from streamjoin.indexes.pim_shared import SharedPimTree
+from streamjoin.indexes.registry import make_index
 from streamjoin.joins.pim_parallel_crew import SharedJoin, Tuples
 from streamjoin.kernels import work_queue as q
 from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES, read_cycles
@@ -84,6 +85,11 @@ class ParallelJoin:
         self._tuples = Tuples()
         self.join = self._joined()
 
+    @property
+    def arrived(self) -> int:
+        """Tuples of both sides since the windows were filled."""
+        return self._stream.arrived
+
     def _joined(self) -> SharedJoin:
         return SharedJoin(self.sides[0], self.sides[1], self.threads, task=self.task, blocking=self.blocking, out=_OUT)
 
@@ -101,6 +107,10 @@ class ParallelJoin:
     def period(self) -> int:
         """Tuples of both sides between two merges of one side."""
         return max(1, round(self.sides[0].merge_ratio * self.windows[0] * (1 if self.self_join else 2)))
+
+    def whole_periods(self, least: int) -> int:
+        """The smallest number of whole periods, in tuples, that is at least `least`."""
+        return -(-least // self.period()) * self.period()
 
     def settle(self) -> None:
         """Fill both windows, touch every page, and go through two periods; the steady state begins here."""
@@ -168,11 +178,42 @@ class ParallelJoin:
         self.join.close()
 
 
-def while_running(join: ParallelJoin, tuples: int, beside: Callable[[], None]) -> Run:
-    """Run with something else going on in the caller's thread, such as changing the number of threads."""
-    answer: list[Run] = []
-    running = threading.Thread(target=lambda: answer.append(join.run(tuples)))
-    running.start()
-    beside()
-    running.join()
-    return answer[0]
+class RoundRobinJoin:
+    """The window dealt out to threads by arrival, each with its own indexes: `round_robin` without tables."""
+
+    def __init__(self, index: str, window: int, keys: Keys, threads: int) -> None:
+        self._stream = IndexJoin("scan", (window, window), keys)
+        self._window, self.threads = window, threads
+        share = max(1, window // threads)
+        self._shares = [(make_index(index, share), make_index(index, share)) for _ in range(threads)]
+        self._out = [Matches(1 << 12) for _ in range(threads)]
+
+    def settle(self) -> None:
+        """Fill every share."""
+        for side, name in enumerate(("left", "right")):
+            words = self._stream.keys.keys("right" if name == "right" else "left", 0, self._window)
+            for k, share in enumerate(self._shares):
+                seqs = np.arange(k, self._window, self.threads)
+                share[side].insert(words[seqs], seqs)
+        self.run(1 << 12)
+
+    def run(self, tuples: int, task: int = TASK) -> Run:
+        """Join the next `tuples`: every thread looks all of them up and stores every n-th."""
+        ops, *rest = self._stream.columns(tuples, PROBES | INSERTS)
+        measured = Run(tuples=tuples, threads=self.threads)
+        found = [0] * self.threads
+
+        def work(k: int) -> None:
+            mine = np.where(rest[3] % self.threads != k, ops & ~np.int64(INSERTS), ops)
+            found[k] = count_in_tasks(*self._shares[k], (mine, *rest), self._out[k], task)
+
+        running = [threading.Thread(target=work, args=(k,)) for k in range(self.threads)]
+        clock, cpu = time.perf_counter_ns(), time.process_time_ns()
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        measured.clock_ns = time.perf_counter_ns() - clock
+        measured.cpu_ns = time.process_time_ns() - cpu
+        measured.matches = sum(found)
+        return measured

@@ -58,7 +58,9 @@ class PimParallel:
         for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
             tuples.row(row)[:] = values
         found: list[tuple[Array, Array]] = []
-        self.shared.run(tuples, lambda probes, seqs: found.append((probes.copy(), seqs.copy())), base=self._mins, grows=self._grows)
+        self.shared.run(
+            tuples, lambda probes, seqs: found.append((probes.copy(), seqs.copy())), base=self._mins, grows=self._grows
+        )
         return self._refined(found, refine)
 
     def _refined(self, found: list[tuple[Array, Array]], refine: Refine) -> Pairs:

@@ -37,6 +37,7 @@ _PLACES = {
     MERGING_NOW: "merging",
     WAITS_FOR_TURN: "waiting for its turn to hand results on",
 }
+_LEAST_UNDER_WAY = 64
 _LEAST_RESULTS = 1024
 _RESULTS_A_TUPLE = 16
 _PAGE = 512
@@ -88,11 +89,13 @@ class SharedJoin:
         *,
         task: int = 64,
         blocking: bool = False,
-        under_way: int = 256,
+        under_way: int | None = None,
         results: int | None = None,
         out: int = 1 << 16,
     ) -> None:
         """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all."""
+        # Few, since the longer a task stays under way the more of the window is scanned; yet no thread should wait.
+        under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (4 * n - 1).bit_length())
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
         capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)

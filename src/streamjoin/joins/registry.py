@@ -16,6 +16,7 @@ from streamjoin.joins.low_latency_handshake import low_latency_handshake
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.pim_parallel import OPTIONS as PIM_PARALLEL_OPTIONS
 from streamjoin.joins.pim_parallel import PimParallel
+from streamjoin.joins.round_robin import RoundRobin
 from streamjoin.joins.scalejoin import INDEXES as SHARE_INDEXES
 from streamjoin.joins.scalejoin import ScaleJoin
 from streamjoin.joins.sweep import Sweep
@@ -77,6 +78,11 @@ KINDS: Mapping[str, Kind] = {
         scans=True,
         needs_word=True,
         options=PIM_PARALLEL_OPTIONS,
+    ),
+    RoundRobin.name: Kind(
+        lambda bound, choice, workers: RoundRobin(bound, choice.index, choice.index_options, workers),
+        indexes=RoundRobin.indexes,
+        needs_word=True,
     ),
     ScaleJoin.name: Kind(
         lambda bound, choice, workers: ScaleJoin(bound, workers.n, choice.index, choice.index_options),
