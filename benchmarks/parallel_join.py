@@ -121,7 +121,7 @@ class ParallelJoin:
                 mem[::_PAGE] += 0
         self.join.renew_limits()
         self.run(2 * self.period(), op=INSERTS)
-        self.run(1 << 14)
+        self.run(min(1 << 14, self.windows[0]))
 
     def run(self, tuples: int, op: int = PROBES | INSERTS, gap_ns: float | None = None) -> Run:
         """Join the next `tuples`; `gap_ns` paces their arrival, and latency counts from there."""

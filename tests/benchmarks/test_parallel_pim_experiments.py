@@ -1,0 +1,107 @@
+"""The experiments on the parallel PIM-Tree join: grids, the join they run, a quick run of each, no Arrow needed."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks.harness import Experiment, describe, measure
+from benchmarks.index_join import IndexJoin
+from benchmarks.index_keys import keys_for
+from benchmarks.parallel_join import ParallelJoin, RoundRobinJoin
+from tests.deadlock import no_deadlock
+
+NAMES = (
+    "pim_fig8a", "pim_fig9a", "pim_fig9d", "pim_fig11a", "pim_fig11b", "pim_fig12a", "pim_fig12b", "pim_fig12c",
+    "pim_fig13b", "pim_fig13c",
+)  # fmt: skip
+EXPERIMENTS: dict[str, Experiment] = {
+    name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
+}  # fmt: skip
+each = pytest.mark.parametrize("name", NAMES)
+WINDOW = 1 << 10
+
+
+@each
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -> None:
+    experiment = EXPERIMENTS[name]
+    cells = list(experiment.cells(quick))
+    for cell in cells:
+        assert cells.count(cell) == 1, describe(cell)
+        base = experiment.baseline(cell)
+        assert base is None or base in cells, describe(cell)
+
+
+@each
+def test_a_quick_run_has_rows_verdicts_and_a_picture(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    with no_deadlock(300):
+        rows = measure(experiment, quick=True)
+    assert all(row[experiment.measure] > 0 for row in rows)
+    assert experiment.verdict(rows)
+    figure = Figure()
+    experiment.plot(rows, figure)
+    assert figure.axes
+
+
+@pytest.mark.parametrize("self_join", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_it_joins_the_same_tuples_as_the_baseline(self_join: bool, threads: int) -> None:
+    keys = keys_for("uniform", WINDOW, match_rate=3.0)
+    reference = IndexJoin("btree", (WINDOW, WINDOW), keys, self_join=self_join)
+    for side, index in enumerate(reference.sides):
+        index.insert(keys.keys("right" if side else "left", 0, WINDOW), np.arange(WINDOW))
+    join = ParallelJoin((WINDOW, WINDOW), keys, threads, {"smallest_run": 16}, task=5, self_join=self_join)
+    with no_deadlock():
+        join.settle()
+        reference.advance(join.arrived)
+        found = join.run(5_000)
+    join.close()
+    assert found.matches == reference.run(5_000).matches
+    assert found.merges > 0
+
+
+def test_round_robin_finds_what_one_index_finds() -> None:
+    keys = keys_for("uniform", WINDOW, match_rate=3.0)
+    found = []
+    for threads in (1, 4):
+        join = RoundRobinJoin("btree", WINDOW, keys, threads)
+        join.settle()
+        found.append(join.run(4_000).matches)
+    assert found[0] == found[1] > 0
+
+
+def test_paced_arrivals_give_latencies() -> None:
+    join = ParallelJoin((WINDOW, WINDOW), keys_for("uniform", WINDOW), 2)
+    with no_deadlock():
+        join.settle()
+        run = join.run(2_000, gap_ns=5_000)
+    join.close()
+    answer = run.answer()
+    assert 0 < answer["p50_us"] <= answer["p999_us"]
+    assert run.clock_ns >= 2_000 * 5_000
+
+
+def test_they_are_measured_without_arrow_and_friends() -> None:
+    """The machine with many cores has NumPy and Numba alone."""
+    program = (
+        "import sys\n"
+        "for name in ('pyarrow', 'pyspark', 'sqlglot', 'matplotlib', 'rich', 'duckdb'): sys.modules[name] = None\n"
+        "import importlib\n"
+        "from benchmarks.harness import measure\n"
+        f"for name in {NAMES}: importlib.import_module('benchmarks.' + name)\n"
+        "experiment = importlib.import_module('benchmarks.pim_fig9a').EXPERIMENT\n"
+        "print('\\n'.join(experiment.verdict(measure(experiment, quick=True))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+    assert "depth" in done.stdout
