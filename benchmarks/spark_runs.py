@@ -1,0 +1,141 @@
+"""What the experiments on Spark share: one session, files that a source reads in order, and a timed query over them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.harness import Cell, Context, Experiment
+from benchmarks.workload import Side
+from streamjoin.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SIDES: tuple[Side, Side] = ("left", "right")
+SCHEMA = "ts timestamp, key long, payload long"
+Build = Callable[["DataFrame", "DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One micro-batch: its rows, its results, its seconds by part, and those of the tasks of its last stage."""
+
+    rows: int
+    results: int
+    seconds: float
+    parts: Mapping[str, float]
+    tasks: Sequence[float] = field(default=())
+
+
+class SparkExperiment(Experiment):
+    """An experiment that runs streaming queries in one session."""
+
+    unit = "rows/s"
+    repeats = 1
+    warmups = 0
+
+    def __init__(self) -> None:
+        self._spark: SparkSession | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started by the first run."""
+        if self._spark is None:
+            self._spark = session(type(self).__name__, memory="4g")
+            self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
+        return self._spark
+
+    def close(self) -> None:
+        """Stop Spark, if a run started it."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def timed(self, build: Build, files: Files, checkpoint: Path) -> list[Timed]:
+        """Run `build(left, right)` over all files, one of each side a batch, and throw the counted rows away."""
+        from pyspark.sql import functions as f
+
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        left, right = (reader.parquet(str(files.directory(side))) for side in SIDES)
+        counted = build(left, right).observe("results", f.count(f.lit(1)).alias("rows"))
+        writer = counted.writeStream.format("noop").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        query.awaitTermination()
+        return [
+            Timed(
+                int(progress["numInputRows"]),
+                int(progress["observedMetrics"].get("results", {"rows": 0})["rows"]),
+                progress["durationMs"]["triggerExecution"] / 1000,
+                {part: ms / 1000 for part, ms in progress["durationMs"].items()},
+                tasks,
+            )
+            for progress, tasks in zip(query.recentProgress, self._tasks(str(query.runId)), strict=False)
+        ]
+
+    def _tasks(self, run: str) -> list[list[float]]:
+        """The seconds of each task of the last stage of each job of a query, job by job."""
+        context = self.spark.sparkContext
+        tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+        found = []
+        for job in sorted(tracker.getJobIdsForGroup(run)):
+            info = tracker.getJobInfo(job)
+            if info is not None and info.stageIds:
+                tasks = store.taskList(max(info.stageIds), 0, 10_000)
+                durations = [tasks.apply(i).duration() for i in range(tasks.size())]
+                found.append([duration.get() / 1000 for duration in durations if duration.isDefined()])
+        return found
+
+
+class Files:
+    """Two directories of files, one a batch, which a file source reads in order."""
+
+    def __init__(self, context: Context, name: str) -> None:
+        self._root = context.scratch / name
+
+    def directory(self, side: Side) -> Path:
+        """One side's files."""
+        return self._root / side
+
+    def write(self, tables: Callable[[Side], Sequence[pa.Table]]) -> Files:
+        """Make the files, unless they are there."""
+        for side in SIDES:
+            directory = self.directory(side)
+            if directory.exists():
+                continue
+            directory.mkdir(parents=True)
+            for number, table in enumerate(tables(side)):
+                path = directory / f"{number:06d}.parquet"
+                pq.write_table(table, path)
+                # Spark takes files in the order of their times, of which two may else be the same.
+                os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+        return self
+
+
+def steady(batches: Sequence[Timed], skip: int) -> list[Timed]:
+    """The batches that count: with rows, after those that filled the window."""
+    kept = [batch for batch in batches[skip:] if batch.rows]
+    if not kept:
+        raise ValueError(f"{len(batches)} batches leave none to measure after skipping {skip}")
+    return kept
+
+
+def speed(batches: Sequence[Timed]) -> float:
+    """The median of rows a second."""
+    return statistics.median(batch.rows / batch.seconds for batch in batches)
+
+
+def same_results(seen: dict[Any, list[int]], key: Any, batches: Sequence[Timed], cell: Cell) -> None:
+    """Fail unless every cell with `key` gave as many rows, batch by batch."""
+    mine = [batch.results for batch in batches if batch.rows]
+    if seen.setdefault(key, mine) != mine:
+        raise AssertionError(f"{dict(cell)}: rows by batch are {mine}, but were {seen[key]} before")

@@ -1,0 +1,86 @@
+"""The cost of a row against the size of the window, at a fixed match rate: it should hardly grow.
+
+A batch is swept over sorted runs, so a larger window costs a logarithm more a row, and more misses. The state on disk
+is printed beside it, as a multiple of the window's own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamjoin as sj
+from benchmarks.harness import Cell, Context, Row, human
+from benchmarks.spark_runs import Files, SparkExperiment, speed, steady
+from benchmarks.workload import BandWorkload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ROW_BYTES, _AIM_STATE = 24, 1.5
+
+
+class SparkWindowGrowth(SparkExperiment):
+    """Rows a second by window."""
+
+    title = "spark_window_growth: rows/s on Spark by window, match rate 2"
+    measure = "rows_per_s"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Windows of the left and of the right side, by tens."""
+        return [
+            {"window": window} for window in ((10_000, 50_000) if quick else (10_000, 100_000, 1_000_000, 10_000_000))
+        ]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The smallest window."""
+        return {"window": 10_000} if cell["window"] > 10_000 else None
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Fill the window in steps, then measure batches of one size."""
+        window, rows = cell["window"], 5_000 if context.quick else 100_000
+        data = BandWorkload(window, seed=context.seed)
+        fill, measured = 8, 4 if context.quick else 8
+        sizes = [-(-window // fill)] * fill + [rows] * (2 + measured)
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        files = Files(context, f"window {window}").write(
+            lambda side: [data.timed_table(side, at, n, 1_000) for at, n in zip(starts, sizes, strict=True)]
+        )
+        spec = sj.JoinSpec(
+            sj.Band("key", "key", data.band), sj.TimeWindow(timedelta(milliseconds=window)), time="ts",
+            order="event_time",
+        )  # fmt: skip
+        checkpoint = context.scratch / "checkpoint"
+        ran = steady(self.timed(lambda left, right: sj.spark.join(left, right, spec), files, checkpoint), fill + 2)
+        return {"rows_per_s": speed(ran), "state": state_bytes(checkpoint) / (2 * window * _ROW_BYTES)}
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Cost a row by window."""
+        axes = figure.subplots()
+        axes.plot([row["window"] for row in rows], [1e6 / row["rows_per_s"] for row in rows], marker="o")
+        axes.set(xscale="log", xlabel="window (tuples a side)", ylabel="µs a row", ylim=(0, None))
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Cost and state by window."""
+        lines = [
+            f"window {human(row['window'])}: a row costs {1 / row['ratio']:.2f} times what it does at 10 k"
+            for row in rows
+            if "ratio" in row
+        ]
+        largest = max(rows, key=lambda row: row["window"])
+        met = "met" if largest["state"] <= _AIM_STATE else "missed"
+        lines.append(
+            f"state on disk at {human(largest['window'])}: {largest['state']:.2f} times the window's bytes, with the "
+            f"version that a restart needs; aim {_AIM_STATE}: {met}"
+        )
+        return lines
+
+
+def state_bytes(checkpoint: Path) -> int:
+    """What the log of a join takes on disk."""
+    return sum(path.stat().st_size for path in (checkpoint / "streamjoin").rglob("*") if path.is_file())
+
+
+EXPERIMENT = SparkWindowGrowth()

@@ -1,0 +1,124 @@
+"""The experiments on Spark besides spark_band: grids, verdicts on made-up rows, and one small run of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks import spark_floor, spark_rescale, spark_skew, spark_window_growth
+from benchmarks.harness import Context, Row
+from benchmarks.spark_runs import SparkExperiment, Timed, same_results, speed, steady
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXPERIMENTS: dict[str, SparkExperiment] = {
+    "spark_floor": spark_floor.EXPERIMENT,
+    "spark_skew": spark_skew.EXPERIMENT,
+    "spark_rescale": spark_rescale.EXPERIMENT,
+    "spark_window_growth": spark_window_growth.EXPERIMENT,
+}
+FIGURES: dict[str, dict[str, float]] = {
+    "spark_floor": {"batch_ms": 300.0, **dict.fromkeys(spark_floor.PARTS, 50.0)},
+    "spark_skew": {"spread": 1.2, "match_rate": 20.0},
+    "spark_rescale": {"pause_ms": 12.0, "batches": 30},
+    "spark_window_growth": {"state": 1.3},
+}
+
+
+def _made_up(name: str) -> list[Row]:
+    experiment = EXPERIMENTS[name]
+    cells = list(experiment.cells(quick=False))
+    rows: list[Row] = [{**cell, experiment.measure: 10.0 + i, **FIGURES[name]} for i, cell in enumerate(cells)]
+    for cell, row in zip(cells, rows, strict=True):
+        base = experiment.baseline(cell)
+        if base is not None:
+            row["ratio"] = row[experiment.measure] / rows[cells.index(base)][experiment.measure]
+    return rows
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_verdict_and_picture_is_made_of_the_rows(name: str) -> None:
+    rows = _made_up(name)
+    lines = EXPERIMENTS[name].verdict(rows)
+    assert len(lines) >= 2
+    assert all(any(character.isdigit() for character in line) or "none was lost" in line for line in lines)
+    figure = Figure()
+    EXPERIMENTS[name].plot(rows, figure)
+    assert figure.axes
+    for quick in (True, False):
+        cells = list(EXPERIMENTS[name].cells(quick))
+        assert all(EXPERIMENTS[name].baseline(cell) in (None, *cells) for cell in cells)
+
+
+def test_aims_are_judged() -> None:
+    rows = _made_up("spark_floor")
+    assert "1.00 times; aim 1.5: met" in spark_floor.EXPERIMENT.verdict(rows)[0]
+    rows[0]["batch_ms"] = 600.0
+    assert "2.00 times; aim 1.5: missed" in spark_floor.EXPERIMENT.verdict(rows)[0]
+    skewed = _made_up("spark_skew")
+    skewed[0]["ratio"] = 0.5
+    first, second, _ = spark_skew.EXPERIMENT.verdict(skewed)
+    assert "50% of the speed with uniform keys; aim 70%: missed" in first
+    assert "met" in second
+
+
+@pytest.mark.parametrize("shape", spark_skew.SHAPES)
+def test_both_kinds_of_keys_match_as_often(shape: str) -> None:
+    rng = np.random.default_rng(0)
+    window = spark_skew.window_of(shape)
+    for skewed in (True, False):
+        left, right = (spark_skew.keys(shape, skewed, side, 0, 20_000, 1) for side in ("left", "right"))
+        on: Any = spark_skew.condition(shape, skewed)
+        distance = getattr(on, "below", 0)
+        places = rng.integers(0, 20_000, (2, 200_000))
+        near = np.abs(left[places[0]] - right[places[1]]) <= distance
+        drifts = skewed and shape == "drifting Gaussian"
+        if drifts:
+            # Rows far apart in time are far apart in value: only neighbours count.
+            apart = [np.abs(left[:-shift] - right[shift:]) for shift in range(1, 400, 20)]
+            near = np.concatenate(apart) <= distance
+        assert 0.7 * spark_skew.MATCH_RATE < near.mean() * window < 1.4 * spark_skew.MATCH_RATE
+
+
+def test_the_pause_is_what_a_batch_takes_more_than_its_neighbours() -> None:
+    batches = [Timed(10, 0, seconds, {}) for seconds in (1.0, 1.0, 1.5, 1.0, 1.0)]
+    assert spark_rescale._pause(batches, 2) == 500.0
+    assert spark_rescale._pause(batches, 1) == 0.0
+
+
+def test_what_is_measured_is_checked() -> None:
+    batches = [Timed(10, 3, 2.0, {}), Timed(0, 0, 1.0, {}), Timed(20, 4, 1.0, {})]
+    assert speed(steady(batches, 1)) == 20
+    with pytest.raises(ValueError, match="leave none to measure"):
+        steady(batches, 3)
+    seen: dict[Any, list[int]] = {}
+    same_results(seen, 1, batches, {})
+    with pytest.raises(AssertionError, match=r"\[3\], but were \[3, 4\]"):
+        same_results(seen, 1, batches[:1], {"a": 1})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("spark_floor", {"system": spark_floor.JOIN}),
+        ("spark_skew", {"shape": "half on one key", "keys": spark_skew.SKEWED}),
+        ("spark_rescale", {"system": spark_rescale.RESCALED}),
+        ("spark_window_growth", {"window": 10_000}),
+    ],
+)
+def test_one_cell_of_each_runs(spark: SparkSession, tmp_path: Path, name: str, cell: dict[str, Any]) -> None:
+    experiment = type(EXPERIMENTS[name])()
+    experiment._spark = spark
+    answer = experiment.run(cell, Context(seed=1, quick=True, scratch=tmp_path))
+    assert answer[experiment.measure] > 0
+    if name == "spark_skew":
+        assert 14 < answer["match_rate"] < 26
+        assert answer["spread"] >= 1
+    if name == "spark_window_growth":
+        assert 0.9 < answer["state"] < 3

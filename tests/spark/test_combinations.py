@@ -1,0 +1,144 @@
+"""Every predicate with every window, order and number of sources against the oracle on real Spark, many in one query.
+
+Each combination is a join of its own with a name of its own; their results travel together, tagged, so that one query
+of a few batches checks them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import streamjoin as sj
+from streamjoin.spark import Source, join
+from streamjoin.testing import oracle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("k", pa.string()), ("id", pa.int64())])
+Row = dict[str, Any]
+
+
+def _near(a: Any, b: Any, d: int) -> bool:
+    return a is not None and b is not None and abs(a - b) <= d
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is not None and a == b
+
+
+PREDICATES: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
+    "band": (sj.Band("x", "x", 1), lambda l, r: _near(l["x"], r["x"], 1)),
+    "key": (sj.Equi("k"), lambda l, r: _same(l["k"], r["k"])),
+    "theta": (
+        sj.Theta("l.x + 2 < r.x OR l.k = r.k"),
+        lambda l, r: (None not in (l["x"], r["x"]) and l["x"] + 2 < r["x"]) or _same(l["k"], r["k"]),
+    ),
+    "all": (
+        sj.Equi("k") & sj.Band("x", "x", 2) & sj.Theta("l.id % 3 <> r.id % 3"),
+        lambda l, r: _same(l["k"], r["k"]) and _near(l["x"], r["x"], 2) and l["id"] % 3 != r["id"] % 3,
+    ),
+}
+WINDOWS: dict[str, tuple[Any, tuple[str, int], tuple[str, int]]] = {
+    "time": (sj.TimeWindow(6), ("time", 6), ("time", 6)),
+    "count": (sj.CountWindow(9), ("count", 9), ("count", 9)),
+    "both": ((sj.CountWindow(12), sj.TimeWindow(3)), ("count", 12), ("time", 3)),
+}
+
+
+@dataclass(frozen=True)
+class Combination:
+    predicate: str
+    window: str
+    ordered: bool
+    sources: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.predicate}-{self.window}-{'in-order' if self.ordered else 'any-order'}-{self.sources}"
+
+    @property
+    def gated(self) -> bool:
+        return self.ordered or self.sources > 1 or self.window != "time"
+
+
+ALL = [Combination(*c) for c in itertools.product(PREDICATES, WINDOWS, (True, False), (1, 2))]
+
+
+def _stream(seed: int, first: int) -> list[Row]:
+    rng = random.Random(seed)
+    now, rows = 0, []
+    for i in range(45):
+        now += rng.choice([0, 0, 1, 2])
+        x, k = rng.choice([None, *range(8)]), rng.choice([None, "a", "b", "c"])
+        rows.append({"t": now, "x": x, "k": k, "id": first + i})
+    return rows
+
+
+def _expected(case: Combination, left: list[list[Row]], right: list[Row]) -> list[tuple[int, int]]:
+    sources = [(False, f"{i:04}", rows) for i, rows in enumerate(left[: case.sources])] + [(True, "0000", right)]
+    events = [oracle.Event(side, row, row["t"], name) for side, name, rows in sources for row in rows]
+    events = oracle.event_time_order(events)
+    if case.gated:
+        bound = min((rows[-1]["t"], side, name) for side, name, rows in sources)
+        events = [e for e in events if (e.ts, e.right, e.source) <= bound]
+    _, left_window, right_window = WINDOWS[case.window]
+    pairs = oracle.join(events, PREDICATES[case.predicate][1], left_window, right_window)
+    ids = [[e.row["id"] for e in events if e.right == side] for side in (False, True)]
+    return [(ids[0][l], ids[1][r]) for l, r in pairs]
+
+
+def _joined(case: Combination, left: list[DataFrame], right: DataFrame) -> DataFrame:
+    spec = sj.JoinSpec(PREDICATES[case.predicate][0], WINDOWS[case.window][0], time="t", order="event_time")
+    sources = [Source(frame, position="id") for frame in left[: case.sources]] if case.sources > 1 else left[0]
+    found = join(
+        sources, right, spec, ordered=case.ordered, positions=case.gated, name=case.name, partitions=2,
+        columns=["id_left", "id_right"],
+    )  # fmt: skip
+    order = ["position", "partner"] if case.gated else ["CAST(0 AS BIGINT) AS position", "CAST(0 AS BIGINT) AS partner"]
+    return found.selectExpr(f"'{case.name}' AS name", "id_left", "id_right", *order)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_combination_is_the_oracles(spark: SparkSession, tmp_path: Path, part: int) -> None:
+    streams = {"a": _stream(1, 0), "b": _stream(2, 100), "c": _stream(3, 200)}
+    for name, rows in streams.items():
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            half = pa.Table.from_pylist(rows[22 * i : 22 + 23 * i], SCHEMA)
+            path = tmp_path / name / f"{i}.parquet"
+            pq.write_table(half, path)
+            os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+    frames = {
+        name: spark.readStream.schema("t long, x long, k string, id long")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(tmp_path / name))
+        for name in streams
+    }
+    cases = ALL[part::4]
+    together = reduce(lambda a, b: a.union(b), (_joined(c, [frames["a"], frames["b"]], frames["c"]) for c in cases))
+    query = together.writeStream.format("memory").queryName(f"part{part}").trigger(availableNow=True).start()
+    query.awaitTermination()
+    found: dict[str, list[tuple[int, ...]]] = {case.name: [] for case in cases}
+    for row in spark.table(f"part{part}").collect():
+        found[row.name].append((row.position, row.partner, row.id_left, row.id_right))
+    for case in cases:
+        wanted = _expected(case, [streams["a"], streams["b"]], streams["c"])
+        pairs = [entry[2:] for entry in sorted(found[case.name])]
+        assert len(wanted) > 10, case.name
+        assert (pairs if case.gated else sorted(pairs)) == (wanted if case.gated else sorted(wanted)), case.name
+        if case.ordered:
+            assert found[case.name] == sorted(found[case.name]), case.name
