@@ -14,15 +14,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row, human
 from benchmarks.index_experiment import LEAST, IndexExperiment, draw, met, pick, power
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from matplotlib.figure import Figure
+
+    from streamjoin import Join
 
 _INDEXES = ("btree", "im_tree", "pim_tree")
 _TASKS = (1, 8, 64)
@@ -155,6 +156,8 @@ def _task_us(row: Row) -> float:
 
 def _public(cell: Cell, context: Context) -> dict[str, float]:
     """`join.push` with tables of the task's rows, left and right in turn."""
+    import streamjoin as sj  # needs Arrow, which the other two ways do without
+
     window, task, pushes = cell["window"], cell["task"], _PUSHES[context.quick]
     load = BandWorkload(window, seed=context.seed)
     spec = sj.JoinSpec(on=sj.Band("key", "key", load.band), window=sj.CountWindow(window))
@@ -178,7 +181,7 @@ def _public(cell: Cell, context: Context) -> dict[str, float]:
     }
 
 
-def _push(join: sj.Join, left: pa.Table, right: pa.Table, turns: np.ndarray[Any, Any], number: int) -> pa.Table:
+def _push(join: Join, left: pa.Table, right: pa.Table, turns: np.ndarray[Any, Any], number: int) -> pa.Table:
     if turns.size > 1:
         return join.push(left, right, interleave=turns)
     return join.push(right=right) if number % 2 else join.push(left=left)
