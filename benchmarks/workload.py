@@ -58,8 +58,6 @@ class BandWorkload:
 
     def table(self, side: Side, start: int, count: int) -> pa.Table:
         """The same rows as Arrow; the payload is the row's number."""
-        import pyarrow as pa  # the keys alone are also used where there is no Arrow
-
         payload = np.arange(start, start + count, dtype=np.int64)
         import pyarrow as pa  # the keys alone need none of it
 
@@ -67,8 +65,6 @@ class BandWorkload:
 
     def timed_table(self, side: Side, start: int, count: int, step_us: int) -> pa.Table:
         """The same rows with an event time `ts`, one row every `step_us` microseconds on each side."""
-        import pyarrow as pa
-
         ts = _EPOCH_US + np.arange(start, start + count, dtype=np.int64) * step_us
         table = self.table(side, start, count)
         import pyarrow as pa
