@@ -5,6 +5,7 @@ The driver sends as fast as the chain takes; windows are full from the start and
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 WINDOW = 1 << 16
 PUNCTUATED = "low_latency_handshake punctuated"
 _COMPARISONS = 1 << 32
+_ROUNDS = 5
 _QUICK_WINDOW = 1 << 12
 _QUICK_COMPARISONS = 1 << 26
 
@@ -44,17 +46,28 @@ class Figure17(Experiment):
         return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """Send tuples for a while through full windows."""
+        """Send tuples for a while through full windows; with punctuation, beside a run without, in turn."""
+        if cell["system"] != PUNCTUATED:
+            return self._answer(cell, self._stream(cell, context, 1), "collect")
+        stream = self._stream(cell, context, _ROUNDS)
+        runs = [[self._answer(cell, stream, output) for output in ("collect", "punctuate")] for _ in range(_ROUNDS)]
+        costs = [1 - after["tuples_per_s"] / before["tuples_per_s"] for before, after in runs]
+        middle = sorted((after for _, after in runs), key=lambda answer: answer["tuples_per_s"])[_ROUNDS // 2]
+        return {**middle, "cost": statistics.median(costs)}
+
+    def _stream(self, cell: Cell, context: Context, rounds: int) -> Stream:
         window = cell["window"]
-        budget = (_QUICK_COMPARISONS if context.quick else _COMPARISONS) * cell["nodes"]
+        budget = (_QUICK_COMPARISONS if context.quick else _COMPARISONS) * cell["nodes"] // rounds
         count = max(1024, budget // window // 2)
-        stream = Stream(window + count, (window, window), filled=window, seed=context.seed)
+        return Stream(window + count, (window, window), filled=window, seed=context.seed)
+
+    def _answer(self, cell: Cell, stream: Stream, output: str) -> dict[str, Any]:
         system = HANDSHAKE if cell["system"] == HANDSHAKE else LOW_LATENCY
-        output = "punctuate" if cell["system"] == PUNCTUATED else "collect"
         outcome = ChainRun(system, cell["nodes"], stream, output=output).run(paced=False)
+        moved = 2 * (stream.count - stream.filled)
         return {
-            "tuples_per_s": 2 * count / outcome.seconds,
-            "comparisons_per_s": 2 * count * window / outcome.seconds,
+            "tuples_per_s": moved / outcome.seconds,
+            "comparisons_per_s": moved * cell["window"] / outcome.seconds,
             "results": len(outcome.pairs),
             "punctuations": len(outcome.punctuations),
         }
@@ -68,7 +81,7 @@ class Figure17(Experiment):
         lines = []
         for row in of(rows, system=PUNCTUATED):
             plain = of(rows, system=LOW_LATENCY, nodes=row["nodes"])[0]
-            cost = 1 - row["tuples_per_s"] / plain["tuples_per_s"]
+            cost = row["cost"]
             lines.append(
                 f"{row['nodes']} nodes: {human(plain['comparisons_per_s'])} comparisons/s, {plain['ratio']:.2f} times "
                 f"handshake's; punctuation costs {cost:.1%}; 5 % or less: {'met' if cost <= 0.05 else 'missed'}"

@@ -116,6 +116,15 @@ def test_a_batch_that_is_none_is_refused(batch: object) -> None:
             )  # fmt: skip
 
 
+def test_an_index_that_nodes_do_not_keep_is_refused() -> None:
+    schema = numbers(0, 0).schema
+    spec = sj.JoinSpec(on=sj.Equi("x"), window=sj.CountWindow(8))
+    with pytest.raises(sj.NotSupportedError, match="'btree'; it runs over 'hashed' or 'pim_tree'"):
+        sj.open(spec, "low_latency_handshake", index="btree", left_schema=schema, right_schema=schema)
+    with pytest.raises(sj.SpecError, match="index= goes with"):
+        sj.open(spec, "handshake", index="hashed", left_schema=schema, right_schema=schema)
+
+
 def test_an_error_in_a_node_reaches_the_caller() -> None:
     spec = sj.JoinSpec(on=sj.Theta("l.x / r.x > 0"), window=sj.CountWindow(8))
     with no_deadlock(500), sj.open(spec, "handshake", 3) as join:

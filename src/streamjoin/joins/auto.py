@@ -81,6 +81,7 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
         return _indexed(bound, request, "asked for")
     if kind is not None:
         if request.index is not None:
+            _check_offered(asked, request.index)
             check_index(bound, request.index)
         return Choice(asked, "asked for", request.index, request.index_options, request.options)
     if not bound.index:
@@ -95,6 +96,15 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
             return _indexed(bound, Request(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
     by = " with ".join(str(term.term) for term in bound.index)
     return Choice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
+
+
+def _check_offered(algorithm: str, index: str) -> None:
+    """Refuse an index that exists, but not under this algorithm."""
+    offered = KINDS[algorithm].indexes
+    if index not in offered:
+        raise NotSupportedError(
+            f"algorithm={algorithm!r} does not run over index={index!r}; it runs over {' or '.join(map(repr, offered))}"
+        )
 
 
 def _indexed(bound: BoundSpec, request: Request, why: str) -> Choice:
