@@ -86,3 +86,59 @@ def test_an_idle_source_can_advance_and_a_finished_one_holds_nobody() -> None:
     gate.finish(LEFT, "b")
     gate.finish(RIGHT, "a")
     assert gate.release().is_right.size == 1
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    pushes=st.lists(
+        st.tuples(st.sampled_from((LEFT, RIGHT)), st.sampled_from("abcdefgh"), st.lists(st.integers(0, 6), max_size=4)),
+        max_size=40,
+    ),
+    lateness=st.sampled_from([0, 3]),
+)
+def test_sources_may_join_at_any_time_under_any_name(pushes: list[tuple[int, str, list[int]]], lateness: int) -> None:
+    """More of them than the gate first has room for; what a new one sends behind what was let out is late."""
+    gate = EventTimeGate((SCHEMA, SCHEMA), lateness)
+    clocks: dict[tuple[int, str], int] = {}
+    accepted: list[tuple[int, int, str, int]] = []
+    out: list[tuple[int, int, str, int]] = []
+    bound = (-(1 << 63), LEFT, "")
+    floors: dict[tuple[int, str], int] = {}
+    for number, (side, name, steps) in enumerate(pushes):
+        source = (side, name)
+        clock = clocks.setdefault(source, -(1 << 63))
+        # What it sends from now on lies behind the bound: so far it holds nobody.
+        floors.setdefault(source, bound[0] + (bound[0] > -(1 << 63) and source < bound[1:]))
+        ticks = [max(clock, 0) + step - 2 for step in steps]
+        late = gate.push(side, name, rows(side, name, ticks, 10 * number), np.array(ticks, np.int64))
+        for i, tick in enumerate(ticks):
+            behind = tick < clocks[source] - lateness or (tick, side, name) < bound
+            assert bool(late[i]) == behind
+            if not behind:
+                accepted.append((tick, side, name, 10 * number + i))
+            clocks[source] = max(clocks[source], tick)
+        out += sequence(gate.release())
+        if {known for known, _ in clocks} == {LEFT, RIGHT}:
+            bound = max(bound, min((max(floors[key], c - lateness), *key) for key, c in clocks.items()))
+        assert out == sorted(t for t in accepted if t[:3] <= bound)
+    out += sequence(gate.release(everything=True))
+    assert out == sorted(accepted)
+    assert gate.waiting == 0
+
+
+def test_many_more_tuples_wait_than_the_gate_holds_at_a_time() -> None:
+    gate = EventTimeGate((SCHEMA, SCHEMA), 0)
+    n = 20_000
+    for side in (LEFT, RIGHT):
+        for name in ("a", "b"):
+            gate.add(side, name)
+    for side, name in SOURCES[:3]:
+        gate.push(side, name, rows(side, name, list(range(n)), 0), np.arange(n))
+        assert gate.release().is_right.size == 0
+    assert gate.waiting == 3 * n
+    gate.push(RIGHT, "b", rows(RIGHT, "b", [n // 2], 0), np.array([n // 2]))
+    # The last one's own time is let out, ties that sort before it included.
+    assert len(sequence(gate.release())) == 3 * (n // 2 + 1) + 1
+    out = sequence(gate.release(everything=True))
+    assert out == sorted(out)
+    assert len(out) == 3 * (n // 2 - 1)

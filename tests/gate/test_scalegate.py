@@ -168,9 +168,12 @@ def test_sources_and_readers_come_and_go() -> None:
             check_members(seed, ring=2 << seed % 4, n=20)
 
 
-def test_histories_hold_with_yields_forced_at_every_access() -> None:
+@pytest.mark.parametrize(
+    ("environment", "runs"), [({"STREAMJOIN_FORCED_YIELDS": "3"}, "40"), ({"NUMBA_DISABLE_JIT": "1"}, "4")], ids=str
+)
+def test_histories_hold_in_a_test_build_and_without_the_jit(environment: dict[str, str], runs: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gate.histories", "40", "50"],
-        capture_output=True, text=True, timeout=300, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
+        [sys.executable, "-m", "tests.gate.histories", runs, "50"],
+        capture_output=True, text=True, timeout=300, cwd=ROOT, env={**os.environ, **environment},
     )  # fmt: skip
     assert done.stdout == "held\n", done.stderr

@@ -96,15 +96,18 @@ def test_small_runs_hold_with_yields_forced_at_every_access() -> None:
     assert done.stdout == "held\n", done.stderr
 
 
-def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     real = Refinement.__call__
 
     def broken(self: Refinement, probes: np.ndarray, seqs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if threading.current_thread().name == "streamjoin-1":
+        if workers == 1 or threading.current_thread().name == "streamjoin-1":
             raise RuntimeError("no more")
         return real(self, probes, seqs)
 
-    with no_deadlock(60), sj.open(SPEC, "scalejoin", 3) as join:
+    with no_deadlock(60), sj.open(SPEC, "scalejoin", workers) as join:
         monkeypatch.setattr(Refinement, "__call__", broken)
         with pytest.raises(RuntimeError, match="no more"):
             join.push(tuples(0), tuples(1))

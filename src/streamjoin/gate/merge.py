@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.gate.source import Source
+from streamjoin.kernels.gate_sides import count_sources, split_sides
+from streamjoin.kernels.scalegate import read
 from streamjoin.model.errors import InputError
 from streamjoin.windows.clock import NEVER, minus
 
@@ -24,8 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LEFT, RIGHT = 0, 1
 _FIRST_SLOTS = 4
-_RING = 1024
-_BLOCK = 1 << 14
+_RING = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -105,15 +106,16 @@ class EventTimeGate:
 
     def release(self, everything: bool = False) -> Released:
         """What is ready now, in order; with `everything`, all that is held, as at the end of input."""
-        read: list[tuple[Array, Array, Array]] = []
+        columns = tuple(np.empty(self.waiting, np.int64) for _ in range(3))
+        n = 0
         complete = all(any(side == s for s, _ in self._sources) for side in self._sides)
         while complete or everything:
             entered = sum(self._enter(source, everything) for source in self._sources.values())
-            read.append(self._gate.read(0, _BLOCK))
-            if not entered and not read[-1][0].size:
+            taken = read(self._gate.mem, 0, *(column[n:] for column in columns))
+            n += taken
+            if not entered and not taken:
                 break
-        empty = np.empty(0, np.int64)
-        slots, places, ticks = (np.concatenate([empty, *(part[k] for part in read)]) for k in range(3))
+        slots, places, ticks = (column[:n] for column in columns)
         return self._gather(slots, places, ticks)
 
     def _enter(self, source: Source, everything: bool) -> int:
@@ -121,7 +123,7 @@ class EventTimeGate:
         over = everything or source.finished
         horizon = max(NEVER, source.clock - self._lateness)
         source.settle(None if over else horizon)
-        entered = source.enter(self._gate.mem)
+        entered = source.enter(self._gate)
         if not source.outside and over:
             self._gate.finish(source.slot)
         elif not source.outside:
@@ -130,28 +132,28 @@ class EventTimeGate:
 
     def _gather(self, slots: Array, places: Array, ticks: Array) -> Released:
         """The rows of the tuples read, each side's in order; the sources let go of them."""
-        side_of = np.zeros(self._gate.sources, np.bool_)
+        counts, begins, side_of = (np.zeros(self._gate.sources, np.int64) for _ in range(3))
+        count_sources(slots, counts)
+        parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        taken = [0, 0]
         for (side, _), source in self._sources.items():
-            side_of[source.slot] = side == RIGHT
-        is_right = side_of[slots]
-        tables = []
-        for side in (LEFT, RIGHT):
-            own = np.flatnonzero(is_right == (side == RIGHT))
-            tables.append(self._rows(side, slots[own], places[own]))
-        return Released((tables[0], tables[1]), (ticks[~is_right], ticks[is_right]), is_right)
+            side_of[source.slot] = side
+            count = int(counts[source.slot])
+            if count:
+                begins[source.slot] = taken[side] - source.first
+                parts[side].append(source.let_go(count))
+                taken[side] += count
+        is_right = np.empty(slots.size, np.bool_)
+        side_ticks, rows = ((np.empty(taken[0], np.int64), np.empty(taken[1], np.int64)) for _ in range(2))
+        split_sides(slots, places, ticks, side_of, begins, is_right, side_ticks, rows)
+        left, right = (self._rows(side, parts[side], rows[side]) for side in (LEFT, RIGHT))
+        return Released((left, right), side_ticks, is_right)
 
-    def _rows(self, side: int, slots: Array, places: Array) -> pa.Table:
-        counts = np.bincount(slots, minlength=self._gate.sources)
-        begins = np.zeros(self._gate.sources, np.int64)
-        parts, n = [], 0
-        for (its_side, _), source in self._sources.items():
-            if its_side == side and counts[source.slot]:
-                begins[source.slot] = n - source.first
-                parts.append(source.let_go(int(counts[source.slot])))
-                n += int(counts[source.slot])
+    def _rows(self, side: int, parts: list[pa.Table], rows: Array) -> pa.Table:
+        """One source's rows are in order as they lie; several sources' are taken one by one."""
         if len(parts) < 2:
             return parts[0] if parts else self._schemas[side].empty_table()
-        return pa.concat_tables(parts).take(pa.array(begins[slots] + places))
+        return pa.concat_tables(parts).take(pa.array(rows))
 
     def _widen(self) -> None:
         """Twice as many sources: a new ScaleGate, which gets anew what the old one had not let out."""

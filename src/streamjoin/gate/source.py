@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.machine import I64
+from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.kernels.scalegate import add
 from streamjoin.windows.clock import NEVER
 
@@ -68,12 +68,15 @@ class Source:
             self._tables.append(table.slice(0, n))
             self._ticks = np.concatenate([self._ticks, ticks[:n]])
 
-    def enter(self, gate: I64) -> int:
+    def enter(self, gate: ScaleGate) -> int:
         """Add settled rows to the ScaleGate as long as there is room; returns how many."""
-        before = self.inside
-        positions = np.arange(self.first, self.first + self._ticks.size)
-        self.inside = add(gate, self.slot, self._ticks, positions, before, self._ticks.size)
-        return self.inside - before
+        if not self.outside:
+            return 0
+        ticks = self._ticks[self.inside : self.inside + gate.ring]
+        positions = np.arange(self.first + self.inside, self.first + self.inside + ticks.size)
+        entered = add(gate.mem, self.slot, ticks, positions, 0, ticks.size)
+        self.inside += entered
+        return entered
 
     def let_go(self, n: int) -> pa.Table:
         """The first `n` rows, which are held no longer."""

@@ -8,7 +8,7 @@ whatever the interleaving and the number of threads. Threads join and leave betw
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -145,13 +145,21 @@ class ScaleJoin:
                 output.put(k, shares.take(k, first, last, refine), last, crew)
                 piece += 1
 
-        if threads == 1:
-            step(0)
-        else:
+        if threads > 1 or stopped(crew.words):
             crew.run(step)
+        else:
+            self._alone(step)
         end = min(begin + pieces_opened(self._control) * _PIECE, chunk.n)
         shares.dealt(begin, end)
         return end - begin, output.pairs()
+
+    def _alone(self, step: Callable[[int], None]) -> None:
+        """One share needs no thread of its own; an error leaves it half done, so it ends the join like any other."""
+        try:
+            step(0)
+        except BaseException as error:
+            self._crew.stop(error)
+            raise
 
     def set_workers(self, n: int) -> None:
         """Have `n` threads from the next piece on."""
