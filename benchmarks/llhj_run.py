@@ -7,6 +7,7 @@ waits in the driver's batch, or because the machine fell behind, waits.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from streamjoin.indexes.base import ticks_per_ns
 from streamjoin.joins.handshake_chain import Chain
 from streamjoin.joins.llhj_copies import Copies
 from streamjoin.joins.llhj_indexes import NodeIndexes
+from streamjoin.kernels.crew import stopped
 from streamjoin.kernels.handshake import handshake_node
 from streamjoin.kernels.handshake_links import (
     COMPARED,
@@ -52,8 +54,9 @@ from streamjoin.windows.crew import Crew
 I64 = npt.NDArray[np.int64]
 
 HANDSHAKE, LOW_LATENCY = "handshake", "low_latency_handshake"
-# Nodes yield for about half a millisecond before they sleep: a sleep costs more than a hop.
-PATIENCE = 16
+# Where every thread has a processor, nodes yield for about half a millisecond before they sleep, since a sleep costs
+# more than a hop. Where they share processors, one that yields on takes from those that have work.
+_PATIENCE = 16
 MODES = {"collect": COLLECT, "punctuate": PUNCTUATE, "sort": SORT}
 
 
@@ -72,6 +75,10 @@ class Outcome:
     comparisons: int
 
 
+def _patience(nodes: int) -> int:
+    return _PATIENCE if (os.cpu_count() or 1) >= nodes + 2 else 1
+
+
 class ChainRun:
     """One run of one system over one stream."""
 
@@ -87,7 +94,7 @@ class ChainRun:
     ) -> None:
         self._system, self._stream, self._mode = system, stream, MODES[output]
         self._chain = Chain(
-            nodes, stream.dtype, stream.terms, batch=batch, punctuates=output != "collect", patience=PATIENCE
+            nodes, stream.dtype, stream.terms, batch=batch, punctuates=output != "collect", patience=_patience(nodes)
         )
         stream.fill(self._chain.logs)
         self._copies = Copies(self._chain, stream.dtype) if system == LOW_LATENCY and index is None else None
@@ -112,7 +119,7 @@ class ChainRun:
                     self._crew.words, k, chain.mem, self._mode, chain.results, *facts, out, punctuations, heap, told
                 )
             else:
-                while self._node(k) == FULL:
+                while self._node(k) == FULL and not stopped(self._crew.words):
                     time.sleep(0)
                 ended[k] = read_cycles()
                 finish(chain.mem)
