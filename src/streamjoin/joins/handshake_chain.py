@@ -89,11 +89,9 @@ class SideLog:
         return found
 
     def forget(self, place: int) -> None:
-        """Drop the tuples before a place; rows move once more than half are gone."""
+        """Drop the tuples before a place; rows move once half of the room is gone, or all of them."""
         gone, held = place - self.base, self.count - self.base
-        if gone <= 0 or (2 * gone < held and gone < _LEAST):
-            return
-        if 2 * gone < self.facts.shape[0] and gone < held:
+        if gone <= 0 or (gone < held and 2 * gone < self.facts.shape[0]):
             return
         self.words[:, : held - gone] = self.words[:, gone:held].copy()
         self.facts[: held - gone] = self.facts[gone:held].copy()
