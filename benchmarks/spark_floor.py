@@ -46,6 +46,8 @@ class SparkFloor(SparkExperiment):
     title = "spark_floor: a batch of 20 rows on Spark, by part"
     measure = "batches_per_s"
     unit = "batches/s"
+    # Small queries all pay for being first in a young Java.
+    warmups = 1
 
     def cells(self, quick: bool) -> Sequence[Cell]:  # noqa: ARG002 - only the batches differ
         """Each plan once; the quick form runs fewer batches."""

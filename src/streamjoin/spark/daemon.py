@@ -22,6 +22,7 @@ PRELOADED = (
     "pyarrow.compute",
     "pyarrow.parquet",
     "pyspark.worker",
+    "streamjoin.spark.gate",
     "streamjoin.spark.route",
     "streamjoin.spark.task",
 )
