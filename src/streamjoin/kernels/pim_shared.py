@@ -12,7 +12,7 @@ order of seq, so a probe's matches are sorted afterwards. `T_I_ROOM` entries nev
 from __future__ import annotations
 
 from streamjoin.kernels import btree
-from streamjoin.kernels.atomics import load, store
+from streamjoin.kernels.atomics import exchange, give_way, load, store
 from streamjoin.kernels.crew import lock, unlock
 from streamjoin.kernels.css import (
     INNER,
@@ -32,6 +32,7 @@ from streamjoin.kernels.machine import (
     I64,
     below_8,
     below_32,
+    borrow,
     count_bits,
     lowest_bit,
     prefetch,
@@ -151,6 +152,8 @@ def _scan_chunk(
 @kernel
 def _scan_tree(mem: I64, chunk: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int) -> int:
     """Search a sub-index that has become a tree, under its lock."""
+    mem = borrow(mem)
+    pool = borrow(pool)
     _lock_chunk(mem, chunk)
     tree = mem[chunk] >> COUNT_BITS
     node = tree >> 4
@@ -213,13 +216,15 @@ def scan_line(
 @melted
 def _lock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
-        lock(mem, chunk + mem[WIDTH])
+        at = chunk + mem[WIDTH]
+        while load(mem, at) != 0 or exchange(mem, at, 1) != 0:
+            give_way()
 
 
 @melted
 def _unlock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
-        unlock(mem, chunk + mem[WIDTH])
+        store(mem, chunk + mem[WIDTH], 0)
 
 
 @melted
@@ -239,6 +244,7 @@ def insert(mem: I64, chunk: int, word: int, seq: int) -> None:
 @kernel
 def _insert_tree(mem: I64, chunk: int, word: int, seq: int) -> None:
     """Insert into a sub-index that is a tree, or is about to become one."""
+    mem = borrow(mem)
     lock(mem, SPILL_LOCK)
     tree = mem[chunk] >> COUNT_BITS
     if tree == 0:

@@ -30,7 +30,7 @@ from streamjoin.kernels.css import (
 )
 from streamjoin.kernels.entries import BLOCK
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, below_8, count_bits, pack_8_across, upto_8
+from streamjoin.kernels.machine import I64, below_8, borrow, count_bits, pack_8_across, upto_8
 from streamjoin.kernels.pim import SPILLED, SUB_COUNT, WIDTH, attach, clear_chunks, unload
 from streamjoin.kernels.pim_shared import (
     DEPTH,
@@ -133,6 +133,8 @@ def live_bound(queue: I64, tuples: I64, side: int, at: int) -> int:
 @kernel
 def merge_into(old: I64, new: I64, inserted: int, least: int) -> None:
     """Write T_S and T_I of `old`, less what is below `least`, to `new`, and attach an empty T_I."""
+    old = borrow(old)
+    new = borrow(new)
     target = new[WORDS]
     apart = new[SEQS]
     run = target + new[ROOM] - inserted
@@ -222,6 +224,10 @@ def run_merge(
 @kernel
 def insert_pending(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin: int, end: int) -> None:
     """Index a side's tuples from `begin` to before `end`, as those who took them did not."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    mem = borrow(mem)
     words = WORD * queue[STRIDE]
     at = begin
     while at < end:

@@ -4,6 +4,8 @@ The tuples of a block are located together before the first is looked up, so tha
 `task`; a lookup takes what lies before the edge from the index and the rest of its window from the line. The block is
 indexed once all of it has been looked up.
 
+Every kernel with a loop borrows its arrays anew: the compiler leaves reference counts out only where it sees that.
+
 A thread comes back to Python when the caller must act, with what it was at on its desk; called again, it goes on.
 Invariant: with FLUSH and ALONE it holds the lock to hand on, with any other answer none.
 """
@@ -37,7 +39,6 @@ from streamjoin.kernels.work_queue import (
     CURRENT,
     FINISHED,
     FIRST,
-    FOUND,
     GAP_WORDS,
     HALTED,
     HEAD,
@@ -60,6 +61,7 @@ from streamjoin.kernels.work_queue import (
     SEQ,
     STRIDE,
     TAKEN,
+    TASK,
     UPTO,
     WORD,
     acquire,
@@ -166,6 +168,15 @@ def _run_task(
     right: I64,
 ) -> int:
     """Look up and index the tuples of the task on the desk from where it stopped."""
+    crew = borrow(crew)
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    pool = borrow(pool)
+    out_probe = borrow(out_probe)
+    out_seq = borrow(out_seq)
+    left = borrow(left)
+    right = borrow(right)
     slot = slot_of(queue, desk[MY_TASK])
     block = block_of(queue, slot)
     last = desk[LAST]
@@ -191,7 +202,7 @@ def _run_task(
                 code = _wait_for_turn(crew, me, queue, tuples, desk, slot, i, pool, out_probe, out_seq)
                 if code != ALL_DONE:
                     return code
-            tuples[FOUND * queue[STRIDE] + i] = found - to
+            pool[block - queue[TASK] + i - desk[MY_BEGIN]] = found - to
             queue[slot + COUNT] = found - block
         desk[NEXT] = end
         if end == last:
@@ -205,6 +216,11 @@ def _run_task(
 @kernel
 def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
     """Find the places of a block's tuples in both trees, in three rounds, each loading what the next one reads."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    left = borrow(left)
+    right = borrow(right)
     stride = queue[STRIDE]
     # A variable for either tree would cost a reference count a tuple.
     for i in range(begin, end):
@@ -266,6 +282,11 @@ def _look_up(
 @kernel
 def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
     """Insert a block's tuples where `_locate` found their places."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    left = borrow(left)
+    right = borrow(right)
     stride = queue[STRIDE]
     for i in range(begin, end):
         if _allowed(tuples, desk, i) & INSERTS:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from streamjoin.kernels.atomics import fence, load, store
 from streamjoin.kernels.crew import lock, try_lock, unlock
 from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, cycles
+from streamjoin.kernels.machine import I64, borrow, cycles
 from streamjoin.kernels.task import INSERTS, ON_RIGHT
 
 # Rows of the array of tuples, `STRIDE` words apart.
-OPS, WORD, LO, HI, SEQ, MIN_SEQ, UPTO, FOUND, INDEXED, STAMP = range(10)
-ROWS = 10
+OPS, WORD, LO, HI, SEQ, MIN_SEQ, UPTO, INDEXED, STAMP = range(9)
+ROWS = 9
 PADDING = 32  # words past a side's line that a scan may read
 GAP_WORDS = 8  # words between the blocks of the pool
 
@@ -98,8 +98,11 @@ def slot_of(queue: I64, task: int) -> int:
 
 @melted
 def block_of(queue: I64, slot: int) -> int:
-    """Where a slot's results begin in the pool; eight words apart, which are read and written at once."""
-    block: int = (slot - SLOTS) // SLOT * (queue[CAPACITY] + GAP_WORDS)
+    """Where a slot's results begin in the pool. Before them stands how many each tuple of the task has.
+
+    The blocks are eight words apart, which are read and written at once.
+    """
+    block: int = (slot - SLOTS) // SLOT * (queue[TASK] + queue[CAPACITY] + GAP_WORDS) + queue[TASK]
     return block
 
 
@@ -159,6 +162,9 @@ def _decide(queue: I64) -> int:
 
 @kernel
 def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
     for i in range(begin, end):
         if tuples[i] & INSERTS:
             queue[INSERTED + (tuples[i] & ON_RIGHT)] += 1
@@ -198,6 +204,8 @@ def mark_indexed(queue: I64, tuples: I64, begin: int, end: int) -> None:
 @kernel
 def advance_edges(queue: I64, tuples: I64) -> None:
     """Move both edges over all tasks that are indexed, if nobody else does."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
     if not try_lock(queue, EDGE_LOCK):
         return
     marks = INDEXED * queue[STRIDE]
@@ -216,13 +224,18 @@ def advance_edges(queue: I64, tuples: I64) -> None:
 @kernel
 def hand_on(queue: I64, tuples: I64, pool: I64, slot: int, end: int, out_probe: I64, out_seq: I64) -> bool:
     """Put a slot's results up to tuple `end` into the output; False when they do not fit. Needs the lock."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    pool = borrow(pool)
+    out_probe = borrow(out_probe)
+    out_seq = borrow(out_seq)
     at = queue[OUT]
     if at + queue[slot + COUNT] > out_seq.size:
         return False
-    counts = FOUND * queue[STRIDE]
     source = block_of(queue, slot)
+    counts = source - queue[TASK] - queue[slot + BEGIN]
     for i in range(queue[slot + FROM], end):
-        for _ in range(tuples[counts + i]):
+        for _ in range(pool[counts + i]):
             out_probe[at] = i
             out_seq[at] = pool[source]
             at += 1
