@@ -1,6 +1,6 @@
 """ScaleJoin, figure 7b: how long after its later tuple a result comes out, near the highest rate.
 
-The highest rate is measured first, unpaced; then tuples come in real time at nine tenths of it. A delay counts from
+The highest rate is measured first, unpaced; then tuples come in real time at four fifths of it. A delay counts from
 when the tuple was due, not from when the gate had room for it, to when the consumer has read the result.
 """
 
@@ -18,10 +18,11 @@ from benchmarks.scalejoin_stream import alternating, run_stream, scalejoin_compa
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LOAD = 0.9
+_LOAD = 0.8
 _TARGET = {True: 2e8, False: 2e9}
 _SECONDS = {True: 0.4, False: 2.0}
 _PAPER_MS = 70.0
+_LATE = 1.05
 
 
 class Latency(Experiment):
@@ -43,7 +44,7 @@ class Latency(Experiment):
         return None if cell["threads"] == 1 else {**cell, "threads": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """Full rate, then nine tenths of it in real time."""
+        """Full rate, then four fifths of it in real time."""
         threads, window, quick = cell["threads"], cell["window"], context.quick
         full = scalejoin_comparisons(threads, window, target=_TARGET[quick], seed=context.seed)
         rate = _LOAD * full.tuples / full.seconds
@@ -68,11 +69,12 @@ class Latency(Experiment):
         """The paper's bound, and whether the machine kept up."""
         slow = max(row["mean_ms"] for row in rows)
         behind = max(row["overran"] for row in rows)
+        late = "the machine did not keep the rate" if behind > _LATE else ""
         latency = (
             f"mean latency is {min(row['mean_ms'] for row in rows):.2f} to {slow:.2f} ms, its 99th percentile up to "
-            f"{max(row['p99_ms'] for row in rows):.2f} ms (paper: up to 70 ms): {agrees(slow <= _PAPER_MS)}"
+            f"{max(row['p99_ms'] for row in rows):.2f} ms (paper: up to 70 ms): {agrees(slow <= _PAPER_MS, late)}"
         )
-        pace = f"the slowest run took {behind:.2f} times its schedule; well above 1, the machine did not keep the rate"
+        pace = f"the slowest run took {behind:.2f} times its schedule"
         return [latency, pace]
 
 

@@ -183,6 +183,17 @@ def _link(mem: I64, slot: int, times: I64, payload: I64, begin: int, most: int) 
 
 
 @kernel
+def _tell(mem: I64, source: int, times: I64, told: int, done: int) -> int:
+    """Move the clock to the last tuple linked, after its links: who sees the clock sees them.
+
+    Readers look at it all the time, so touching it for every tuple would cost a cache miss a tuple.
+    """
+    if done > told:
+        store(mem, source + CLOCK, max(mem[source + CLOCK], times[done - 1]))
+    return done
+
+
+@kernel
 def add(mem: I64, slot: int, times: I64, payload: I64, begin: int, end: int) -> int:
     """Add tuples begin to end of a source, whose times do not fall; returns the first that found no room.
 
@@ -196,6 +207,7 @@ def add(mem: I64, slot: int, times: I64, payload: I64, begin: int, end: int) -> 
     source = source_at(mem, slot)
     enter(mem, slot)
     done = begin
+    told = begin
     while done < end:
         room = mem[source + FREE] + mem[MASK] + 1 - mem[source + COUNT]
         if room == 0:
@@ -204,8 +216,9 @@ def add(mem: I64, slot: int, times: I64, payload: I64, begin: int, end: int) -> 
             if room == 0:
                 break
         done += _link(mem, slot, times, payload, done, min(room, end - done, _CHAIN))
-        # After the links: who sees the clock sees them.
-        store(mem, source + CLOCK, max(mem[source + CLOCK], times[done - 1]))
+        if done - told >= _CHAIN:
+            told = _tell(mem, source, times, told, done)
+    _tell(mem, source, times, told, done)
     leave(mem, slot)
     return done
 

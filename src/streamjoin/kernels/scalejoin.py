@@ -29,6 +29,7 @@ GROUP = 256
 
 _DISTANCE = 31  # bits of the distance between two tuples of a pair
 _PRIME = 1_000_003
+_MANY = 1 << 20
 
 WAITS_READY, WAITS_ROOM, WAITS_DUE, WAITS_RESULT = 1, 2, 3, 4
 PLACES = {
@@ -276,7 +277,8 @@ def feed(gate: I64, crew: I64, me: int, slot: int, pool: Pool, own: I64, times: 
             tries = 0
             continue
         stand(crew, me, WAITS_DUE if end == done else WAITS_ROOM)
-        if not idle(crew, 0 if paced else tries):
+        # Who only waits for a moment to come leaves the processor to those who work.
+        if not idle(crew, _MANY if paced else tries):
             return done
         tries += 1
     finish(gate, slot)
