@@ -8,14 +8,13 @@ mean nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernels import encode as kernels
-from streamjoin.model.binding import BoundSpec
 from streamjoin.model.keys import KeyColumn, KeyTerm, Kind, plain_type
 from streamjoin.model.predicates import Equi
 
@@ -66,10 +65,19 @@ class Encoded:
         return Encoded(cut.stop - cut.start, None if self.valid is None else self.valid[cut], terms, index)
 
 
-class SideEncoder:
-    """Encodes one side's batches for one bound spec."""
+class Keys(Protocol):
+    """The terms of a join as words need them, such as a `BoundSpec`: all exact ones, and those of the index."""
 
-    def __init__(self, bound: BoundSpec, side: SideName) -> None:
+    @property
+    def terms(self) -> tuple[KeyTerm, ...]: ...  # noqa: D102
+    @property
+    def index(self) -> tuple[KeyTerm, ...]: ...  # noqa: D102
+
+
+class SideEncoder:
+    """Encodes one side's batches for the keys of one join."""
+
+    def __init__(self, bound: Keys, side: SideName) -> None:
         self._side: SideName = side
         # Each term once: those of the index may be among the exact ones.
         self._terms = list(bound.terms) + [term for term in bound.index if term not in bound.terms]

@@ -1,0 +1,227 @@
+"""The ad-hoc core: many queries over shared buckets, one micro-batch at a time, in one process and without Spark.
+
+Changes (creates, drops, pauses) take effect in the order given, between two batches. `process` gives the rows that each
+query gains by a batch: a result comes in the batch of its last tuple, once. The invariants: an error leaves
+everything as it was; what a query gives depends on the tuples and its life alone, never on the plan or on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.arrivals import Arrived, Clocks, arrive
+from streamjoin.adhoc.buckets import Bucket, StreamView, index_key
+from streamjoin.adhoc.changes import Change, Registered, Registry
+from streamjoin.adhoc.optimizer.optimizer import Optimizer
+from streamjoin.adhoc.plan import Stream
+from streamjoin.adhoc.probe_plan import PathKey, path_name, shared_roots
+from streamjoin.adhoc.retention import Progress, shapes_of, still_needed
+from streamjoin.adhoc.settings import Settings
+from streamjoin.adhoc.shared_join import BatchRun, SetCache, StepCounts, joined_parts
+from streamjoin.adhoc.shared_step import Compiler, Root
+from streamjoin.model.errors import InputError, StateError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All state, in parts that never change: buckets can be written to files one by one, once."""
+
+    batch: int
+    registry: Registry
+    buckets: Mapping[str, tuple[Bucket, ...]]
+    clocks: Clocks
+    optimizer: Optimizer
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a batch did besides rows: tuples set aside, and queries that failed and are paused."""
+
+    batch: int
+    late: Mapping[str, pa.Table] = field(default_factory=dict)
+    untimed: Mapping[str, pa.Table] = field(default_factory=dict)
+    failures: Mapping[str, InputError] = field(default_factory=dict)
+
+
+class Shared:
+    """See the module. `catalog` are the registered streams."""
+
+    def __init__(self, catalog: Iterable[Stream], settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._streams = {stream.name: stream for stream in catalog}
+        self._compiler = Compiler(self._streams)
+        self._sets = SetCache()
+        self._counts: dict[PathKey, StepCounts] = {}
+        lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
+        self._state = Snapshot(-1, Registry(), {}, Clocks.start(lateness), Optimizer(self.settings))
+        self._roots: tuple[Root, ...] = ()
+        self.report = BatchReport(-1)
+        """What the last batch did besides rows."""
+
+    # Changes ------------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Creates, drops and pauses, in this order, in force from the next batch on.
+
+        Raises:
+            SpecError: a change names a query that is there already, or is not; none of the changes is made.
+            QueryError: a created query's text does not parse or does not fit the streams; likewise.
+        """
+        registry = self._state.registry.changed(changes, self._streams, self._state.batch + 1)
+        optimizer = self._state.optimizer.after_changes(registry.paths, self._state.batch + 1)
+        self._install(Snapshot(self._state.batch, registry, self._state.buckets, self._state.clocks, optimizer))
+
+    def add_stream(self, stream: Stream) -> None:
+        """Register one more stream.
+
+        Raises:
+            StateError: there is one of this name.
+        """
+        if stream.name in self._streams:
+            raise StateError(f"stream {stream.name!r} is registered already")
+        clocks = self._state.clocks.joined_by(stream.name, self.settings.lateness_of(stream))
+        self._streams[stream.name] = stream
+        state = self._state
+        self._state = Snapshot(state.batch, state.registry, state.buckets, clocks, state.optimizer)
+
+    @property
+    def queries(self) -> Mapping[str, Registered]:
+        """The queries that are there, by name."""
+        return self._state.registry.queries
+
+    def replan(self) -> None:
+        """Plan from scratch now, whatever the hysteresis says."""
+        state = self._state
+        optimizer = state.optimizer.replanned(state.registry.paths, state.batch + 1, forced=True)
+        self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+
+    def _install(self, state: Snapshot) -> None:
+        active = [entry.paths for entry in state.registry.queries.values() if not entry.paused]
+        nodes = shared_roots(active, state.optimizer.plan.choices)
+        roots = self._compiler.roots(nodes, state.registry.selected)
+        keys = {step.key for root in roots for step in root.step.walk()}
+        self._counts = {key: counts for key, counts in self._counts.items() if key in keys}
+        self._state, self._roots = state, roots
+        self._forget()
+
+    # Batches ------------------------------------------------------------------------------------------------------
+
+    def process(self, batch_id: int, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows that each query gains by a batch; queries that gain none have an empty table.
+
+        Raises:
+            StateError: the batch is not after the last one.
+            InputError: a table does not fit its stream.
+        """
+        state = self._state
+        if batch_id <= state.batch:
+            raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
+        arrived = arrive(batch_id, tables, self._streams, state.clocks)
+        run = self._run(arrived)
+        outputs, failures = self._gathered(run, state.registry)
+        self._finish(batch_id, arrived, failures)
+        return outputs
+
+    def _run(self, arrived: Arrived) -> BatchRun:
+        before = self._state.buckets
+        fresh = {name: StreamView((bucket,), bucket.first) for name, bucket in arrived.buckets.items()}
+        held = {
+            name: StreamView(
+                (*before.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else [])),
+                arrived.clocks.counts[name],
+            )
+            for name in self._streams
+        }
+        run = BatchRun(fresh, held, self._sets, self._counts)
+        for root in self._roots:
+            run.run(root)
+        return run
+
+    def _gathered(self, run: BatchRun, registry: Registry) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        outputs: dict[str, pa.Table] = {}
+        failures: dict[str, InputError] = {}
+        choices = self._state.optimizer.plan.choices
+        for name, entry in registry.queries.items():
+            parts = []
+            for order in choices[name].orders:
+                for refs in run.found.get(path_name(name, order), ()):
+                    by_alias = dict(zip(order, refs, strict=True))
+                    parts.append(tuple(by_alias[alias] for alias in entry.query.aliases))
+            outputs[name] = entry.gatherer.empty()
+            if parts:
+                numbers = dict(zip(entry.query.aliases, joined_parts(parts), strict=True))
+                try:
+                    outputs[name] = entry.gatherer.rows(numbers, run.held)
+                except InputError as error:
+                    failures[name] = error
+        return outputs, failures
+
+    def _finish(self, batch: int, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
+        state = self._state
+        registry = state.registry.paused(failures) if failures else state.registry
+        buckets = {
+            name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))
+            for name in self._streams
+        }
+        clocks = arrived.clocks
+        bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
+        shapes = shapes_of((entry.query, entry.created) for entry in registry.queries.values())
+        gone = still_needed(shapes, buckets, Progress(bounds, clocks.counts))
+        kept = {name: held[gone[name] :] for name, held in buckets.items()}
+        optimizer = state.optimizer.after_batch(registry, kept, batch)
+        self.report = BatchReport(batch, arrived.late, arrived.untimed, failures)
+        new = Snapshot(batch, registry, kept, clocks, optimizer)
+        if failures or optimizer.plan is not state.optimizer.plan:
+            self._install(new)
+        else:
+            self._state = new
+        for bucket in arrived.buckets.values():
+            bucket.settle()
+        self._retain()
+
+    def _retain(self) -> None:
+        first = {
+            name: held[0].first if held else self._state.clocks.counts[name]
+            for name, held in self._state.buckets.items()
+        }
+        self._sets.retain({wanted for root in self._roots for wanted in root.asked}, first)
+
+    def _forget(self) -> None:
+        """Drop masks, indexes and words that no step uses any more."""
+        conditions = {
+            condition for selected in self._state.registry.selected.values() for condition in selected.conditions
+        }
+        terms = [fitted.term for root in self._roots for step in root.step.walk() for fitted in step.terms]
+        indexes = {index_key(term, "right") for term in terms}
+        probes = {(term, side) for term in terms for side in ("left", "right")}
+        for held in self._state.buckets.values():
+            for bucket in held:
+                bucket.forget(conditions, indexes, probes)  # type: ignore[arg-type]
+        self._retain()
+
+    # State --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last batch; later batches don't change it."""
+        return self._state
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back, or over, to a state."""
+        self._install(snapshot)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held: tuples, masks of predicates, indexes, and query-sets."""
+        found = {"tuples": 0, "masks": 0, "indexes": 0, "sets": self._sets.nbytes}
+        for held in self._state.buckets.values():
+            for bucket in held:
+                for what, size in bucket.nbytes.items():
+                    found[what] += size
+        return found

@@ -1,0 +1,72 @@
+"""When rules run, and what came of them: the plan in force, the statistics, the last decisions.
+
+On a change new queries are shared eagerly. Every few batches the costs are looked at: what changed since, or everything
+once half of the queries changed (AJoin, section 4). The invariant: an optimizer never changes; each call gives a new
+one, whose `plan` is the same object iff nothing has to be built anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from streamjoin.adhoc.buckets import Bucket
+from streamjoin.adhoc.changes import Registry
+from streamjoin.adhoc.optimizer.eager import share_eagerly
+from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan, Rule
+from streamjoin.adhoc.optimizer.statistics import Statistics, measured
+from streamjoin.adhoc.probe_plan import Paths
+from streamjoin.adhoc.settings import Settings
+
+RULES: Final[tuple[Rule, ...]] = (share_eagerly,)
+"""All rules, in the order in which they run."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """See the module."""
+
+    settings: Settings
+    plan: Plan = field(default_factory=Plan)
+    statistics: Statistics = field(default_factory=Statistics)
+    decisions: tuple[Decision, ...] = ()
+
+    def after_changes(self, queries: Mapping[str, Paths], batch: int) -> Optimizer:
+        """With queries that came placed, and those that went taken out."""
+        kept = {name: choice for name, choice in self.plan.choices.items() if name in queries}
+        gone = set(self.plan.choices) - set(kept)
+        came = set(queries) - set(kept)
+        plan = Plan(kept, self.plan.changed | gone | came)
+        plan, decisions = share_eagerly(plan, Facts(queries, self.statistics, self.settings))
+        return self._with(plan, decisions, batch)
+
+    def after_batch(self, registry: Registry, buckets: Mapping[str, tuple[Bucket, ...]], batch: int) -> Optimizer:
+        """With the batch measured, and a new plan if it is time for one and one is better."""
+        if not self.settings.replans:
+            return self
+        turn = (self.statistics.batches + 1) % self.settings.replan_every == 0
+        if not turn:
+            return replace(self, statistics=replace(self.statistics, batches=self.statistics.batches + 1))
+        statistics = measured(buckets, registry.selections(), self.statistics)
+        return replace(self, statistics=statistics).replanned(registry.paths, batch)
+
+    def replanned(self, queries: Mapping[str, Paths], batch: int, *, forced: bool = False) -> Optimizer:
+        """The rules run over the plan."""
+        scratch = forced or len(self.plan.changed) > self.settings.rebuild_share * max(1, len(queries))
+        settings = replace(self.settings, hysteresis=0.0) if forced else self.settings
+        facts = Facts(queries, self.statistics, settings, scratch)
+        plan = self.plan
+        decisions: tuple[Decision, ...] = ()
+        for rule in RULES:
+            plan, made = rule(plan, facts)
+            decisions += made
+        if scratch and plan.changed:
+            plan = replace(plan, changed=frozenset())
+        return self._with(plan, decisions, batch)
+
+    def _with(self, plan: Plan, decisions: tuple[Decision, ...], batch: int) -> Optimizer:
+        dated = tuple(replace(decision, batch=batch) for decision in decisions)
+        kept = (*self.decisions, *dated)[-self.settings.decisions_kept :]
+        same = plan.choices == self.plan.choices and plan.changed == self.plan.changed
+        return replace(self, plan=self.plan if same else plan, decisions=kept)

@@ -1,0 +1,65 @@
+"""What rules take and give: a plan, the facts it is judged by, and decisions with their figures.
+
+A plan chooses a group and the orders of probing for each query. Every plan gives the same rows: rules
+change costs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from streamjoin.adhoc.optimizer.statistics import Statistics
+from streamjoin.adhoc.probe_plan import Choice, Paths
+from streamjoin.adhoc.settings import Settings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choice for each query; `changed` are the queries created or dropped since the last plan from scratch."""
+
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    changed: frozenset[str] = frozenset()
+
+    def with_choices(self, choices: Mapping[str, Choice]) -> Plan:
+        """The plan with some choices replaced."""
+        return Plan({**self.choices, **choices}, self.changed)
+
+    @property
+    def groups(self) -> dict[int, tuple[str, ...]]:
+        """The queries of each group."""
+        found: dict[int, list[str]] = {}
+        for name, choice in self.choices.items():
+            found.setdefault(choice.group, []).append(name)
+        return {group: tuple(names) for group, names in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a rule did or left, why, and the figures that it went by."""
+
+    rule: str
+    what: str
+    why: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    batch: int = -1
+
+    def __str__(self) -> str:
+        figures = ", ".join(f"{name} {value:,.4g}" for name, value in self.figures.items())
+        return f"batch {self.batch}: {self.rule}: {self.what}, because {self.why}" + (
+            f" ({figures})" if figures else ""
+        )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rule may look at."""
+
+    queries: Mapping[str, Paths]
+    statistics: Statistics
+    settings: Settings
+    scratch: bool = False
+    """Whether everything is planned anew, not only what changed."""
+
+
+Rule = Callable[[Plan, Facts], tuple[Plan, tuple[Decision, ...]]]

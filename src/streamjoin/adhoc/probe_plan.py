@@ -1,0 +1,221 @@
+"""How queries are run: for each alias of a query, the order in which its new tuples probe the other streams.
+
+A result appears in the batch of its last tuple in gate order. That tuple, the *driver*, probes the earlier tuples of a
+second alias, the pairs probe a third, and so on: a path. Each alias of a query drives one path, and together they
+find each result once. No intermediate result outlives its batch, so another order or group changes no state.
+
+Two queries share a step iff their paths are equal up to it: same group, same streams in the same order, same terms by
+role (the place in the path). Windows, selections and other conditions don't matter; they clear bits of query-sets.
+(AJoin, sections 3.3 and 4: n-way joins as shared subqueries.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streamjoin.adhoc.canonical import renamed
+from streamjoin.adhoc.join_key import role
+from streamjoin.adhoc.plan import Query
+from streamjoin.adhoc.terms import BandTerm, Equality, Term
+from streamjoin.model.expression import Column, Expression
+from streamjoin.model.window import Window
+
+Order = tuple[str, ...]
+"""Aliases from the driver on."""
+
+
+@dataclass(frozen=True)
+class StepKey:
+    """One more stream of a path: its terms with the earlier roles (the new role stands right).
+
+    `inclusive`: the tuple may be the driver itself, as unrelated aliases of one stream may hold one tuple.
+    """
+
+    stream: str
+    terms: tuple[Term, ...]
+    inclusive: bool
+
+    def __str__(self) -> str:
+        return f"{self.stream}: {' AND '.join(map(str, self.terms)) or 'any tuple in the window'}"
+
+
+@dataclass(frozen=True)
+class PathKey:
+    """A path up to some step: what is shared is what has an equal key."""
+
+    group: int
+    driver: str
+    steps: tuple[StepKey, ...]
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The stream of each role."""
+        return (self.driver, *(step.stream for step in self.steps))
+
+    def __str__(self) -> str:
+        return f"{self.driver} -> {' -> '.join(map(str, self.steps))}"
+
+
+@dataclass(frozen=True)
+class StepTests:
+    """What one query adds to a step: windows against earlier roles, and conditions by role."""
+
+    windows: tuple[tuple[int, Window], ...]
+    conditions: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Path:
+    """A query's path of one driver."""
+
+    query: str
+    order: Order
+    steps: tuple[StepKey, ...]
+    tests: tuple[StepTests, ...]
+    driver: str
+
+    def key(self, group: int, length: int | None = None) -> PathKey:
+        """The key of the first `length` steps."""
+        return PathKey(group, self.driver, self.steps[:length])
+
+
+@dataclass
+class Node:
+    """A shared step: the queries that pass through, and those that end here, by their path."""
+
+    key: PathKey
+    paths: dict[str, Path] = field(default_factory=dict)
+    enders: dict[str, Path] = field(default_factory=dict)
+    children: dict[StepKey, Node] = field(default_factory=dict)
+
+    @property
+    def role(self) -> int:
+        """The role that this step adds."""
+        return len(self.key.steps)
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        yield self
+        for child in self.children.values():
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an optimizer chose for a query: its group, and an order for each driver."""
+
+    group: int
+    orders: tuple[Order, ...]
+
+
+class Paths:
+    """A query's paths, each made once."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self._made: dict[Order, Path] = {}
+
+    def of(self, order: Order) -> Path:
+        """The path of an order."""
+        if order not in self._made:
+            self._made[order] = path_of(self.query, order)
+        return self._made[order]
+
+
+def shared_roots(queries: Iterable[Paths], choices: Mapping[str, Choice]) -> list[Node]:
+    """The first steps of all paths, with the later ones below them; a query may be in a node by two of its aliases.
+
+    Then it has two bits: paths are named by query and driver.
+    """
+    roots: dict[PathKey, Node] = {}
+    for paths in queries:
+        choice = choices[paths.query.name]
+        for order in choice.orders:
+            path = paths.of(order)
+            name = path_name(paths.query.name, order)
+            key = path.key(choice.group, 1)
+            node = roots.setdefault(key, Node(key))
+            node.paths[name] = path
+            for length in range(2, len(path.steps) + 1):
+                step = path.steps[length - 1]
+                node = node.children.setdefault(step, Node(path.key(choice.group, length)))
+                node.paths[name] = path
+            node.enders[name] = path
+    return list(roots.values())
+
+
+def path_name(query: str, order: Order) -> str:
+    """The name of a query's path: of its bit."""
+    return f"{query}\x00{order[0]}"
+
+
+def orders_of(query: Query, driver: str) -> list[Order]:
+    """Every order from a driver in which each alias is related to one before it; by terms, where there are any."""
+    related = {frozenset((pair.left, pair.right)) for pair in query.pairs}
+    keyed = {frozenset((t.left.qualifier, t.right.qualifier)) for step in query.steps for t in step.terms}
+
+    def extend(order: Order) -> Iterator[Order]:
+        rest = [alias for alias in query.aliases if alias not in order]
+        if not rest:
+            yield order
+        for links in (keyed, related):
+            near = [alias for alias in rest if any(frozenset((alias, other)) in links for other in order)]
+            if near:
+                for alias in near:
+                    yield from extend((*order, alias))
+                return
+
+    return list(extend((driver,)))
+
+
+def path_of(query: Query, order: Order) -> Path:
+    """The path that an order makes of a query."""
+    streams = {source.alias: source.stream.name for source in query.sources}
+    roles = {alias: role(number) for number, alias in enumerate(order)}
+    windows = {frozenset((pair.left, pair.right)): pair.window for pair in query.pairs}
+    steps, tests = [], []
+    for number in range(1, len(order)):
+        alias, known = order[number], order[: number + 1]
+        terms = [_placed(t, roles, alias) for step in query.steps for t in step.terms if _new(t, alias, known)]
+        inclusive = (
+            streams[alias] == streams[order[0]]
+            and frozenset((alias, order[0])) not in windows
+            and query.aliases.index(alias) > query.aliases.index(order[0])
+        )
+        steps.append(StepKey(streams[alias], tuple(sorted(dict.fromkeys(terms), key=_rank)), inclusive))
+        pairs = [
+            (earlier, windows[frozenset((alias, other))])
+            for earlier, other in enumerate(order[:number])
+            if frozenset((alias, other)) in windows
+        ]
+        tests.append(StepTests(tuple(pairs), tuple(_conditions(query, known, roles))))
+    return Path(query.name, order, tuple(steps), tuple(tests), streams[order[0]])
+
+
+def _conditions(query: Query, known: Sequence[str], roles: Mapping[str, str]) -> Iterator[Expression]:
+    """The conditions besides terms that can be tested first when the last alias of `known` is there."""
+    alias, first = known[-1], len(known) == 2
+    for condition in (*(other for step in query.steps for other in step.others), *query.residual):
+        aliases = {column.qualifier for column in condition.columns}
+        if aliases <= set(known) and (alias in aliases or (first and len(aliases) < 2)):
+            yield renamed(condition, roles)
+
+
+def _new(term: Term, alias: str, known: Sequence[str]) -> bool:
+    sides = {term.left.qualifier, term.right.qualifier}
+    return alias in sides and sides <= set(known)
+
+
+def _placed(term: Term, roles: Mapping[str, str], alias: str) -> Term:
+    if term.left.qualifier == alias:
+        term = term.flipped()
+    left, right = (Column(roles[column.qualifier], column.name) for column in (term.left, term.right))
+    if isinstance(term, Equality):
+        return Equality(left, right)
+    return BandTerm(left, right, term.below, term.above, term.strict, term.is_duration)
+
+
+def _rank(term: Term) -> tuple[bool, str]:
+    """Equalities first: the first term is the one that is looked up."""
+    return isinstance(term, BandTerm), str(term)

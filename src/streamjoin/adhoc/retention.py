@@ -1,0 +1,118 @@
+"""Which buckets a future result can still need.
+
+A tuple is needed while some tuple that is still to come can be in a result with it. Their windows may lie a few aliases
+apart: in a JOIN b ON a.x = b.x JOIN c ON a.y = c.y an old b waits for an old a that waits for a new c. So a bucket
+of an alias is needed if a tuple to come can be in its window, or a needed bucket of a neighbour is, along a path of
+aliases without repetition. Buckets go from the oldest on, so that what is kept is one stretch of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamjoin.adhoc.buckets import Bucket
+from streamjoin.adhoc.plan import Query
+from streamjoin.model.window import CountWindow, Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What retention needs of a query: streams by alias, and the windows between aliases."""
+
+    streams: tuple[str, ...]
+    windows: tuple[tuple[int, int, Window], ...]
+
+    def neighbours(self, alias: int) -> list[tuple[int, Window]]:
+        """The related aliases with their windows."""
+        return [
+            (right if left == alias else left, window) for left, right, window in self.windows if alias in (left, right)
+        ]
+
+
+def shape_of(query: Query) -> Shape:
+    """The shape of a query; the names of aliases are gone, so that many queries have the same."""
+    place = {alias: number for number, alias in enumerate(query.aliases)}
+    windows = {(*sorted((place[p.left], place[p.right])), p.window) for p in query.pairs}
+    ordered = sorted(windows, key=lambda w: (w[0], w[1], str(w[2])))
+    return Shape(tuple(source.stream.name for source in query.sources), tuple(ordered))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far each stream is: no tuple before `bounds` will come, and `counts` tuples came."""
+
+    bounds: Mapping[str, int]
+    counts: Mapping[str, int]
+
+
+def still_needed(
+    shapes: Mapping[Shape, int], buckets: Mapping[str, Sequence[Bucket]], progress: Progress
+) -> dict[str, int]:
+    """How many of the oldest buckets of each stream can go; `shapes` has the earliest create of each shape."""
+    first = {stream: len(held) for stream, held in buckets.items()}
+    for shape, created in shapes.items():
+        search = _Search(shape, created, buckets, progress)
+        for alias, stream in enumerate(shape.streams):
+            needed = search.needed(alias, frozenset())
+            if needed.any():
+                first[stream] = min(first[stream], int(np.argmax(needed)))
+    return first
+
+
+class _Search:
+    def __init__(self, shape: Shape, created: int, buckets: Mapping[str, Sequence[Bucket]], progress: Progress) -> None:
+        self._shape = shape
+        self._progress = progress
+        self._buckets = [buckets.get(stream, ()) for stream in shape.streams]
+        self._seen = [np.array([b.batch >= created and b.n > 0 for b in held], np.bool_) for held in self._buckets]
+
+    def needed(self, alias: int, passed: frozenset[int]) -> Array:
+        """Which buckets of an alias a tuple to come can reach without the aliases passed."""
+        found = np.zeros(len(self._buckets[alias]), np.bool_)
+        for other, window in self._shape.neighbours(alias):
+            if other in passed:
+                continue
+            found |= self._awaited(alias, other, window)
+            if not found.all():
+                behind = self.needed(other, passed | {alias})
+                if behind.any():
+                    found |= (self._near(alias, other, window) & behind[np.newaxis, :]).any(axis=1)
+        return found & self._seen[alias]
+
+    def _awaited(self, alias: int, other: int, window: Window) -> Array:
+        """Which buckets a tuple of `other` that is to come can be in the window of."""
+        held, stream = self._buckets[alias], self._shape.streams[alias]
+        if isinstance(window, CountWindow):
+            return np.array([self._progress.counts[stream] - b.end < window.n for b in held], np.bool_)
+        bound = self._progress.bounds[self._shape.streams[other]]
+        return np.array([b.span[1] + window.length >= bound for b in held], np.bool_)
+
+    def _near(self, alias: int, other: int, window: Window) -> Array:
+        """Which buckets of two aliases can have tuples in each other's window; rows are those of `alias`."""
+        return np.array(
+            [[_within(a, b, window) for b in self._buckets[other]] for a in self._buckets[alias]], np.bool_
+        ).reshape(len(self._buckets[alias]), len(self._buckets[other]))
+
+
+def _within(a: Bucket, b: Bucket, window: Window) -> bool:
+    if not isinstance(window, CountWindow):
+        return a.span[0] <= b.span[1] + window.length and b.span[0] <= a.span[1] + window.length
+    if a.batch == b.batch:
+        return True
+    earlier, later = (a, b) if a.batch < b.batch else (b, a)
+    return later.seen.get(earlier.stream, 0) - earlier.end < window.n
+
+
+def shapes_of(queries: Iterable[tuple[Query, int]]) -> dict[Shape, int]:
+    """The shapes of queries with the earliest create of each."""
+    found: dict[Shape, int] = {}
+    for query, created in queries:
+        shape = shape_of(query)
+        found[shape] = min(created, found.get(shape, created))
+    return found
