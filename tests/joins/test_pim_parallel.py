@@ -58,11 +58,15 @@ def test_the_output_does_not_depend_on_threads_or_repeats() -> None:
             assert len({digest(seed, threads, 400) for threads in (1, 2, 3, 5, 8, 8, 8)}) == 1
 
 
-def test_yields_forced_at_every_shared_access() -> None:
+@pytest.mark.parametrize(
+    ("environment", "runs"),
+    [({"STREAMJOIN_FORCED_YIELDS": "3"}, "120"), ({"NUMBA_DISABLE_JIT": "1"}, "12")],
+    ids=["yields forced at every shared access", "without the JIT"],
+)
+def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.pim_parallel_runs", "120"],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2],
-        env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
+        [sys.executable, "-m", "tests.joins.pim_parallel_runs", runs],
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env={**os.environ, **environment},
     )  # fmt: skip
     assert done.stdout == "held\n", done.stderr
 
