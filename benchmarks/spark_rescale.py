@@ -6,7 +6,6 @@ first batch with the new number takes more than the batches around it. Both quer
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -64,8 +63,8 @@ class SparkRescale(SparkExperiment):
         return {"rows_per_s": speed(steady(ran, 2)), "pause_ms": max(pauses, default=0.0), "batches": len(ran)}
 
     def _run(self, spec: sj.JoinSpec, files: Files, context: Context, changes: Mapping[int, int]) -> list[Timed]:
-        checkpoint = context.scratch / "checkpoint"
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        self._runs += 1
+        checkpoint = context.scratch / f"checkpoint-{self._runs}"
         reader = self.spark.readStream.schema("ts timestamp, key long, payload long").option("maxFilesPerTrigger", 1)
         left, right = (reader.parquet(str(files.directory(side))) for side in SIDES)
         joined = sj.spark.join(left, right, spec, partitions=STEPS[0], most_partitions=max(STEPS))

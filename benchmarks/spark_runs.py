@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +44,8 @@ class SparkExperiment(Experiment):
 
     def __init__(self) -> None:
         self._spark: SparkSession | None = None
+        self._runs = 0
+        self.checkpoint: Path | None = None
 
     @property
     def spark(self) -> SparkSession:
@@ -61,14 +62,19 @@ class SparkExperiment(Experiment):
             self._spark = None
 
     def timed(self, build: Build, files: Files, checkpoint: Path) -> list[Timed]:
-        """Run `build(left, right)` over all files, one of each side a batch, and throw the counted rows away."""
+        """Run `build(left, right)` over all files, one of each side a batch, and throw the counted rows away.
+
+        Every run has a checkpoint of its own next to `checkpoint`; the last one is in `self.checkpoint`.
+        """
         from pyspark.sql import functions as f
 
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        self._runs += 1
+        checkpoint = checkpoint.with_name(f"{checkpoint.name}-{self._runs}")
         reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         left, right = (reader.parquet(str(files.directory(side))) for side in SIDES)
         counted = build(left, right).observe("results", f.count(f.lit(1)).alias("rows"))
         writer = counted.writeStream.format("noop").trigger(availableNow=True)
+        self.checkpoint = checkpoint
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         query.awaitTermination()
         return [

@@ -54,7 +54,7 @@ class SparkWindowGrowth(SparkExperiment):
         )  # fmt: skip
         checkpoint = context.scratch / "checkpoint"
         ran = steady(self.timed(lambda left, right: sj.spark.join(left, right, spec), files, checkpoint), fill + 2)
-        return {"rows_per_s": speed(ran), "state": state_bytes(checkpoint) / (2 * window * _ROW_BYTES)}
+        return {"rows_per_s": speed(ran), "state": state_bytes(self.checkpoint) / (2 * window * _ROW_BYTES)}
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Cost a row by window."""
@@ -78,8 +78,10 @@ class SparkWindowGrowth(SparkExperiment):
         return lines
 
 
-def state_bytes(checkpoint: Path) -> int:
+def state_bytes(checkpoint: Path | None) -> int:
     """What the log of a join takes on disk."""
+    if checkpoint is None:
+        raise ValueError("nothing ran yet")
     return sum(path.stat().st_size for path in (checkpoint / "streamjoin").rglob("*") if path.is_file())
 
 

@@ -42,6 +42,11 @@ def _plan(partitions: int = 2) -> Blueprint:
     return blueprint(BAND, partitions, BACKGROUND)
 
 
+@pytest.fixture(autouse=True)
+def _begun(tmp_path: Path) -> None:
+    (tmp_path / "join.json").touch()
+
+
 def _runs(*rows: int) -> list[tuple[Extent, Extent]]:
     return [(Extent(n, 0, 99), Extent(0, 0, 0)) for n in rows]
 

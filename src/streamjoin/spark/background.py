@@ -88,7 +88,8 @@ def _write(
         "sample": [entry for run in merged if run is not None for entry in sample(run.words, _SAMPLE)],
     }
     left, right = ([] if run is None else sheets(run, layout(blueprint, side)) for side, run in enumerate(merged))
-    log.publish_merge(manifest.batch, (left, right), facts)
+    if (log.root / "join.json").exists():
+        log.publish_merge(manifest.batch, (left, right), facts)
 
 
 def _extent(run: Segment | None, counted: bool) -> list[int]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
@@ -250,7 +251,11 @@ class WindowLog:
 
 
 def new_epoch(root: Place, description: dict[str, str]) -> int:
-    """Begin another start of a query on the log in `root`: made if it is not there, refused if it is another join's."""
+    """Begin another start of a query on the log in `root`: made if it is not there, refused if it is another join's.
+
+    Starts are numbered by the clock, so that whatever a start of a log that was deleted still writes can't be taken for
+    a file of the log that was begun in its place.
+    """
     path = root / "join.json"
     try:
         known = json.loads(path.read_bytes())
@@ -264,7 +269,8 @@ def new_epoch(root: Place, description: dict[str, str]) -> int:
         raise CheckpointError(_difference(root, known, description))
     epochs = root / "epochs"
     epochs.mkdir(parents=True, exist_ok=True)
-    number = max((int(entry.name) for entry in epochs.iterdir()), default=0) + 1
+    before = max((int(entry.name) for entry in epochs.iterdir()), default=0)
+    number = max(before + 1, time.time_ns() // 1_000_000)
     with atomic(epochs / f"{number:08}"):
         pass
     return number
