@@ -88,7 +88,7 @@ def test_an_idle_source_can_advance_and_a_finished_one_holds_nobody() -> None:
     assert gate.release().is_right.size == 1
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200)
 @given(
     pushes=st.lists(
         st.tuples(st.sampled_from((LEFT, RIGHT)), st.sampled_from("abcdefgh"), st.lists(st.integers(0, 6), max_size=4)),

@@ -20,7 +20,7 @@ from streamjoin.gate.source import Source
 from streamjoin.kernels.gate_sides import count_sources, split_sides
 from streamjoin.kernels.scalegate import read
 from streamjoin.model.errors import InputError
-from streamjoin.windows.clock import NEVER, minus
+from streamjoin.windows.clock import minus
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,7 +58,8 @@ class EventTimeGate:
             self._widen()
         ranks = {key: rank for rank, key in enumerate(sorted([*self._sources, (side, name)]))}
         self._gate.rerank({source.slot: ranks[key] for key, source in self._sources.items()})
-        self._sources[side, name] = Source(self._schemas[side], self._gate.add_source(ranks[side, name]))
+        slot = self._gate.add_source(ranks[side, name])
+        self._sources[side, name] = Source(self._schemas[side], slot, self._gate.clock(slot))
 
     def check(self, sources: list[tuple[int, str]]) -> None:
         """Refuse sources that said they had finished, before anything is taken from the others."""
@@ -121,7 +122,8 @@ class EventTimeGate:
     def _enter(self, source: Source, everything: bool) -> int:
         """Put into the ScaleGate what is settled and finds room; the clock follows once all of it is in."""
         over = everything or source.finished
-        horizon = max(NEVER, source.clock - self._lateness)
+        # A source that joined starts behind what was let out: its clock there may be ahead of what it has sent.
+        horizon = max(source.clock - self._lateness, self._gate.clock(source.slot))
         source.settle(None if over else horizon)
         entered = source.enter(self._gate)
         if not source.outside and over:
@@ -161,4 +163,5 @@ class EventTimeGate:
         for source in self._sources.values():
             source.slot = self._gate.add_source(old.rank(source.slot))
             source.inside = 0
+            self._gate.advance(source.slot, source.floor)
         self._gate.start_at(*old.let_out)

@@ -21,8 +21,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Source:
     """Rows of one source in the order they were taken; `first` is the position of the first settled one."""
 
-    def __init__(self, schema: pa.Schema, slot: int) -> None:
+    def __init__(self, schema: pa.Schema, slot: int, floor: int) -> None:
         self.slot = slot
+        self.floor = floor
+        """What comes before this time is late, whatever it sends: so it was when the source joined."""
         self.clock: int = NEVER
         self.finished = False
         self.first = 0

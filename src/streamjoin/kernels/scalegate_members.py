@@ -3,7 +3,7 @@
 A node is recycled when all heads and hints have passed it. A source at rest would hold the others' memory with
 its hint; whoever needs the room drops it, and the source takes the place of a reader's head when it adds again: heads
 stand at ready tuples, which no clock can be behind. Invariant: heads and hints only move forward from places they
-protect, except while VERSION is odd, and what was found out about recycling under another version is thrown away.
+protect, except while PLACED is odd, and what was found out about recycling meanwhile is thrown away.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from streamjoin.kernels.scalegate_nodes import (
     N_READERS,
     N_SOURCES,
     NIL,
+    PLACED,
     RANK,
     RESTING,
     SELF,
@@ -104,18 +105,18 @@ def _behind_all(mem: I64, slot: int) -> int:
 @kernel
 def recycle(mem: I64, slot: int) -> None:
     """Find out which nodes of a source can be used again. The source's own; nothing changes while somebody joins."""
-    version = load(mem, VERSION)
-    if version & 1:
+    placed = load(mem, PLACED)
+    if placed & 1:
         return
     free = _behind_all(mem, slot)
     fence()
-    if load(mem, VERSION) == version:
+    if load(mem, PLACED) == placed:
         mem[source_at(mem, slot) + FREE] = free
 
 
 @kernel
 def _some_head(mem: I64) -> int:
-    """The head of a reader: a place to start from, while VERSION is odd."""
+    """The head of a reader: a place to start from, while PLACED is odd."""
     for reader in range(load(mem, N_READERS)):
         own = reader_at(mem, reader)
         if load(mem, own + ACTIVE):
@@ -127,13 +128,13 @@ def _some_head(mem: I64) -> int:
 @kernel
 def _begin_joining(mem: I64) -> None:
     lock(mem, JOINING)
-    add(mem, VERSION, 1)
+    add(mem, PLACED, 1)
     fence()
 
 
 @kernel
 def _end_joining(mem: I64) -> None:
-    add(mem, VERSION, 1)
+    add(mem, PLACED, 1)
     unlock(mem, JOINING)
 
 
@@ -195,7 +196,7 @@ def _vacant_source(mem: I64) -> int:
     for slot in range(count):
         source = source_at(mem, slot)
         if load(mem, source + FINISHED):
-            # This thread made VERSION odd, so nobody joins meanwhile.
+            # This thread made PLACED odd, so nobody else joins meanwhile.
             mem[source + FREE] = _behind_all(mem, slot)
             if mem[source + FREE] == mem[source + COUNT]:
                 _disown(mem, slot)
@@ -218,6 +219,8 @@ def add_source(mem: I64, rank: int) -> int:
     No two open sources have one rank. Its clock starts behind all that readers may have been given.
     """
     _begin_joining(mem)
+    add(mem, VERSION, 1)
+    fence()
     slot = _vacant_source(mem)
     if slot != NIL:
         source = source_at(mem, slot)
@@ -231,6 +234,7 @@ def add_source(mem: I64, rank: int) -> int:
         store(mem, source + FINISHED, 0)
         if slot == load(mem, N_SOURCES):
             store(mem, N_SOURCES, slot + 1)
+    add(mem, VERSION, 1)
     _end_joining(mem)
     return slot
 
@@ -276,9 +280,10 @@ def remove_reader(mem: I64, reader: int) -> bool:
         others += other != reader and load(mem, reader_at(mem, other) + ACTIVE) != 0
     if others > 0:
         # What it was given stays given: a source that joins later does not start before it.
-        time, rank = floor_of(mem)
-        store(mem, LEFT_TIME, time)
-        store(mem, LEFT_RANK, rank)
+        time, rank = _read_bound(mem, reader_at(mem, reader))
+        if time > mem[LEFT_TIME] or (time == mem[LEFT_TIME] and rank > mem[LEFT_RANK]):
+            store(mem, LEFT_TIME, time)
+            store(mem, LEFT_RANK, rank)
         store(mem, reader_at(mem, reader) + ACTIVE, 0)
     _end_joining(mem)
     return others > 0

@@ -24,8 +24,9 @@ NEVER = -(1 << 63)
 EVER = (1 << 63) - 1
 
 # The head of the arena; what changes has a cache line of its own.
-VERSION = 0  # odd while a source or a reader joins
+VERSION = 0  # odd while a source joins
 JOINING = 8  # the lock of those who join
+PLACED = 9  # odd while a head or a hint is put somewhere it did not come to by itself
 N_SOURCES = 16
 N_READERS = 17
 LEFT_TIME = 18  # the greatest bound of a reader that left
