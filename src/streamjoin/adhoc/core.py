@@ -8,7 +8,7 @@ everything as it was; what a query gives depends on the tuples and its life alon
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from streamjoin.adhoc.arrivals import Arrived, Clocks, arrive
 from streamjoin.adhoc.buckets import Bucket, StreamView, index_key
 from streamjoin.adhoc.changes import Change, Registered, Registry
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
+from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import PathKey, path_name, shared_roots
 from streamjoin.adhoc.retention import Progress, shapes_of, still_needed
@@ -97,10 +98,28 @@ class Shared:
         return self._state.registry.queries
 
     def replan(self) -> None:
-        """Plan from scratch now, whatever the hysteresis says."""
+        """Measure and plan from scratch now, whatever the hysteresis says; a plan that shares everything stays."""
         state = self._state
-        optimizer = state.optimizer.replanned(state.registry.paths, state.batch + 1, forced=True)
+        if self.settings.replans:
+            optimizer = state.optimizer.measured(state.registry, state.buckets)
+            optimizer = optimizer.replanned(state.registry.paths, state.batch + 1, forced=True)
+            self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+
+    def adopt(self, plan: Plan) -> None:
+        """Run by this plan from the next batch on.
+
+        Raises:
+            SpecError: it has not just one choice for each query, or an order that does not fit its query.
+        """
+        state = self._state
+        check_plan(plan, state.registry.paths)
+        optimizer = replace(state.optimizer, plan=plan)
         self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in force."""
+        return self._state.optimizer.plan
 
     def _install(self, state: Snapshot) -> None:
         active = [entry.paths for entry in state.registry.queries.values() if not entry.paused]
@@ -187,11 +206,8 @@ class Shared:
         self._retain()
 
     def _retain(self) -> None:
-        first = {
-            name: held[0].first if held else self._state.clocks.counts[name]
-            for name, held in self._state.buckets.items()
-        }
-        self._sets.retain({wanted for root in self._roots for wanted in root.asked}, first)
+        held = {bucket for buckets in self._state.buckets.values() for bucket in buckets}
+        self._sets.retain({wanted for root in self._roots for wanted in root.asked}, held)
 
     def _forget(self) -> None:
         """Drop masks, indexes and words that no step uses any more."""

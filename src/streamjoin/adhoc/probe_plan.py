@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from streamjoin.adhoc.canonical import renamed
-from streamjoin.adhoc.join_key import role
+from streamjoin.adhoc.join_key import JoinKey, role
 from streamjoin.adhoc.plan import Query
 from streamjoin.adhoc.terms import BandTerm, Equality, Term
 from streamjoin.model.expression import Column, Expression
@@ -115,6 +116,11 @@ class Paths:
     def __init__(self, query: Query) -> None:
         self.query = query
         self._made: dict[Order, Path] = {}
+
+    @cached_property
+    def key(self) -> JoinKey:
+        """The key of the whole join, by what an index serves."""
+        return self.query.join_key(others=False).key
 
     def of(self, order: Order) -> Path:
         """The path of an order."""

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.adhoc.buckets import Bucket, StreamView
+from streamjoin.adhoc.buckets import Bucket, IndexKey, SortedIndex, StreamView, index_key
 from streamjoin.adhoc.probe_plan import PathKey
 from streamjoin.adhoc.query_sets import Wanted, query_sets
 from streamjoin.adhoc.shared_step import UNBOUNDED, FittedTerm, Root, Step, WindowTable, columns_by_role
 from streamjoin.kernels.shared_probe import probe_shared
 from streamjoin.model.evaluation import evaluate, truth
+from streamjoin.model.keys import KeyTerm
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ROOM = 1 << 12
+_FEW = 0.5
 
 
 @dataclass
@@ -52,23 +54,38 @@ class SetCache:
     """The query-sets of buckets, kept as long as the bucket and whoever asks for them."""
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[Wanted, str, int], Array] = {}
+        self._sets: dict[tuple[Wanted, Bucket], Array] = {}
+        self._indexes: dict[tuple[Wanted, Bucket, IndexKey | None], SortedIndex | None] = {}
 
     def of(self, bucket: Bucket, wanted: Wanted) -> Array:
         """The sets of a bucket's tuples."""
-        key = (wanted, bucket.stream, bucket.first)
+        key = (wanted, bucket)
         if key not in self._sets:
             self._sets[key] = query_sets(bucket, wanted)
         return self._sets[key]
 
-    def retain(self, asked: set[Wanted], first: Mapping[str, int]) -> None:
-        """Forget sets that no step asks for, and those of buckets before `first`."""
-        self._sets = {key: s for key, s in self._sets.items() if key[0] in asked and key[2] >= first.get(key[1], 0)}
+    def index(self, bucket: Bucket, wanted: Wanted, term: KeyTerm | None) -> SortedIndex:
+        """The bucket's index of a term's attribute; where few tuples are in any set, a copy with these alone."""
+        whole = bucket.index(term, "right")
+        key = (wanted, bucket, None if term is None else index_key(term, "right"))
+        if key not in self._indexes:
+            live = np.asarray(self.of(bucket, wanted).any(axis=1))
+            few = np.count_nonzero(live) < _FEW * bucket.n
+            chosen = live[whole.rows] if few else None
+            self._indexes[key] = None if chosen is None else SortedIndex(whole.words[chosen], whole.rows[chosen])
+        return self._indexes[key] or whole
+
+    def retain(self, asked: set[Wanted], held: set[Bucket]) -> None:
+        """Forget sets that no step asks for, and those of buckets that are gone."""
+        sets, indexes = self._sets.items(), self._indexes.items()
+        self._sets = {key: s for key, s in sets if key[0] in asked and key[1] in held}
+        self._indexes = {key: i for key, i in indexes if key[0] in asked and key[1] in held}
 
     @property
     def nbytes(self) -> int:
         """The bytes held."""
-        return sum(sets.nbytes for sets in self._sets.values())
+        indexes = sum(i.words.nbytes + i.rows.nbytes for i in self._indexes.values() if i is not None)
+        return indexes + sum(sets.nbytes for sets in self._sets.values())
 
 
 @dataclass
@@ -155,7 +172,7 @@ class BatchRun:
         probes: tuple[Array, Array, Array],
         counts: StepCounts,
     ) -> tuple[Array, Array, Array]:
-        index = bucket.index(None if term is None else term.term, "right")
+        index = self.sets.index(bucket, step.wanted, None if term is None else term.term)
         sets = self.sets.of(bucket, step.wanted)
         lo, hi, ticks = probes
         room, seen = max(_ROOM, 2 * partial.gates.size), np.zeros(1, np.int64)

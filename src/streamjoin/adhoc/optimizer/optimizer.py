@@ -14,12 +14,14 @@ from typing import Final
 from streamjoin.adhoc.buckets import Bucket
 from streamjoin.adhoc.changes import Registry
 from streamjoin.adhoc.optimizer.eager import share_eagerly
+from streamjoin.adhoc.optimizer.grouping import group_by_cost
+from streamjoin.adhoc.optimizer.ordering import reorder_joins
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan, Rule
 from streamjoin.adhoc.optimizer.statistics import Statistics, measured
 from streamjoin.adhoc.probe_plan import Paths
 from streamjoin.adhoc.settings import Settings
 
-RULES: Final[tuple[Rule, ...]] = (share_eagerly,)
+RULES: Final[tuple[Rule, ...]] = (share_eagerly, group_by_cost, reorder_joins)
 """All rules, in the order in which they run."""
 
 
@@ -48,8 +50,11 @@ class Optimizer:
         turn = (self.statistics.batches + 1) % self.settings.replan_every == 0
         if not turn:
             return replace(self, statistics=replace(self.statistics, batches=self.statistics.batches + 1))
-        statistics = measured(buckets, registry.selections(), self.statistics)
-        return replace(self, statistics=statistics).replanned(registry.paths, batch)
+        return self.measured(registry, buckets).replanned(registry.paths, batch)
+
+    def measured(self, registry: Registry, buckets: Mapping[str, tuple[Bucket, ...]]) -> Optimizer:
+        """With the statistics of what is held."""
+        return replace(self, statistics=measured(buckets, registry.selections(), self.statistics))
 
     def replanned(self, queries: Mapping[str, Paths], batch: int, *, forced: bool = False) -> Optimizer:
         """The rules run over the plan."""
@@ -61,7 +66,7 @@ class Optimizer:
         for rule in RULES:
             plan, made = rule(plan, facts)
             decisions += made
-        if scratch and plan.changed:
+        if self.statistics.streams and plan.changed:
             plan = replace(plan, changed=frozenset())
         return self._with(plan, decisions, batch)
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from streamjoin.adhoc.optimizer.statistics import Statistics
-from streamjoin.adhoc.probe_plan import Choice, Paths
+from streamjoin.adhoc.probe_plan import Choice, Paths, orders_of
 from streamjoin.adhoc.settings import Settings
+from streamjoin.model.errors import SpecError
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,23 @@ class Plan:
         for name, choice in self.choices.items():
             found.setdefault(choice.group, []).append(name)
         return {group: tuple(names) for group, names in sorted(found.items())}
+
+
+def check_plan(plan: Plan, queries: Mapping[str, Paths]) -> None:
+    """Refuse a plan that does not fit the queries.
+
+    Raises:
+        SpecError: a query has no choice, a choice has no query, or an order is none of its query.
+    """
+    if set(plan.choices) != set(queries):
+        raise SpecError(f"the plan has choices for {sorted(plan.choices)}, but there are {sorted(queries)}")
+    for name, choice in plan.choices.items():
+        query = queries[name].query
+        if tuple(order[0] for order in choice.orders) != query.aliases:
+            raise SpecError(f"query {name!r} needs one order for each of {query.aliases}, not {choice.orders}")
+        for order in choice.orders:
+            if order not in orders_of(query, order[0]):
+                raise SpecError(f"query {name!r} can't be joined in the order {order}")
 
 
 @dataclass(frozen=True)

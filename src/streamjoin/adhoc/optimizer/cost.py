@@ -1,0 +1,96 @@
+"""What joins cost, from measured cardinalities (AJoin, section 4, equations 1 and 2).
+
+Equation 2: indexing both sides, intersecting the key sets, and the pairs. Here every first step has its own share of an
+index, the tuples that some query of the group wants, so both sides are counted by the union of the group's selections
+(equation 1). A pair looked at costs a part of a tuple probed: it is one comparison in a row of neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from streamjoin.adhoc.optimizer.statistics import Statistics
+from streamjoin.adhoc.plan import Query
+from streamjoin.adhoc.probe_plan import Path, StepKey
+from streamjoin.adhoc.terms import Equality, Term
+from streamjoin.model.expression import Expression
+
+PAIR: Final = 0.25
+"""The cost of a pair beside that of a tuple probed."""
+BAND_SHARE: Final = 0.05
+"""The share of tuples in a band whose width says nothing: statistics hold keys, not distances."""
+Selections = tuple[tuple[Expression, ...], ...]
+
+
+def join_cost(first: float, second: float, keys: tuple[int, int]) -> float:
+    """Equation 2 for two sides of these cardinalities."""
+    return first + second + min(keys) + PAIR * first * second / max(keys)
+
+
+class GroupCost:
+    """The cost of queries with one join key run together: the sum over its joined pairs of roles."""
+
+    def __init__(self, query: Query, statistics: Statistics) -> None:
+        """Any of the queries; the roles of the others are in the same order."""
+        key = query.join_key(others=False).key
+        self._statistics = statistics
+        self._streams = key.streams
+        terms: Sequence[Term] = (*key.equalities, *key.bands)
+        self._pairs = [(_number(t.left.qualifier), _number(t.right.qualifier), self._keys(t)) for t in terms]
+
+    def _keys(self, term: Term) -> tuple[int, int]:
+        if not isinstance(term, Equality):
+            return round(1 / BAND_SHARE), round(1 / BAND_SHARE)
+        left, right = (
+            self._statistics.key_count(self._streams[_number(c.qualifier)], c.name) for c in (term.left, term.right)
+        )
+        return left, right
+
+    def __call__(self, members: Iterable[Selections]) -> float:
+        """The cost of these members together; each has its selections by role."""
+        by_role = list(zip(*members, strict=True))
+        sizes = []
+        for stream, selections in zip(self._streams, by_role, strict=True):
+            measured = self._statistics.of(stream)
+            sizes.append(measured.held * measured.share(selections))
+        return sum(join_cost(sizes[a], sizes[b], keys) for a, b, keys in self._pairs)
+
+
+def selections_of(query: Query) -> Selections:
+    """The selections of a query by role."""
+    aliases = query.join_key(others=False).aliases
+    return tuple(tuple(p.condition for p in query.selection(alias)) for alias in aliases)
+
+
+def path_rows(path: Path, query: Query, statistics: Statistics) -> list[float]:
+    """How many partial results each step of a path is expected to leave for a batch of the driver's stream."""
+    first = statistics.of(path.driver)
+    rows = first.rate * first.share([_selection(query, path.order[0])])
+    streams = (path.driver, *(step.stream for step in path.steps))
+    found = []
+    for alias, step in zip(path.order[1:], path.steps, strict=True):
+        measured = statistics.of(step.stream)
+        stored = measured.held * measured.share([_selection(query, alias)])
+        rows *= stored * _match_share(step, streams, statistics)
+        found.append(rows)
+    return found
+
+
+def _match_share(step: StepKey, streams: Sequence[str], statistics: Statistics) -> float:
+    share = 1.0
+    for term in step.terms:
+        if isinstance(term, Equality):
+            left = statistics.key_count(streams[_number(term.left.qualifier)], term.left.name)
+            share /= max(left, statistics.key_count(step.stream, term.right.name))
+        else:
+            share *= BAND_SHARE
+    return share
+
+
+def _selection(query: Query, alias: str) -> tuple[Expression, ...]:
+    return tuple(predicate.condition for predicate in query.selection(alias))
+
+
+def _number(qualifier: str) -> int:
+    return int(qualifier[1:])

@@ -1,0 +1,76 @@
+"""Rule 2: groups of queries that are cheaper together than apart (AJoin, section 4, query grouping).
+
+Queries with one join key are compared. Each in turn joins the group where it saves most, if it saves anything, or opens
+its own. From scratch all are placed; otherwise those that changed, and the rest stays. Groups are numbered anew for
+each join key, so queries with different joins and the same number still share the steps that they have in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamjoin.adhoc.join_key import JoinKey
+from streamjoin.adhoc.optimizer.cost import GroupCost, Selections, selections_of
+from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
+
+_Groups = dict[int, list[Selections]]
+
+
+def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:
+    """The plan with groups by cost; before anything is measured it stays."""
+    if not facts.settings.grouping or not facts.statistics.streams:
+        return plan, ()
+    classes: dict[JoinKey, list[str]] = {}
+    for name, paths in facts.queries.items():
+        classes.setdefault(paths.key, []).append(name)
+    decisions: list[Decision] = []
+    for key, names in classes.items():
+        moving = [name for name in names if facts.scratch or name in plan.changed]
+        if len(names) > 1 and moving:
+            plan, made = _regrouped(plan, facts, key, names, moving)
+            decisions.append(made)
+    return plan, tuple(decisions)
+
+
+def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
+    cost = GroupCost(facts.queries[names[0]].query, facts.statistics)
+    members = {name: selections_of(facts.queries[name].query) for name in names}
+    now = {name: plan.choices[name].group for name in names}
+    found = _placed({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
+    before, after = (_total(groups, members, cost) for groups in (now, found))
+    apart = sum(cost([selections]) for selections in members.values())
+    figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
+    count = len(set(found.values()))
+    if found == now or after > before * (1 - facts.settings.hysteresis):
+        why = "nothing is cheaper" if found == now else "another grouping saves too little"
+        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures)
+    choices = {name: replace(plan.choices[name], group=group) for name, group in found.items()}
+    what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
+    return plan.with_choices(choices), Decision("group_by_cost", what, "it is cheaper by equation 2", figures)
+
+
+def _placed(
+    groups: dict[str, int], moving: list[str], members: dict[str, Selections], cost: GroupCost
+) -> dict[str, int]:
+    held: _Groups = {}
+    for name, group in groups.items():
+        held.setdefault(group, []).append(members[name])
+    costs = {group: cost(inside) for group, inside in held.items()}
+    found = dict(groups)
+    for name in moving:
+        alone = cost([members[name]])
+        saved = {group: costs[group] + alone - cost([*inside, members[name]]) for group, inside in held.items()}
+        best = max(saved, key=lambda group: saved[group], default=None)
+        if best is None or saved[best] <= 0:
+            best = next(number for number in range(len(held) + 1) if number not in held)
+        held.setdefault(best, []).append(members[name])
+        costs[best] = cost(held[best])
+        found[name] = best
+    return found
+
+
+def _total(groups: dict[str, int], members: dict[str, Selections], cost: GroupCost) -> float:
+    held: _Groups = {}
+    for name, group in groups.items():
+        held.setdefault(group, []).append(members[name])
+    return sum(cost(inside) for inside in held.values())
