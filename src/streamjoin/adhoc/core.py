@@ -17,6 +17,7 @@ import pyarrow as pa
 from streamjoin.adhoc.arrivals import Arrived, Clocks, arrive
 from streamjoin.adhoc.buckets import Bucket, StreamView, index_key
 from streamjoin.adhoc.changes import Change, Registered, Registry
+from streamjoin.adhoc.explain import Explanation, explain
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.adhoc.plan import Stream
@@ -231,6 +232,12 @@ class Shared:
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or over, to a state."""
         self._install(snapshot)
+
+    def explain(self) -> Explanation:
+        """The plan in force with its figures and the last decisions."""
+        state = self._state
+        measured = state.optimizer.measured(state.registry, state.buckets)
+        return explain(self.settings, measured, state.registry.paths, self._roots, self._counts)
 
     @property
     def nbytes(self) -> dict[str, int]:

@@ -1,0 +1,48 @@
+"""What the core says about its plan."""
+
+from __future__ import annotations
+
+import json
+
+from tests.adhoc.test_optimizer import CHAIN, DISJOINT, SAME, running, tables
+
+
+def test_the_figures_are_those_of_the_batches() -> None:
+    core = running([*SAME, CHAIN])
+    found = core.explain()
+    streams = {stream.name: stream for stream in found.streams}
+    assert streams["a"].held == 600 and streams["a"].rate == 300
+    assert streams["a"].keys["k"] == 5 and streams["a"].selected == 1.0
+    first = next(root for root in found.roots if root.driver == "a" and root.step.stream == "b")
+    assert set(first.step.queries) == {"q0", "q1", "q2", "q3", "q4", "q5"}
+    assert first.step.ends == ("q0", "q1", "q2", "q3", "q4")
+    assert first.step.steps[0].ends == ("q5",)
+    assert 0 < first.step.pairs <= first.step.candidates
+    assert first.step.probes == 300
+    assert found.cost_shared < found.cost_apart
+
+
+def test_the_tree_names_streams_steps_and_decisions() -> None:
+    core = running(DISJOINT)
+    core.replan()
+    core.process(2, tables(2))
+    text = str(core.explain())
+    assert "10 queries, sharing: cost" in text
+    assert "group 9, new tuples of b" in text
+    assert "group_by_cost: [a s0, b s1: s0.k = s1.k]: 10 queries in 10 groups, because it is cheaper" in text
+    assert "cost apart" in text
+
+
+def test_json_and_dot_hold_every_step() -> None:
+    found = running([CHAIN]).explain()
+    data = json.loads(found.json)
+    assert [root["driver"] for root in data["roots"]] == [root.driver for root in found.roots]
+    steps = sum(1 for root in found.roots for _ in root.step.walk())
+    assert steps == 6
+    assert found.dot.count("->") == steps
+    assert found.dot.startswith("digraph plan {") and found.dot.endswith("}")
+
+
+def test_nothing_is_explained_before_the_first_batch() -> None:
+    core = running([])
+    assert "0 queries" in str(core.explain())
