@@ -12,7 +12,7 @@ import pytest
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.changes import Create, Drop
 from streamjoin.adhoc.core import Shared
-from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, selections_of
+from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.optimizer import RULES
@@ -187,10 +187,10 @@ def test_the_cost_is_equation_2() -> None:
     assert join_cost(100, 50, (10, 20)) == 100 + 50 + 10 + 0.25 * 100 * 50 / 20
     core = running(DISJOINT)
     facts = facts_of(core)
-    queries = [facts.queries[f"q{n}"].query for n in range(10)]
-    cost = GroupCost(queries[0], facts.statistics)
-    apart = [cost([selections_of(query)]) for query in queries]
+    queries = [facts.queries[f"q{n}"] for n in range(10)]
+    cost = GroupCost(queries[0].keyed.key, facts.statistics)
+    apart = [cost([query.selections]) for query in queries]
     # Disjoint: the union has all tuples, 600 a stream, and 5 keys.
-    whole = cost([selections_of(query) for query in queries])
+    whole = cost([query.selections for query in queries])
     assert whole == pytest.approx(600 + 600 + 5 + 0.25 * 600 * 600 / 5)
     assert sum(apart) < whole

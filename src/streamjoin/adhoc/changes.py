@@ -13,6 +13,7 @@ from streamjoin.adhoc.gathering import Gatherer
 from streamjoin.adhoc.plan import Query, Stream
 from streamjoin.adhoc.probe_plan import Paths
 from streamjoin.adhoc.query_sets import Selected
+from streamjoin.adhoc.retention import Shape, shapes_of
 from streamjoin.adhoc.sql import parse
 from streamjoin.model.errors import SpecError
 from streamjoin.model.expression import Expression
@@ -116,6 +117,11 @@ class Registry:
             for name, entry in self.queries.items()
             for alias in entry.query.aliases
         }
+
+    @cached_property
+    def shapes(self) -> dict[Shape, int]:
+        """The shapes of the queries with the earliest create of each."""
+        return shapes_of((entry.query, entry.created) for entry in self.queries.values())
 
     def selections(self) -> dict[str, list[tuple[Expression, ...]]]:
         """The selections on each stream."""

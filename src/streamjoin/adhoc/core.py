@@ -22,7 +22,7 @@ from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import PathKey, path_name, shared_roots
-from streamjoin.adhoc.retention import Progress, shapes_of, still_needed
+from streamjoin.adhoc.retention import Progress, still_needed
 from streamjoin.adhoc.settings import Settings
 from streamjoin.adhoc.shared_join import BatchRun, SetCache, StepCounts, joined_parts
 from streamjoin.adhoc.shared_step import Compiler, Root
@@ -192,8 +192,7 @@ class Shared:
         }
         clocks = arrived.clocks
         bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
-        shapes = shapes_of((entry.query, entry.created) for entry in registry.queries.values())
-        gone = still_needed(shapes, buckets, Progress(bounds, clocks.counts))
+        gone = still_needed(registry.shapes, buckets, Progress(bounds, clocks.counts))
         kept = {name: held[gone[name] :] for name, held in buckets.items()}
         optimizer = state.optimizer.after_batch(registry, kept, batch)
         self.report = BatchReport(batch, arrived.late, arrived.untimed, failures)

@@ -23,11 +23,17 @@ class Gatherer:
     def __init__(self, query: Query) -> None:
         self.query = query
         read = [column for output in query.outputs for column in output.expression.columns]
-        self._columns = {
-            alias: tuple(dict.fromkeys(column.name for column in read if column.qualifier == alias))
-            for alias in query.aliases
-        }
-        self._schema = query.schema
+        self._read = [
+            (
+                source.alias,
+                source.stream.name,
+                tuple(dict.fromkeys(c.name for c in read if c.qualifier == source.alias)),
+            )
+            for source in query.sources
+        ]
+        columns = [Column(alias, name) for alias, _, names in self._read for name in names]
+        self._place = {column: place for place, column in enumerate(columns)}
+        self._empty = query.schema.empty_table()
 
     def rows(self, refs: Mapping[str, Array], views: Mapping[str, StreamView]) -> pa.Table:
         """The outputs for the tuples' numbers by alias.
@@ -36,21 +42,20 @@ class Gatherer:
             InputError: a computed number does not fit its column.
         """
         count = len(next(iter(refs.values())))
-        taken: dict[Column, pa.Array] = {}
-        for source in self.query.sources:
-            names = self._columns[source.alias]
+        taken: list[pa.Array] = []
+        for alias, stream, names in self._read:
             if names:
-                batch = views[source.stream.name].take(names, refs[source.alias])
-                taken.update({Column(source.alias, name): batch.column(i) for i, name in enumerate(names)})
+                taken += views[stream].take(names, refs[alias]).columns
         arrays = []
         for output in self.query.outputs:
-            if isinstance(output.expression, Column):
-                arrays.append(taken[output.expression])
+            expression = output.expression
+            if isinstance(expression, Column):
+                arrays.append(taken[self._place[expression]])
             else:
-                columns = {column: from_arrow(taken[column]) for column in output.expression.columns}
-                arrays.append(to_arrow(evaluate(output.expression, columns), output.type, count))
-        return pa.Table.from_arrays(arrays, schema=self._schema)
+                columns = {column: from_arrow(taken[self._place[column]]) for column in expression.columns}
+                arrays.append(to_arrow(evaluate(expression, columns), output.type, count))
+        return pa.Table.from_arrays(arrays, schema=self._empty.schema)
 
     def empty(self) -> pa.Table:
         """No rows."""
-        return self._schema.empty_table()
+        return self._empty

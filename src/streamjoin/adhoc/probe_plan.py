@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from streamjoin.adhoc.canonical import renamed
-from streamjoin.adhoc.join_key import JoinKey, role
+from streamjoin.adhoc.join_key import KeyedJoin, role
 from streamjoin.adhoc.plan import Query
 from streamjoin.adhoc.terms import BandTerm, Equality, Term
 from streamjoin.model.expression import Column, Expression
@@ -118,9 +118,14 @@ class Paths:
         self._made: dict[Order, Path] = {}
 
     @cached_property
-    def key(self) -> JoinKey:
-        """The key of the whole join, by what an index serves."""
-        return self.query.join_key(others=False).key
+    def keyed(self) -> KeyedJoin:
+        """The whole join, by what an index serves."""
+        return self.query.join_key(others=False)
+
+    @cached_property
+    def selections(self) -> tuple[tuple[Expression, ...], ...]:
+        """The selections by role of the key."""
+        return tuple(tuple(p.condition for p in self.query.selection(alias)) for alias in self.keyed.aliases)
 
     def of(self, order: Order) -> Path:
         """The path of an order."""

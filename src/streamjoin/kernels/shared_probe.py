@@ -16,6 +16,21 @@ from streamjoin.kernels.sorting import lower_bound
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_LEAST = -(1 << 63)
+
+
+@kernel
+def _first_in_reach(words: Array, rows: Array, ticks: Array, word: int, tick: int) -> int:
+    """The first place of `word` whose time is at least `tick`; rows of one word ascend, and so do their times."""
+    low, high = 0, words.size
+    while low < high:
+        middle = (low + high) >> 1
+        if words[middle] < word or (words[middle] == word and ticks[rows[middle]] < tick):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
 
 @kernel
 def probe_shared(
@@ -38,7 +53,8 @@ def probe_shared(
 ) -> int:
     """How many pairs there are; the first of them, as many as fit, are in the out arrays. Adds candidates to `seen`.
 
-    `words` ascend and `rows` are where the tuples lie in `ticks`, `gates` and `sets`.
+    `words` ascend and `rows` are where the tuples lie in `ticks`, `gates` and `sets`, both of which ascend by row: of
+    one word only the tuples from the window's start to the probe's arrival are looked at.
     """
     width = sets.shape[1]
     room = out_probe.size
@@ -49,12 +65,18 @@ def probe_shared(
         high = hi[p]
         gate = probe_gates[p] + (1 if inclusive else 0)
         tick = probe_ticks[p]
-        at = lower_bound(words, lo[p])
+        single = lo[p] == high
+        if single and tick >= _LEAST + reach:
+            at = _first_in_reach(words, rows, ticks, high, tick - reach)
+        else:
+            at = lower_bound(words, lo[p])
         while at < words.size and words[at] <= high:
             row = rows[at]
             at += 1
             candidates += 1
             if gates[row] >= gate:
+                if single:
+                    break
                 continue
             # Unsigned: the distance of two int64 may not fit an int64.
             other = ticks[row]

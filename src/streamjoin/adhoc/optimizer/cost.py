@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from streamjoin.adhoc.join_key import JoinKey
 from streamjoin.adhoc.optimizer.statistics import Statistics
 from streamjoin.adhoc.plan import Query
 from streamjoin.adhoc.probe_plan import Path, StepKey
@@ -31,9 +32,8 @@ def join_cost(first: float, second: float, keys: tuple[int, int]) -> float:
 class GroupCost:
     """The cost of queries with one join key run together: the sum over its joined pairs of roles."""
 
-    def __init__(self, query: Query, statistics: Statistics) -> None:
-        """Any of the queries; the roles of the others are in the same order."""
-        key = query.join_key(others=False).key
+    def __init__(self, key: JoinKey, statistics: Statistics) -> None:
+        """The cost of any queries with this key."""
         self._statistics = statistics
         self._streams = key.streams
         terms: Sequence[Term] = (*key.equalities, *key.bands)
@@ -55,12 +55,6 @@ class GroupCost:
             measured = self._statistics.of(stream)
             sizes.append(measured.held * measured.share(selections))
         return sum(join_cost(sizes[a], sizes[b], keys) for a, b, keys in self._pairs)
-
-
-def selections_of(query: Query) -> Selections:
-    """The selections of a query by role."""
-    aliases = query.join_key(others=False).aliases
-    return tuple(tuple(p.condition for p in query.selection(alias)) for alias in aliases)
 
 
 def path_rows(path: Path, query: Query, statistics: Statistics) -> list[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamjoin.adhoc.join_key import JoinKey
-from streamjoin.adhoc.optimizer.cost import GroupCost, Selections, selections_of
+from streamjoin.adhoc.optimizer.cost import GroupCost, Selections
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
 
 _Groups = dict[int, list[Selections]]
@@ -22,7 +22,7 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
         return plan, ()
     classes: dict[JoinKey, list[str]] = {}
     for name, paths in facts.queries.items():
-        classes.setdefault(paths.key, []).append(name)
+        classes.setdefault(paths.keyed.key, []).append(name)
     decisions: list[Decision] = []
     for key, names in classes.items():
         moving = [name for name in names if facts.scratch or name in plan.changed]
@@ -33,8 +33,8 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
 
 
 def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
-    cost = GroupCost(facts.queries[names[0]].query, facts.statistics)
-    members = {name: selections_of(facts.queries[name].query) for name in names}
+    cost = GroupCost(key, facts.statistics)
+    members = {name: facts.queries[name].selections for name in names}
     now = {name: plan.choices[name].group for name in names}
     found = _placed({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
     before, after = (_total(groups, members, cost) for groups in (now, found))
