@@ -76,15 +76,16 @@ def query_sets(bucket: Bucket, wanted: Wanted) -> Array:
     found = np.zeros((bucket.n, words), np.uint64)
     made: dict[tuple[Expression, ...], Array | None] = {}
     for word in range(words):
-        bits = np.zeros((_BITS, bucket.n), np.bool_)
-        for bit, selected in enumerate(wanted.bits[word * _BITS : (word + 1) * _BITS]):
+        asked = wanted.bits[word * _BITS : (word + 1) * _BITS]
+        bits = np.zeros((-(-len(asked) // 8) * 8, bucket.n), np.bool_)
+        for bit, selected in enumerate(asked):
             if selected is not None and selected.created <= bucket.batch:
                 if selected.conditions not in made:
                     made[selected.conditions] = _passing(bucket, selected.conditions)
                 mask = made[selected.conditions]
                 bits[bit] = True if mask is None else mask
-        packed = np.packbits(bits, axis=0, bitorder="little")
-        found[:, word] = np.ascontiguousarray(packed.T).view(np.dtype("<u8"))[:, 0]
+        for byte, packed in enumerate(np.packbits(bits, axis=0, bitorder="little")):
+            found[:, word] |= packed.astype(np.uint64) << np.uint64(8 * byte)
     return found
 
 

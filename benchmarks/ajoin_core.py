@@ -1,0 +1,129 @@
+"""Many two-way queries in one process: the AJoin workload over the shared core, beside the other ways to share.
+
+Streams of six integers 0..499, queries of figure 14 at 50 % similarity, windows of 1 to 3 seconds, all columns of
+the results gathered. The input rate counts tuples of both streams; the overall rate counts a tuple once for each query.
+All systems get the same tuples and must give the same number of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.harness import Cell, Context, Experiment, Row, human
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.apart import open_core
+from streamjoin.adhoc.changes import Create
+from streamjoin.adhoc.settings import Settings, Sharing
+from streamjoin.testing import ajoin_workload as ajoin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARED, ALL, APART = "shared by cost", "share everything", "no sharing"
+_SHARING: Final[dict[str, Sharing]] = {SHARED: "cost", ALL: "everything", APART: "nothing"}
+_RATE: Final = 100.0
+_WARM, _BATCHES = 3, 10
+
+
+class AJoinCore(Experiment):
+    """Input and overall rate by the number of queries."""
+
+    title = "ad-hoc core: two-way queries at 50 % similarity, in one process"
+    claim = "AJoin, figure 15: overall throughput grows with the number of queries; sharing everything falls behind"
+    measure = "tuples_per_s"
+    unit = "tuples/s"
+    repeats = 3
+    warmups = 1
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Numbers of queries by system; no sharing ends at 100, where it takes as long as the rest together."""
+        counts = (1, 5) if quick else (1, 5, 20, 100, 500)
+        batch = 500 if quick else 5_000
+        return [
+            {"queries": count, "batch": batch, "system": system}
+            for count in counts
+            for system in _SHARING
+            if system != APART or count <= 100
+        ]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The same queries without sharing."""
+        if cell["system"] == APART or cell["queries"] > 100:
+            return None
+        return {**cell, "system": APART}
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Create the queries, fill the windows, and time the batches after."""
+        count, batch = cell["queries"], cell["batch"]
+        generator = ajoin.QueryGenerator(2, 50, seed=context.seed)
+        # At this similarity all queries read the pattern's two streams.
+        streams = [Stream(name, ajoin.SCHEMA, ajoin.TIME) for name in generator.pattern.streams]
+        core = open_core(streams, Settings(sharing=_SHARING[cell["system"]]))
+        begin = time.perf_counter()
+        core.apply([Create(f"q{n}", query.text) for n, query in enumerate(generator.queries(count))])
+        created = time.perf_counter() - begin
+        rows, took = 0, 0.0
+        for number in range(_BATCHES):
+            tables = {
+                stream.name: ajoin.tuples(n, batch, context.seed, rate=_RATE, first=number * batch)
+                for n, stream in enumerate(streams)
+            }
+            begin = time.perf_counter()
+            found = core.process(number, tables)
+            if number >= _WARM:
+                took += time.perf_counter() - begin
+                rows += sum(table.num_rows for table in found.values())
+        if self._rows.setdefault(count, rows) != rows:
+            raise AssertionError(f"{cell['system']} gives {rows} rows, another system {self._rows[count]}")
+        tuples = 2 * batch * (_BATCHES - _WARM)
+        return {
+            "tuples_per_s": tuples / took,
+            "overall_per_s": count * tuples / took,
+            "rows_per_tuple": rows / tuples,
+            "create_ms": created * 1e3,
+            "megabytes": sum(core.nbytes.values()) / 1e6,
+        }
+
+    def close(self) -> None:
+        """Forget the counts: another seed gives others."""
+        self._rows.clear()
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Input and overall rate against the number of queries."""
+        for axes, key, name in zip(
+            figure.subplots(1, 2), ("tuples_per_s", "overall_per_s"), ("input", "overall"), strict=True
+        ):
+            for system in _SHARING:
+                points = sorted((row["queries"], row[key]) for row in rows if row["system"] == system)
+                axes.plot(*zip(*points, strict=True), marker="o", label=system)
+            axes.set(xscale="log", yscale="log", xlabel="queries", ylabel=f"{name} rate (tuples/s)")
+            axes.grid(True, alpha=0.3)
+            axes.legend(fontsize="small")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Whether the overall rate grows, and the aim for the input rate at 100 queries."""
+        found = {(row["system"], row["queries"]): row for row in rows}
+        most = max(row["queries"] for row in rows)
+        one, last = found[SHARED, 1], found[SHARED, most]
+        grown = last["overall_per_s"] / one["overall_per_s"]
+        lines = [f"overall rate at {most} queries: {human(grown)} times that at one query (paper: it grows)"]
+        if (SHARED, 100) not in found:
+            return [*lines, "the aim is set at 100 queries: run without --quick"]
+        hundred = found[SHARED, 100]
+        share = hundred["tuples_per_s"] / one["tuples_per_s"]
+        beside = hundred["tuples_per_s"] / found[ALL, 100]["tuples_per_s"]
+        met = "met" if share >= 1 / 3 else "missed"
+        results = f"{human(hundred['rows_per_tuple'])} result rows a tuple, {human(one['rows_per_tuple'])} at one"
+        return [
+            *lines,
+            f"input rate at 100 queries: {share:.2f} of that at one; aim 0.33: {met} ({results})",
+            f"100 queries: {hundred['ratio']:.2f} times no sharing, {beside:.2f} times sharing everything",
+        ]
+
+
+EXPERIMENT = AJoinCore()

@@ -1,0 +1,64 @@
+"""The experiment on the ad-hoc core: its grid, a tiny cell of each system, that disagreement stops it, verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks.ajoin_core import ALL, APART, SHARED, AJoinCore
+from benchmarks.harness import Context, Row
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_grid_has_every_cell_once_and_its_baseline(quick: bool) -> None:
+    experiment = AJoinCore()
+    cells = list(experiment.cells(quick))
+    for cell in cells:
+        assert cells.count(cell) == 1
+        base = experiment.baseline(cell)
+        assert base is None or base in cells
+    assert {cell["system"] for cell in cells} == {SHARED, ALL, APART}
+
+
+def test_a_tiny_cell_of_each_gives_the_same_rows(tmp_path: Path) -> None:
+    experiment = AJoinCore()
+    context = Context(seed=1, quick=True, scratch=tmp_path)
+    answers = [experiment.run({"queries": 3, "batch": 300, "system": s}, context) for s in (SHARED, ALL, APART)]
+    assert len({answer["rows_per_tuple"] for answer in answers}) == 1
+    assert answers[0]["rows_per_tuple"] > 0
+    for answer in answers:
+        assert answer["overall_per_s"] == pytest.approx(3 * answer["tuples_per_s"])
+    assert answers[0]["megabytes"] < answers[2]["megabytes"]
+    experiment._rows[3] += 1
+    with pytest.raises(AssertionError, match="another system"):
+        experiment.run({"queries": 3, "batch": 300, "system": SHARED}, context)
+    experiment.close()
+    assert not experiment._rows
+
+
+def rows(rates: dict[tuple[str, int], float]) -> list[Row]:
+    return [
+        {
+            "system": system,
+            "queries": count,
+            "tuples_per_s": rate,
+            "overall_per_s": rate * count,
+            "rows_per_tuple": 0.5,
+            "ratio": 2.0,
+        }
+        for (system, count), rate in rates.items()
+    ]
+
+
+def test_verdicts_and_plot() -> None:
+    experiment = AJoinCore()
+    given = {(system, count): 100.0 for system in (SHARED, ALL, APART) for count in (1, 100)}
+    assert "met" in experiment.verdict(rows(given))[1]
+    assert "missed" in experiment.verdict(rows({**given, (SHARED, 100): 30.0}))[1]
+    assert "100 times" in experiment.verdict(rows(given))[0]
+    assert "--quick" in experiment.verdict(rows({(SHARED, 1): 1.0, (SHARED, 5): 1.0}))[1]
+    figure = Figure()
+    experiment.plot(rows(given), figure)
+    assert len(figure.axes) == 2
