@@ -19,6 +19,7 @@ from streamjoin.adhoc.probe_plan import PathKey
 from streamjoin.adhoc.query_sets import Wanted, query_sets
 from streamjoin.adhoc.shared_step import UNBOUNDED, FittedTerm, Root, Step, WindowTable, columns_by_role
 from streamjoin.kernels.shared_probe import probe_shared
+from streamjoin.kernels.sorting import sort_entries
 from streamjoin.model.evaluation import evaluate, truth
 from streamjoin.model.keys import KeyTerm
 
@@ -136,12 +137,13 @@ class BatchRun:
         target = self.held[step.stream]
         term = step.terms[0] if step.terms else None
         partial, lo, hi = self._intervals(step, term, partial)
+        _, order = sort_entries(lo, np.arange(lo.size))
         ticks = self._at(step.anchor, step, self._view(step.anchor, step).ticks, partial)
         parts = []
         for bucket in target.buckets:
             if step.reach < UNBOUNDED and not _near(bucket, ticks, step.reach):
                 continue
-            pairs = self._bucket_pairs(step, term, bucket, partial, (lo, hi, ticks), counts)
+            pairs = self._bucket_pairs(step, term, bucket, partial, (order, lo, hi, ticks), counts)
             if pairs[0].size:
                 parts.append(pairs)
         if not parts:
@@ -169,18 +171,17 @@ class BatchRun:
         term: FittedTerm | None,
         bucket: Bucket,
         partial: Partial,
-        probes: tuple[Array, Array, Array],
+        probes: tuple[Array, Array, Array, Array],
         counts: StepCounts,
     ) -> tuple[Array, Array, Array]:
         index = self.sets.index(bucket, step.wanted, None if term is None else term.term)
         sets = self.sets.of(bucket, step.wanted)
-        lo, hi, ticks = probes
         room, seen = max(_ROOM, 2 * partial.gates.size), np.zeros(1, np.int64)
         while True:
             out = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, sets.shape[1]), np.uint64)
             seen[0] = 0
             n = probe_shared(
-                lo, hi, ticks, partial.gates, partial.sets, index.words, index.rows, bucket.ticks, bucket.gates, sets,
+                *probes, partial.gates, partial.sets, index.words, index.rows, bucket.ticks, bucket.gates, sets,
                 step.reach, step.inclusive, *out, seen,
             )  # fmt: skip
             if n <= room:

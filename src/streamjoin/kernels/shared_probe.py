@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.sorting import lower_bound
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,20 +19,44 @@ _LEAST = -(1 << 63)
 
 
 @kernel
-def _first_in_reach(words: Array, rows: Array, ticks: Array, word: int, tick: int) -> int:
-    """The first place of `word` whose time is at least `tick`; rows of one word ascend, and so do their times."""
-    low, high = 0, words.size
-    while low < high:
-        middle = (low + high) >> 1
-        if words[middle] < word or (words[middle] == word and ticks[rows[middle]] < tick):
-            low = middle + 1
+def _leap_to_word(words: Array, at: int, word: int) -> int:
+    """The first place from `at` on whose word is at least `word`: by leaps that double, then by halves."""
+    n = words.size
+    step = 1
+    while at + step < n and words[at + step] < word:
+        at += step
+        step *= 2
+    high = min(at + step, n)
+    while at < high:
+        middle = (at + high) >> 1
+        if words[middle] < word:
+            at = middle + 1
         else:
             high = middle
-    return low
+    return at
+
+
+@kernel
+def _leap_to_tick(words: Array, rows: Array, ticks: Array, at: int, word: int, tick: int) -> int:
+    """The first place from `at` on that is no longer `word` before `tick`; times ascend among the rows of a word."""
+    n = words.size
+    step = 1
+    while at + step < n and words[at + step] == word and ticks[rows[at + step]] < tick:
+        at += step
+        step *= 2
+    high = min(at + step, n)
+    while at < high:
+        middle = (at + high) >> 1
+        if words[middle] == word and ticks[rows[middle]] < tick:
+            at = middle + 1
+        else:
+            high = middle
+    return at
 
 
 @kernel
 def probe_shared(
+    order: Array,
     lo: Array,
     hi: Array,
     probe_ticks: Array,
@@ -53,23 +76,28 @@ def probe_shared(
 ) -> int:
     """How many pairs there are; the first of them, as many as fit, are in the out arrays. Adds candidates to `seen`.
 
-    `words` ascend and `rows` are where the tuples lie in `ticks`, `gates` and `sets`, both of which ascend by row: of
-    one word only the tuples from the window's start to the probe's arrival are looked at.
+    `order` has the probes by `lo`, so that one pass goes forward through the run. `words` ascend and `rows` are where
+    the tuples lie in `ticks`, `gates` and `sets`; times and gates ascend by row, and so do the rows of one word: of
+    those only the tuples from the window's start to the probe's arrival are looked at.
     """
     width = sets.shape[1]
     room = out_probe.size
     found = 0
     candidates = 0
     longest = np.uint64(reach)
-    for p in range(lo.size):
+    flip = np.uint64(1) << np.uint64(63)
+    start = 0
+    for i in range(order.size):
+        p = order[i]
         high = hi[p]
         gate = probe_gates[p] + (1 if inclusive else 0)
         tick = probe_ticks[p]
+        own = np.uint64(tick) ^ flip
         single = lo[p] == high
+        start = _leap_to_word(words, start, lo[p])
+        at = start
         if single and tick >= _LEAST + reach:
-            at = _first_in_reach(words, rows, ticks, high, tick - reach)
-        else:
-            at = lower_bound(words, lo[p])
+            at = _leap_to_tick(words, rows, ticks, start, high, tick - reach)
         while at < words.size and words[at] <= high:
             row = rows[at]
             at += 1
@@ -78,10 +106,9 @@ def probe_shared(
                 if single:
                     break
                 continue
-            # Unsigned: the distance of two int64 may not fit an int64.
-            other = ticks[row]
-            apart = np.uint64(tick) - np.uint64(other) if tick >= other else np.uint64(other) - np.uint64(tick)
-            if apart > longest:
+            # Unsigned, in the order of the signed: the distance of two int64 may not fit an int64.
+            other = np.uint64(ticks[row]) ^ flip
+            if (own - other if own >= other else other - own) > longest:
                 continue
             common = np.uint64(0)
             for w in range(width):
