@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.changes import Create, Drop
 from streamjoin.adhoc.core import Shared
-from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost
+from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, merged
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.optimizer import RULES
@@ -166,6 +167,17 @@ def test_half_of_the_queries_changed_is_a_plan_from_scratch(changes: int, scratc
     assert (set(stayed) == {0}) is not scratch
 
 
+def test_tuples_that_change_move_queries_that_did_not() -> None:
+    core = running(DISJOINT, Settings(replan_every=1, rebuild_every=4, hysteresis=0.0))
+    assert not core.plan.changed
+    together = {name: replace(choice, group=0) for name, choice in core.plan.choices.items()}
+    core.adopt(Plan(together))
+    core.process(2, tables(2, 50))
+    assert core.plan.choices == together, "the third look is for what changed"
+    core.process(3, tables(3, 50))
+    assert len(core.plan.groups) > 1, "the fourth for everything"
+
+
 def test_sharing_everything_never_replans() -> None:
     core = running(DISJOINT, Settings(sharing="everything", replan_every=1))
     core.replan()
@@ -189,8 +201,9 @@ def test_the_cost_is_equation_2() -> None:
     facts = facts_of(core)
     queries = [facts.queries[f"q{n}"] for n in range(10)]
     cost = GroupCost(queries[0].keyed.key, facts.statistics)
-    apart = [cost([query.selections]) for query in queries]
+    unions = [cost.union(query.selections) for query in queries]
+    apart = [cost.of(union) for union in unions]
     # Disjoint: the union has all tuples, 600 a stream, and 5 keys.
-    whole = cost([query.selections for query in queries])
+    whole = cost.of(reduce(merged, unions))
     assert whole == pytest.approx(600 + 600 + 5 + 0.25 * 600 * 600 / 5)
     assert sum(apart) < whole

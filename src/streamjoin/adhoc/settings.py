@@ -20,14 +20,16 @@ class Settings:
     """`sharing`: by cost, one group without re-planning ("everything"), or every query on its own ("nothing").
 
     `lateness` is a duration for streams of dates and timestamps, a number for integer times; one for all or by stream.
-    The optimizer looks again every `replan_every` batches, plans from scratch once `rebuild_share` of the queries
-    changed, and leaves a plan alone unless another is cheaper by the share `hysteresis`.
+    The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
+    changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
+    another is cheaper by the share `hysteresis`.
     """
 
     sharing: Sharing = "cost"
     lateness: Lateness | Mapping[str, Lateness] = 0
     replan_every: int = 8
     rebuild_share: float = 0.5
+    rebuild_every: int = 8
     hysteresis: float = 0.1
     grouping: bool = True
     reordering: bool = True
@@ -36,8 +38,9 @@ class Settings:
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
             raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
-        if self.replan_every < 1:
-            raise SpecError(f"replan_every is a number of batches from 1, not {self.replan_every!r}")
+        for name in ("replan_every", "rebuild_every"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
         for name in ("rebuild_share", "hysteresis"):
             value = getattr(self, name)
             if not 0 <= value <= 1:

@@ -7,7 +7,7 @@ index, the tuples that some query of the group wants, so both sides are counted 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from streamjoin.adhoc.join_key import JoinKey
@@ -16,12 +16,15 @@ from streamjoin.adhoc.plan import Query
 from streamjoin.adhoc.probe_plan import Path, StepKey
 from streamjoin.adhoc.terms import Equality, Term
 from streamjoin.model.expression import Expression
+from streamjoin.model.values import Mask
 
 PAIR: Final = 0.25
 """The cost of a pair beside that of a tuple probed."""
 BAND_SHARE: Final = 0.05
 """The share of tuples in a band whose width says nothing: statistics hold keys, not distances."""
 Selections = tuple[tuple[Expression, ...], ...]
+Union = tuple[Mask | None, ...]
+"""For each role, which tuples of the sample somebody wants; None for all."""
 
 
 def join_cost(first: float, second: float, keys: tuple[int, int]) -> float:
@@ -47,14 +50,23 @@ class GroupCost:
         )
         return left, right
 
-    def __call__(self, members: Iterable[Selections]) -> float:
-        """The cost of these members together; each has its selections by role."""
-        by_role = list(zip(*members, strict=True))
-        sizes = []
-        for stream, selections in zip(self._streams, by_role, strict=True):
-            measured = self._statistics.of(stream)
-            sizes.append(measured.held * measured.share(selections))
+    def union(self, selections: Selections) -> Union:
+        """Which tuples of the samples one query wants, by role."""
+        streams = zip(self._streams, selections, strict=True)
+        return tuple(self._statistics.of(stream).passing(selection) for stream, selection in streams)
+
+    def of(self, union: Union) -> float:
+        """The cost of the queries that together want these tuples."""
+        sizes = [
+            self._statistics.of(stream).held * (1.0 if mask is None else float(mask.mean()))
+            for stream, mask in zip(self._streams, union, strict=True)
+        ]
         return sum(join_cost(sizes[a], sizes[b], keys) for a, b, keys in self._pairs)
+
+
+def merged(one: Union, two: Union) -> Union:
+    """What either wants."""
+    return tuple(None if a is None or b is None else a | b for a, b in zip(one, two, strict=True))
 
 
 def path_rows(path: Path, query: Query, statistics: Statistics) -> list[float]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamjoin.adhoc.join_key import JoinKey
-from streamjoin.adhoc.optimizer.cost import GroupCost, Selections
+from streamjoin.adhoc.optimizer.cost import GroupCost, Union, merged
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
-
-_Groups = dict[int, list[Selections]]
 
 
 def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:
@@ -34,11 +32,11 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
 
 def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
     cost = GroupCost(key, facts.statistics)
-    members = {name: facts.queries[name].selections for name in names}
+    members = {name: cost.union(facts.queries[name].selections) for name in names}
     now = {name: plan.choices[name].group for name in names}
     found = _placed({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
     before, after = (_total(groups, members, cost) for groups in (now, found))
-    apart = sum(cost([selections]) for selections in members.values())
+    apart = sum(map(cost.of, members.values()))
     figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
     count = len(set(found.values()))
     if found == now or after > before * (1 - facts.settings.hysteresis):
@@ -49,28 +47,29 @@ def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving:
     return plan.with_choices(choices), Decision("group_by_cost", what, "it is cheaper by equation 2", figures)
 
 
-def _placed(
-    groups: dict[str, int], moving: list[str], members: dict[str, Selections], cost: GroupCost
-) -> dict[str, int]:
-    held: _Groups = {}
-    for name, group in groups.items():
-        held.setdefault(group, []).append(members[name])
-    costs = {group: cost(inside) for group, inside in held.items()}
+def _placed(groups: dict[str, int], moving: list[str], members: dict[str, Union], cost: GroupCost) -> dict[str, int]:
+    held = _unions(groups, members)
+    costs = {group: cost.of(union) for group, union in held.items()}
     found = dict(groups)
     for name in moving:
-        alone = cost([members[name]])
-        saved = {group: costs[group] + alone - cost([*inside, members[name]]) for group, inside in held.items()}
+        own = members[name]
+        alone = cost.of(own)
+        saved = {group: costs[group] + alone - cost.of(merged(union, own)) for group, union in held.items()}
         best = max(saved, key=lambda group: saved[group], default=None)
         if best is None or saved[best] <= 0:
             best = next(number for number in range(len(held) + 1) if number not in held)
-        held.setdefault(best, []).append(members[name])
-        costs[best] = cost(held[best])
+        held[best] = merged(held[best], own) if best in held else own
+        costs[best] = cost.of(held[best])
         found[name] = best
     return found
 
 
-def _total(groups: dict[str, int], members: dict[str, Selections], cost: GroupCost) -> float:
-    held: _Groups = {}
+def _total(groups: dict[str, int], members: dict[str, Union], cost: GroupCost) -> float:
+    return sum(map(cost.of, _unions(groups, members).values()))
+
+
+def _unions(groups: dict[str, int], members: dict[str, Union]) -> dict[int, Union]:
+    held: dict[int, Union] = {}
     for name, group in groups.items():
-        held.setdefault(group, []).append(members[name])
-    return sum(cost(inside) for inside in held.values())
+        held[group] = merged(held[group], members[name]) if group in held else members[name]
+    return held

@@ -1,8 +1,9 @@
 """When rules run, and what came of them: the plan in force, the statistics, the last decisions.
 
-On a change new queries are shared eagerly. Every few batches the costs are looked at: what changed since, or everything
-once half of the queries changed (AJoin, section 4). The invariant: an optimizer never changes; each call gives a new
-one, whose `plan` is the same object iff nothing has to be built anew.
+On a change new queries are shared eagerly. Every few batches the costs are looked at: for what changed since, or for
+everything once half of the queries changed (AJoin, section 4), and now and then because tuples change too. The
+invariant: an optimizer never changes; each call gives a new one, whose `plan` is the same object iff nothing has to be
+built anew.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Optimizer:
 
     def replanned(self, queries: Mapping[str, Paths], batch: int, *, forced: bool = False) -> Optimizer:
         """The rules run over the plan."""
-        scratch = forced or len(self.plan.changed) > self.settings.rebuild_share * max(1, len(queries))
+        looks = self.statistics.batches // self.settings.replan_every
+        changed = len(self.plan.changed) > self.settings.rebuild_share * max(1, len(queries))
+        scratch = forced or changed or looks % self.settings.rebuild_every == 0
         settings = replace(self.settings, hysteresis=0.0) if forced else self.settings
         facts = Facts(queries, self.statistics, settings, scratch)
         plan = self.plan

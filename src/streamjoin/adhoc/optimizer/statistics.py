@@ -29,6 +29,10 @@ class StreamStatistics:
     masks: Mapping[tuple[Expression, ...], Array] = field(default_factory=dict)
     distinct: Mapping[IndexKey, int] = field(default_factory=dict)
 
+    def passing(self, selection: tuple[Expression, ...]) -> Array | None:
+        """Which tuples of the sample pass a selection; None for all, also where it was not measured."""
+        return self.masks.get(selection) if selection else None
+
     def share(self, selections: Iterable[tuple[Expression, ...]]) -> float:
         """The share of tuples that pass at least one of the selections."""
         found: Array | None = None
