@@ -19,6 +19,7 @@ from streamjoin.adhoc.plan import Query
 from streamjoin.model.window import CountWindow, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_LATEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,14 @@ class _Search:
     def __init__(self, shape: Shape, created: int, buckets: Mapping[str, Sequence[Bucket]], progress: Progress) -> None:
         self._shape = shape
         self._progress = progress
-        self._buckets = [buckets.get(stream, ()) for stream in shape.streams]
-        self._seen = [np.array([b.batch >= created and b.n > 0 for b in held], np.bool_) for held in self._buckets]
+        by_stream = {stream: buckets.get(stream, ()) for stream in shape.streams}
+        held = {stream: _Held(found) for stream, found in by_stream.items()}
+        self._held = [held[stream] for stream in shape.streams]
+        self._seen = [np.array([b.batch >= created and b.n > 0 for b in by_stream[s]], np.bool_) for s in shape.streams]
 
     def needed(self, alias: int, passed: frozenset[int]) -> Array:
         """Which buckets of an alias a tuple to come can reach without the aliases passed."""
-        found = np.zeros(len(self._buckets[alias]), np.bool_)
+        found = np.zeros(self._held[alias].end.size, np.bool_)
         for other, window in self._shape.neighbours(alias):
             if other in passed:
                 continue
@@ -87,26 +90,42 @@ class _Search:
 
     def _awaited(self, alias: int, other: int, window: Window) -> Array:
         """Which buckets a tuple of `other` that is to come can be in the window of."""
-        held, stream = self._buckets[alias], self._shape.streams[alias]
+        held, stream = self._held[alias], self._shape.streams[alias]
         if isinstance(window, CountWindow):
-            return np.array([self._progress.counts[stream] - b.end < window.n for b in held], np.bool_)
-        bound = self._progress.bounds[self._shape.streams[other]]
-        return np.array([b.span[1] + window.length >= bound for b in held], np.bool_)
+            return np.asarray(self._progress.counts[stream] - held.end < window.n)
+        return np.asarray(held.until(window.length) >= self._progress.bounds[self._shape.streams[other]])
 
     def _near(self, alias: int, other: int, window: Window) -> Array:
         """Which buckets of two aliases can have tuples in each other's window; rows are those of `alias`."""
-        return np.array(
-            [[_within(a, b, window) for b in self._buckets[other]] for a in self._buckets[alias]], np.bool_
-        ).reshape(len(self._buckets[alias]), len(self._buckets[other]))
+        a, b = self._held[alias], self._held[other]
+        if not isinstance(window, CountWindow):
+            reach = window.length
+            return (a.low[:, np.newaxis] <= b.until(reach)) & (b.low <= a.until(reach)[:, np.newaxis])
+        streams = self._shape.streams
+        # Of the tuples of the earlier one's stream, those between the two batches came after it for certain.
+        after_a = b.seen(streams[alias]) - a.end[:, np.newaxis]
+        after_b = a.seen(streams[other])[:, np.newaxis] - b.end
+        earlier = a.batch[:, np.newaxis] - b.batch
+        return np.where(earlier < 0, after_a < window.n, np.where(earlier > 0, after_b < window.n, True))
 
 
-def _within(a: Bucket, b: Bucket, window: Window) -> bool:
-    if not isinstance(window, CountWindow):
-        return a.span[0] <= b.span[1] + window.length and b.span[0] <= a.span[1] + window.length
-    if a.batch == b.batch:
-        return True
-    earlier, later = (a, b) if a.batch < b.batch else (b, a)
-    return later.seen.get(earlier.stream, 0) - earlier.end < window.n
+class _Held:
+    """What is asked of buckets, as arrays."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._buckets = buckets
+        self.low = np.array([bucket.span[0] for bucket in buckets], np.int64)
+        self.high = np.array([bucket.span[1] for bucket in buckets], np.int64)
+        self.end = np.array([bucket.end for bucket in buckets], np.int64)
+        self.batch = np.array([bucket.batch for bucket in buckets], np.int64)
+
+    def until(self, reach: int) -> Array:
+        """The latest time within reach; held at the largest int64 instead of wrapping around."""
+        return np.minimum(self.high, _LATEST - reach) + reach
+
+    def seen(self, stream: str) -> Array:
+        """How many tuples of a stream came in the batches before each bucket's."""
+        return np.array([bucket.seen.get(stream, 0) for bucket in self._buckets], np.int64)
 
 
 def shapes_of(queries: Iterable[tuple[Query, int]]) -> dict[Shape, int]:
