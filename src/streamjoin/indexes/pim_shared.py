@@ -28,6 +28,8 @@ _ENTRIES_A_NODE = 4
 _SPARE_NODES = 64
 _GROWTH = 1.5
 _FIXED_POINT = 1 << 20
+# One thread merges while the others go on, and what arrives meanwhile is scanned, not indexed: rare merges pay.
+_MERGE_RATIO = 1 / 2
 
 
 class SharedPimTree:
@@ -46,7 +48,7 @@ class SharedPimTree:
         locks: bool = True,
     ) -> None:
         check_shape(leaf_size, fanout)
-        self.merge_ratio = 1 / 8 if merge_ratio is None else merge_ratio
+        self.merge_ratio = _MERGE_RATIO if merge_ratio is None else merge_ratio
         if not 0 < self.merge_ratio <= 1:
             raise SpecError(f"merge_ratio={merge_ratio} is not in (0, 1]: it is the share of the window kept unmerged")
         if insertion_depth is not None and insertion_depth < 1:

@@ -110,8 +110,9 @@ class SharedJoin:
         self.renew_limits()
 
     def renew_limits(self) -> None:
-        """Learn from the trees when to merge next: after they were made or loaded."""
+        """Learn from the trees which are in use and when to merge next: after they were made, loaded or handed over."""
         for side, tree in enumerate(self.sides):
+            self.queue[q.CURRENT + side] = tree.current
             set_limits(self.queue, side, tree.tree)
             self.queue[q.INSERTED + side] = tree.pending()
         if self.queue[q.SELF]:
