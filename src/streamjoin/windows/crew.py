@@ -132,7 +132,8 @@ class Crew:
         thread = threading.Thread(
             target=_serve, args=(weakref.ref(self), k, orders), name=f"streamjoin-{k}", daemon=True
         )
-        weakref.finalize(self, orders.put, None)
+        # Not at exit: a thread woken while the interpreter goes down may not come to its end.
+        weakref.finalize(self, orders.put, None).atexit = False
         self._orders.append(orders)
         self._threads.append(thread)
         thread.start()
