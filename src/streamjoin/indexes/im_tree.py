@@ -59,7 +59,7 @@ class ImTreeIndex(Index):
         """The merge ratio that costs least: a merge moves the whole window, a large T_I slows every search."""
         if window is None or window < 1 << 18:
             return 1 / 8
-        return 1 / 16 if window < 1 << 22 else 1 / 64
+        return 1 / 16 if window < 1 << 22 else 1 / 32
 
     def _start(self, window: int) -> None:
         self._lay(window)
