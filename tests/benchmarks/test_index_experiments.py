@@ -19,6 +19,7 @@ from benchmarks.pim_fig8c import depths
 from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import make_index
 from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
+from tests.benchmarks.invented import invented
 
 TINY = 1 << 10
 NAMES = (
@@ -41,14 +42,7 @@ def context(tmp_path: Path) -> Context:
 
 def made_up(name: str, speed: Callable[[Cell], float], **more: Any) -> list[Row]:
     """The rows of a whole grid with invented figures."""
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick=False))
-    rows: list[Row] = [{**cell, experiment.measure: speed(cell), **more} for cell in cells]
-    for cell, row in zip(cells, rows, strict=True):
-        base = experiment.baseline(cell)
-        if base is not None:
-            row["ratio"] = row[experiment.measure] / rows[cells.index(base)][experiment.measure]
-    return rows
+    return invented(EXPERIMENTS[name], speed, **more)
 
 
 # -- grids ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from benchmarks.harness import Cell, Experiment, Row, describe, measure
 from benchmarks.scalejoin_skew import constant, peaks, stream_of, wave
 from benchmarks.scalejoin_stream import BAND, Stream, alternating, make_pool, run_stream, scalejoin_comparisons
 from streamjoin.kernels.scalejoin import GROUP
+from tests.benchmarks.invented import invented
 from tests.deadlock import no_deadlock
 
 ROOT = Path(__file__).parents[2]
@@ -29,14 +30,7 @@ each = pytest.mark.parametrize("name", NAMES)
 
 def made_up(name: str, figure: Callable[[Cell], float], **more: Any) -> list[Row]:
     """The rows of a whole grid with invented figures."""
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick=False))
-    rows: list[Row] = [{**cell, experiment.measure: figure(cell), **more} for cell in cells]
-    for cell, row in zip(cells, rows, strict=True):
-        base = experiment.baseline(cell)
-        if base is not None:
-            row["ratio"] = row[experiment.measure] / rows[cells.index(base)][experiment.measure]
-    return rows
+    return invented(EXPERIMENTS[name], figure, **more)
 
 
 # -- the stream ----------------------------------------------------------------------------------------
