@@ -53,6 +53,7 @@ class Arrived:
     late: Mapping[str, pa.Table]
     untimed: Mapping[str, pa.Table]
     clocks: Clocks
+    batch: int
 
 
 def arrive(batch: int, tables: Mapping[str, pa.Table], streams: Mapping[str, Stream], clocks: Clocks) -> Arrived:
@@ -80,7 +81,7 @@ def arrive(batch: int, tables: Mapping[str, pa.Table], streams: Mapping[str, Str
         if ticks.size:
             kept[name] = table, ticks
     buckets, after = _numbered(batch, kept, replace(clocks, horizons=horizons))
-    return Arrived(buckets, late, untimed, after)
+    return Arrived(buckets, late, untimed, after, batch)
 
 
 def _checked(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Table:

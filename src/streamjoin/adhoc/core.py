@@ -24,7 +24,7 @@ from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import PathKey, path_name, shared_roots
 from streamjoin.adhoc.retention import Progress, still_needed
 from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.shared_join import BatchRun, SetCache, StepCounts, joined_parts
+from streamjoin.adhoc.shared_join import BatchRun, SetCache, Share, StepCounts, joined_parts
 from streamjoin.adhoc.shared_step import Compiler, Root
 from streamjoin.model.errors import InputError, StateError
 
@@ -80,15 +80,16 @@ class Shared:
         optimizer = self._state.optimizer.after_changes(registry.paths, self._state.batch + 1)
         self._install(Snapshot(self._state.batch, registry, self._state.buckets, self._state.clocks, optimizer))
 
-    def add_stream(self, stream: Stream) -> None:
-        """Register one more stream.
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
 
         Raises:
             StateError: there is one of this name.
         """
         if stream.name in self._streams:
             raise StateError(f"stream {stream.name!r} is registered already")
-        clocks = self._state.clocks.joined_by(stream.name, self.settings.lateness_of(stream))
+        ticks = self.settings.lateness_of(stream) if lateness is None else lateness
+        clocks = self._state.clocks.joined_by(stream.name, ticks)
         self._streams[stream.name] = stream
         state = self._state
         self._state = Snapshot(state.batch, state.registry, state.buckets, clocks, state.optimizer)
@@ -140,16 +141,32 @@ class Shared:
             StateError: the batch is not after the last one.
             InputError: a table does not fit its stream.
         """
-        state = self._state
-        if batch_id <= state.batch:
-            raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
-        arrived = arrive(batch_id, tables, self._streams, state.clocks)
-        run = self._run(arrived)
-        outputs, failures = self._gathered(run, state.registry)
-        self._finish(batch_id, arrived, failures)
+        arrived = self.arrive(batch_id, tables)
+        outputs, failures = self.results(arrived)
+        self.finish(arrived, failures)
         return outputs
 
-    def _run(self, arrived: Arrived) -> BatchRun:
+    def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
+        """A batch as buckets, the first of three steps; nothing changes until `finish`.
+
+        Raises:
+            StateError: the batch is not after the last one.
+            InputError: a table does not fit its stream.
+        """
+        if batch_id <= self._state.batch:
+            raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
+        return arrive(batch_id, tables, self._streams, self._state.clocks)
+
+    def results(
+        self, arrived: Arrived, share: Share | None = None
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that each query gains, and the queries whose rows can't be computed.
+
+        With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
+        """
+        return self._gathered(self._run(arrived, share), self._state.registry)
+
+    def _run(self, arrived: Arrived, share: Share | None) -> BatchRun:
         before = self._state.buckets
         fresh = {name: StreamView((bucket,), bucket.first) for name, bucket in arrived.buckets.items()}
         held = {
@@ -159,7 +176,7 @@ class Shared:
             )
             for name in self._streams
         }
-        run = BatchRun(fresh, held, self._sets, self._counts)
+        run = BatchRun(fresh, held, self._sets, self._counts, share=share)
         for root in self._roots:
             run.run(root)
         return run
@@ -183,8 +200,9 @@ class Shared:
                     failures[name] = error
         return outputs, failures
 
-    def _finish(self, batch: int, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
-        state = self._state
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
+        """Make a batch part of the state; queries that failed are paused."""
+        state, batch = self._state, arrived.batch
         registry = state.registry.paused(failures) if failures else state.registry
         buckets = {
             name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))

@@ -24,6 +24,8 @@ from streamjoin.model.evaluation import evaluate, truth
 from streamjoin.model.keys import KeyTerm
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Share = Mapping[str, tuple[int, int]]
+"""Rows of a batch's buckets by stream, from and to: the tuples that drive."""
 _ROOM = 1 << 12
 _FEW = 0.5
 
@@ -99,6 +101,7 @@ class BatchRun:
     counts: dict[PathKey, StepCounts]
     found: dict[str, list[tuple[Array, ...]]] = field(default_factory=dict)
     """For each path that ends: the tuples' numbers by role."""
+    share: Share | None = None
 
     def run(self, root: Root) -> None:
         """Find the new results of all paths through a root."""
@@ -108,6 +111,8 @@ class BatchRun:
         bucket = view.buckets[0]
         sets = self.sets.of(bucket, root.wanted)
         live = np.flatnonzero(sets.any(axis=1))
+        if self.share is not None:
+            live = live[slice(*np.searchsorted(live, self.share[root.driver]))]
         if live.size:
             self._advance(root.step, Partial((live + bucket.first,), bucket.gates[live], sets[live]))
 
