@@ -1,19 +1,33 @@
 """Ad-hoc joins: many SQL queries over shared streams, created and dropped while the streams run."""
 
+from typing import TYPE_CHECKING
+
+from streamjoin.adhoc._lazy import attribute as __getattr__  # noqa: F401
 from streamjoin.adhoc.join_key import JoinKey, KeyedJoin
 from streamjoin.adhoc.plan import JoinStep, Output, Predicate, Query, Source, Stream
 from streamjoin.adhoc.sql import parse
 from streamjoin.adhoc.terms import BandTerm, Equality
 
+if TYPE_CHECKING:
+    from streamjoin.adhoc.engine import Engine
+    from streamjoin.adhoc.handle import QueryHandle
+    from streamjoin.adhoc.settings import Settings
+    from streamjoin.adhoc.sinks import CallbackSink, MemorySink
+
 __all__ = [
     "BandTerm",
+    "CallbackSink",
+    "Engine",
     "Equality",
     "JoinKey",
     "JoinStep",
     "KeyedJoin",
+    "MemorySink",
     "Output",
     "Predicate",
     "Query",
+    "QueryHandle",
+    "Settings",
     "Source",
     "Stream",
     "parse",

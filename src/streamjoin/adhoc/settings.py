@@ -22,7 +22,8 @@ class Settings:
     `lateness` is a duration for streams of dates and timestamps, a number for integer times; one for all or by stream.
     The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
     changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
-    another is cheaper by the share `hysteresis`.
+    another is cheaper by the share `hysteresis`. An engine keeps the `newest_rows` of every query in memory, whatever
+    its sink.
     """
 
     sharing: Sharing = "cost"
@@ -34,6 +35,7 @@ class Settings:
     grouping: bool = True
     reordering: bool = True
     decisions_kept: int = field(default=50)
+    newest_rows: int = 1000
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
@@ -41,6 +43,8 @@ class Settings:
         for name in ("replan_every", "rebuild_every"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
+        if self.newest_rows < 0:
+            raise SpecError(f"newest_rows is a number from 0, not {self.newest_rows!r}")
         for name in ("rebuild_share", "hysteresis"):
             value = getattr(self, name)
             if not 0 <= value <= 1:

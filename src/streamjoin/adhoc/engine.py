@@ -1,0 +1,366 @@
+"""`Engine`: many ad-hoc queries over shared streams on Spark, created and dropped while the streams run.
+
+Any thread may call any method. One thread of the engine runs the batches (`loop`); what others ask for waits in
+the `inbox` for the next boundary between two batches. Each stream is read by a Spark query of its own (`spark_feed`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from streamjoin.adhoc.apart import open_core
+from streamjoin.adhoc.explain import Explanation
+from streamjoin.adhoc.handle import QueryHandle, in_force, pending_info
+from streamjoin.adhoc.inbox import Inbox, Request
+from streamjoin.adhoc.info import (
+    Action,
+    BatchEvent,
+    ChangeRecord,
+    EngineMetrics,
+    Preview,
+    QueryInfo,
+    StreamInfo,
+)
+from streamjoin.adhoc.loop import BatchLoop
+from streamjoin.adhoc.notices import Notices
+from streamjoin.adhoc.plan import Stream
+from streamjoin.adhoc.preview import preview
+from streamjoin.adhoc.settings import Lateness, Settings
+from streamjoin.adhoc.sinks import MemorySink, Sink
+from streamjoin.adhoc.spark_feed import Feed, stream_of
+from streamjoin.adhoc.sql import parse
+from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        spark: the session.
+        checkpoint: a directory for everything that a restart goes on from.
+        settings: how queries share, and when plans are looked at again.
+        trigger: how often each stream is read, such as "1 second"; as fast as possible when not given.
+        partitions: how many tasks share the joining of a batch, or "auto"; when not given the driver does it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: str | Path,
+        settings: Settings | None = None,
+        trigger: str | None = None,
+        partitions: int | str | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.checkpoint = str(checkpoint)
+        self._spark, self._trigger, self._partitions = spark, trigger, partitions
+        self._inbox = Inbox()
+        self._notices = Notices()
+        core = open_core([], self.settings)
+        self._loop = BatchLoop(core, self._inbox, self.settings.newest_rows, self._notices.publish)
+        self._loop.spark = spark
+        self._lock = threading.RLock()
+        self._catalog: dict[str, Stream] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._names = itertools.count(1)
+        self._thread: threading.Thread | None = None
+        self._started_at: float | None = None
+        self._ended = threading.Event()
+        self._error: StreamJoinError | None = None
+
+    # Streams ------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, frame: DataFrame, time: str = "ts", lateness: Lateness | None = None) -> Stream:
+        """Make a streaming DataFrame known as a stream, before the start or while it runs.
+
+        Args:
+            name: the name by which queries read it.
+            frame: the streaming DataFrame.
+            time: the column that says when: a timestamp, a date or an integer.
+            lateness: how far behind its newest tuple one may be and still count; what the settings say if not given.
+
+        Raises:
+            InputError: it is no streaming DataFrame.
+            SchemaError: there is no such time column, or it is no time.
+            StateError: there is a stream of this name.
+        """
+        stream = stream_of(name, frame, time)
+        given = self.settings if lateness is None else Settings(lateness=lateness)
+        ticks = given.lateness_of(stream)
+        with self._lock:
+            if name in self._catalog:
+                raise StateError(f"stream {name!r} is registered already")
+            request = Request("register", name, stream=stream, lateness=ticks)
+            self._inbox.submit(request)
+            self._catalog[name] = stream
+            place = f"{self.checkpoint.rstrip('/')}/streams/{name}"
+            feed = self._feeds[name] = Feed(stream, frame, self._inbox, place, self._trigger, self._stream_failed)
+            running = self._thread is not None
+        if running:
+            request.done.result()
+            feed.start()
+        return stream
+
+    def streams(self) -> list[StreamInfo]:
+        """The registered streams."""
+        return [figures.info() for figures in tuple(self._loop.streams.values())]
+
+    def _stream_failed(self, name: str, error: StreamJoinError) -> None:
+        if name in self._loop.streams:
+            self._loop.streams[name].error = str(error)
+        self._fail(error)
+
+    # Running ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Engine:
+        """Begin to read the streams.
+
+        Raises:
+            StateError: it was started before.
+            SetupError: Spark can't read a stream.
+        """
+        with self._lock:
+            if self._thread is not None:
+                raise StateError(
+                    "the engine was started before; make a new one with the same checkpoint to start again"
+                )
+            self._started_at = time.time()
+            self._thread = threading.Thread(target=self._run, daemon=True, name="adhoc batches")
+            self._thread.start()
+            feeds = list(self._feeds.values())
+        # The streams are known to the core before their first tuples come.
+        self._inbox.ask(lambda: None).result()
+        for feed in feeds:
+            feed.start()
+        return self
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except BaseException as error:
+            told = error if isinstance(error, StreamJoinError) else StateError(f"{type(error).__name__}: {error}")
+            self._fail(told)
+            self._inbox.close(error)
+        finally:
+            self._ended.set()
+
+    def _fail(self, error: StreamJoinError) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._ended.set()
+
+    def stop(self) -> None:
+        """End: the batch that runs is let to its end. Nothing is lost: a new engine on the checkpoint goes on."""
+        with self._lock:
+            feeds, thread = list(self._feeds.values()), self._thread
+        stopping = [threading.Thread(target=feed.stop, daemon=True) for feed in feeds]
+        for one in stopping:
+            one.start()
+        for one in stopping:
+            one.join()
+        self._inbox.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._loop.close()
+        self._notices.close()
+        self._ended.set()
+
+    def __enter__(self) -> Engine:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def error(self) -> StreamJoinError | None:
+        """Why the engine, or the first stream that did, failed."""
+        return self._error
+
+    @property
+    def running(self) -> bool:
+        """Whether batches are run."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True when the engine has stopped, False after `timeout` seconds.
+
+        Raises:
+            StreamJoinError: the engine or a stream failed.
+        """
+        ended = self._ended.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    def process_all_available(self) -> None:
+        """Return when everything that is in the sources now has come out of the sinks. For tests."""
+        for feed in list(self._feeds.values()):
+            feed.process_all_available()
+        self._between_batches(lambda: None)
+
+    # Queries ------------------------------------------------------------------------------------------------------
+
+    def create(
+        self, sql: str, name: str | None = None, sink: Sink | None = None, wait: bool = True, timeout: float = 30.0
+    ) -> QueryHandle:
+        """Begin a query. It sees the tuples of all batches from the next boundary on.
+
+        Args:
+            sql: its text; see docs/adhoc-sql.md.
+            name: its name; q1, q2, ... when not given.
+            sink: where its rows go; the newest 1000 are kept in memory when not given.
+            wait: return when it is in force. Before the start nothing is waited for.
+            timeout: how long to wait, in seconds.
+
+        Raises:
+            QueryError: the text does not parse or does not fit the streams; it says where.
+            SpecError: the name is taken.
+            StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
+        """
+        with self._lock:
+            chosen = self._unused_name() if name is None else name
+            if not isinstance(chosen, str) or not chosen or not chosen.isprintable():
+                raise SpecError(f"a query's name is a printable text, not {chosen!r}")
+            query = parse(sql, self._catalog, chosen)
+            request = Request("create", chosen, sql, query, sink if sink is not None else MemorySink())
+            handle = QueryHandle(self, chosen, request.done)
+            if chosen in self._loop.entries or chosen in self._pending():
+                self._refuse_taken(chosen)
+            self._inbox.submit(request)
+        if wait and self._thread is not None:
+            handle.wait(timeout)
+        return handle
+
+    def _refuse_taken(self, name: str) -> None:
+        # A drop that waits may free the name: the boundary decides then.
+        if not any(request.action == "drop" and request.name == name for request in self._inbox.waiting):
+            raise SpecError(f"there is a query {name!r} already; drop it, or take another name")
+
+    def _unused_name(self) -> str:
+        taken = {*self._loop.entries, *self._pending()}
+        return next(name for number in self._names if (name := f"q{number}") not in taken)
+
+    def _pending(self) -> dict[str, Request]:
+        return {request.name: request for request in self._inbox.waiting if request.action == "create"}
+
+    def drop(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
+        """End a query: it sees no tuple from the next boundary on.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        self._ask_for("drop", name, wait, timeout)
+
+    def pause(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
+        """Give no rows from the next boundary on; tuples of the pause can still be joined by later ones."""
+        self._ask_for("pause", name, wait, timeout)
+
+    def resume(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
+        """End a pause, or try again after a failure; results whose last tuple came meanwhile are not made up for."""
+        self._ask_for("resume", name, wait, timeout)
+
+    def _ask_for(self, action: Action, name: str, wait: bool, timeout: float) -> None:
+        request = Request(action, name)
+        self._inbox.submit(request)
+        if wait and self._thread is not None:
+            in_force(request.done, timeout, f"the {action} of {name!r} is not in force")
+
+    def queries(self) -> list[QueryInfo]:
+        """All queries that are there or about to be."""
+        found = [entry.info() for entry in tuple(self._loop.entries.values())]
+        known = {info.name for info in found}
+        return found + [pending_info(r) for name, r in self._pending().items() if name not in known]
+
+    def query(self, name: str) -> QueryInfo:
+        """A query, also one that was dropped in this run.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        entry = self._loop.entries.get(name)
+        if entry is not None:
+            return entry.info()
+        pending = self._pending().get(name)
+        if pending is not None:
+            return pending_info(pending)
+        if name in self._loop.dropped:
+            return self._loop.dropped[name].info()
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._loop.entries) or 'none'}")
+
+    def rows(self, name: str, limit: int = 100) -> pa.Table:
+        """The newest rows of a query, oldest first.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        entry = self._loop.entries.get(name) or self._loop.dropped.get(name)
+        if entry is not None:
+            return entry.newest.newest(limit)
+        if name in self._pending():
+            return self._pending()[name].query.schema.empty_table()  # type: ignore[union-attr]
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._loop.entries) or 'none'}")
+
+    # Looking ------------------------------------------------------------------------------------------------------
+
+    def changelog(self, since: int = 0) -> list[ChangeRecord]:
+        """The records with a serial above `since`, oldest first."""
+        return [record for record in tuple(self._loop.changelog) if record.serial > since]
+
+    def explain(self) -> Explanation:
+        """The plan in force with its figures and the last decisions."""
+        found: Explanation = self._between_batches(self._loop.core.explain)
+        return found
+
+    def preview(self, sql: str) -> Preview:
+        """What creating a query would do; nothing is created.
+
+        Raises:
+            QueryError: the text does not parse or does not fit the streams.
+        """
+        with self._lock:
+            query = parse(sql, self._catalog)
+        found: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
+        return found
+
+    def _between_batches(self, question: Callable[[], Any]) -> Any:
+        return self._inbox.ask(question).result() if self.running else question()
+
+    def metrics(self) -> EngineMetrics:
+        """Sums since the start, and figures of the last batch."""
+        loop = self._loop
+        streams = tuple(loop.streams.values())
+        event = loop.last_event
+        return EngineMetrics(
+            self.running,
+            self._started_at,
+            loop.batches,
+            loop.rows_in,
+            loop.rows_out,
+            sum(figures.late for figures in streams),
+            len(loop.entries),
+            len(streams),
+            dict(loop.state_bytes),
+            event.partitions if event is not None else 0,
+            event.seconds if event is not None else 0.0,
+            sum(figures.rate.value for figures in streams),
+            loop.deploy_ms,
+            len(self._inbox.waiting),
+            dict(loop.seconds),
+        )
+
+    def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
+        """Call back after each batch, on a thread of its own; returns what ends that."""
+        return self._notices.add(callback)

@@ -1,0 +1,140 @@
+"""What an engine tells about itself: frozen records of plain values, ready for JSON.
+
+Nothing here knows Spark or holds a live object, so a record stays true of the moment it was made at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+QueryState = Literal["pending", "running", "paused", "failed", "dropped"]
+Action = Literal["create", "drop", "pause", "resume", "register"]
+Columns = tuple[tuple[str, str], ...]
+"""Names and types."""
+
+
+class Record:
+    """What all records can do."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as dictionaries, lists, texts and numbers."""
+        return _plain(asdict(self))  # type: ignore[call-overload, no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class QueryInfo(Record):
+    """A query.
+
+    `created_batch` is the first batch it sees (-1 while pending) and `created_at` the Unix time of the create. `rows`
+    counts the rows its sink took since the create; `rows_undelivered` those kept back because the sink failed.
+    `latency_ms` is the time from the events of the last batch with rows, on average, to its sink; None without it.
+    """
+
+    name: str
+    sql: str
+    state: QueryState
+    created_batch: int
+    created_at: float
+    rows: int
+    rows_per_second: float
+    latency_ms: float | None
+    sink: str
+    columns: Columns
+    error: str | None = None
+    rows_undelivered: int = 0
+
+
+@dataclass(frozen=True)
+class StreamInfo(Record):
+    """A stream; `lag_seconds` is how far its newest event is behind now, None for integer times.
+
+    `watermark` is the time before which tuples are late: ISO text, or a number for integer times. `late` counts
+    tuples that were, and `untimed` those without a usable time. `error` says why nothing comes any more.
+    """
+
+    name: str
+    time: str
+    columns: Columns
+    rows: int
+    rows_per_second: float
+    lag_seconds: float | None
+    watermark: str | int | None
+    late: int
+    error: str | None = None
+    untimed: int = 0
+
+
+@dataclass(frozen=True)
+class ChangeRecord(Record):
+    """One record of the changelog: in force from `batch` on, made at the Unix time `at`; `serial` counts from 1."""
+
+    serial: int
+    action: Action
+    name: str
+    sql: str | None
+    batch: int
+    at: float
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class BatchEvent(Record):
+    """What a batch did. `decisions` are the optimizer's and `scaling` the executor's that came with it, as texts."""
+
+    batch: int
+    at: float
+    seconds: float
+    rows_in: Mapping[str, int]
+    rows_out: Mapping[str, int]
+    state_bytes: int
+    partitions: int
+    changes: tuple[ChangeRecord, ...] = ()
+    decisions: tuple[str, ...] = ()
+    scaling: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Preview(Record):
+    """What creating a query would do; costs are the optimizer's estimates for a batch, `text` its part of the plan."""
+
+    columns: Columns
+    streams: tuple[str, ...]
+    shares_with: tuple[str, ...]
+    new_joins: int
+    shared_joins: int
+    cost_shared: float
+    cost_apart: float
+    text: str
+
+
+@dataclass(frozen=True)
+class EngineMetrics(Record):
+    """Sums since the engine was made, and figures of the last batch.
+
+    `seconds` is the time by component: "changes", "arrivals", "storing", "joining", "sinks", "finishing".
+    `deploy_ms` is the time from the last create's call until it was in force. `partitions` is 0 where the driver joins.
+    """
+
+    running: bool
+    started_at: float | None
+    batches: int
+    rows_in: int
+    rows_out: int
+    late: int
+    queries: int
+    streams: int
+    state_bytes: Mapping[str, int]
+    partitions: int
+    batch_seconds: float
+    rows_per_second: float
+    deploy_ms: float | None
+    pending_changes: int
+    seconds: Mapping[str, float] = field(default_factory=dict)

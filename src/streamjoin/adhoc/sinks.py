@@ -1,0 +1,148 @@
+"""Where a query's rows go: what a sink is, and the sinks that need neither files nor Spark.
+
+A sink is frozen data; `open` gives the writer that takes the rows of one batch after another. A writer raises to refuse
+rows: its own query is then paused and says why. After a crash the newest batch may be written a second time, under the
+same number and with the same rows: a writer that replaces it gives exactly-once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.model.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a writer is opened for: the query, its columns, the engine (by its id), and the session it runs on."""
+
+    query: str
+    schema: pa.Schema
+    engine: str
+    spark: Any = None
+
+
+class Writer(Protocol):
+    """Takes a query's rows, batch by batch."""
+
+    def write(self, batch: int, rows: pa.Table) -> None:
+        """Take the rows of a batch, of which there is at least one."""
+
+    def close(self) -> None:
+        """The query is dropped, or the engine stops."""
+
+
+class Sink(Protocol):
+    """See the module."""
+
+    kind: ClassVar[str]
+
+    def open(self, target: Target) -> Writer:
+        """The writer for a query."""
+
+    def spec(self) -> dict[str, Any] | None:
+        """What is kept in the checkpoint to open it again after a restart; None where that can't be."""
+
+    def __str__(self) -> str: ...
+
+
+class NewestRows:
+    """The newest rows of a query, at least `limit` of them if there were as many."""
+
+    def __init__(self, schema: pa.Schema, limit: int) -> None:
+        self._schema = schema
+        self._limit = limit
+        self._tables: deque[pa.Table] = deque()
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def write(self, batch: int, rows: pa.Table) -> None:  # noqa: ARG002
+        """Take the rows of a batch."""
+        if not self._limit:
+            return
+        if rows.num_rows > self._limit:
+            # A slice would hold on to the whole batch.
+            rows = rows.take(pa.array(np.arange(rows.num_rows - self._limit, rows.num_rows)))
+        with self._lock:
+            self._tables.append(rows)
+            self._held += rows.num_rows
+            while self._held - self._tables[0].num_rows >= self._limit:
+                self._held -= self._tables.popleft().num_rows
+
+    def newest(self, limit: int) -> pa.Table:
+        """The newest rows, oldest first."""
+        with self._lock:
+            tables = list(self._tables)
+        rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
+        limit = min(limit, self._limit)
+        return rows.slice(max(0, rows.num_rows - limit))
+
+    def close(self) -> None:
+        """Nothing to do: what was taken can still be read."""
+
+
+@dataclass(frozen=True)
+class MemorySink:
+    """Keeps the newest rows in memory; they are gone with the process."""
+
+    kind: ClassVar[str] = "memory"
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+            raise SpecError(f"the limit of a MemorySink is a number of rows from 1, not {self.limit!r}")
+
+    def open(self, target: Target) -> NewestRows:
+        """A place for rows."""
+        return NewestRows(target.schema, self.limit)
+
+    def spec(self) -> dict[str, Any]:
+        """The limit."""
+        return {"kind": self.kind, "limit": self.limit}
+
+    def __str__(self) -> str:
+        return f"memory, newest {self.limit:,} rows"
+
+
+@dataclass(frozen=True)
+class CallbackSink:
+    """Calls `function(batch, rows)` with the number of the batch and a table, on the engine's thread.
+
+    At least once: after a crash the newest batch may come again. A function can't be kept in a checkpoint: after a
+    restart the query waits until `Engine.attach` gives it one.
+    """
+
+    function: Callable[[int, pa.Table], object]
+    kind: ClassVar[str] = "callback"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SpecError(f"a CallbackSink needs a function of the batch and its rows, not {self.function!r}")
+
+    def open(self, target: Target) -> _Calls:  # noqa: ARG002
+        """A writer that calls the function."""
+        return _Calls(self.function)
+
+    def spec(self) -> None:
+        """There is none."""
+
+    def __str__(self) -> str:
+        return f"callback {getattr(self.function, '__name__', type(self.function).__name__)}"
+
+
+@dataclass
+class _Calls:
+    function: Callable[[int, pa.Table], object] = field(repr=False)
+
+    def write(self, batch: int, rows: pa.Table) -> None:
+        self.function(batch, rows)
+
+    def close(self) -> None:
+        pass

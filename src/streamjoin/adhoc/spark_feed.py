@@ -1,0 +1,115 @@
+"""One stream's way from Spark into the engine: a streaming query of its own whose every micro-batch is a portion.
+
+Spark can't add a source to a query that runs, so each stream has a query and a part of the checkpoint to itself. The
+invariant: Spark commits a micro-batch only after the engine has it safe; one that is in the log already is passed over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from streamjoin.adhoc.inbox import Inbox, Portion
+from streamjoin.adhoc.plan import Stream
+from streamjoin.model.errors import InputError, SetupError, StateError, StreamJoinError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def stream_of(name: str, frame: DataFrame, time: str) -> Stream:
+    """A streaming DataFrame as a registered stream.
+
+    Raises:
+        InputError: it is no streaming DataFrame, or has a column that Arrow can't carry.
+        SchemaError: it has no such time column.
+    """
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if not getattr(frame, "isStreaming", False):
+        what = "a DataFrame that is not streaming; read it with spark.readStream" if hasattr(frame, "schema") else ""
+        raise InputError(f"stream {name!r} is a streaming DataFrame, not {what or repr(frame)}")
+    try:
+        schema = to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    except PySparkTypeError as error:
+        raise InputError(f"stream {name!r} has a column that Arrow can't carry: {error.getMessage()}") from error
+    return Stream(name, pa.schema([(field.name, field.type) for field in schema]), time)
+
+
+class Feed:
+    """See the module. `consumed` is the last micro-batch that the engine's log has; `failed` is told of an error."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        frame: DataFrame,
+        inbox: Inbox,
+        checkpoint: str,
+        trigger: str | None,
+        failed: Callable[[str, StreamJoinError], None],
+    ) -> None:
+        self.stream = stream
+        self.consumed = -1
+        self._frame, self._inbox, self._checkpoint, self._trigger = frame, inbox, checkpoint, trigger
+        self._failed = failed
+        self._query: StreamingQuery | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start the query.
+
+        Raises:
+            SetupError: Spark refuses it.
+        """
+        writer = self._frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
+        if self._trigger is not None:
+            writer = writer.trigger(processingTime=self._trigger)
+        try:
+            self._query = writer.start()
+        except Exception as error:
+            raise SetupError(f"Spark can't read stream {self.stream.name!r}: {_cause(error)}") from error
+        threading.Thread(target=self._watch, args=(self._query,), daemon=True, name=f"feed {self.stream.name}").start()
+
+    def _take(self, frame: DataFrame, spark_batch: int) -> None:
+        if spark_batch <= self.consumed:
+            return
+        with self._inbox.reading(self.stream.name):
+            table = frame.toArrow().select(self.stream.schema.names).cast(self.stream.schema)
+        if table.num_rows:
+            self._inbox.hand(Portion(self.stream.name, spark_batch, table))
+        self.consumed = spark_batch
+
+    def _watch(self, query: StreamingQuery) -> None:
+        """Wait for the query's end and tell of a failure."""
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            if not self._stopping:
+                self._failed(self.stream.name, StateError(f"stream {self.stream.name!r} failed: {_cause(error)}"))
+
+    def process_all_available(self) -> None:
+        """Wait until everything that was there when this was called is safe in the engine."""
+        if self._query is not None and self._query.isActive:
+            self._query.processAllAvailable()
+
+    def stop(self) -> None:
+        """Stop the query; a portion that it is handing in is still taken."""
+        self._stopping = True
+        if self._query is not None:
+            self._query.stop()
+
+    @property
+    def active(self) -> bool:
+        """Whether the query runs."""
+        return self._query is not None and bool(self._query.isActive)
+
+
+def _cause(error: Any) -> str:
+    """The first line of what Spark says, which tells a user something."""
+    text = str(getattr(error, "desc", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,48 @@
+"""Streams of files for the tests of the ad-hoc engine: what a test writes is what the next batch reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.spark.feeds import drop
+
+SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "ts": pa.timestamp("us")})
+DDL = "k BIGINT, p BIGINT, ts TIMESTAMP_NTZ"
+PAIRS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 SECONDS ON x.k = y.k"
+EPOCH_US = 1_750_000_000_000_000
+
+
+class FileStream:
+    """A directory of Parquet files read as a stream, one file a micro-batch."""
+
+    def __init__(self, directory: Path, ddl: str = DDL) -> None:
+        self.directory = directory
+        self.ddl = ddl
+        directory.mkdir(parents=True, exist_ok=True)
+        self._number = len(list(directory.glob("*.parquet")))
+
+    def frame(self, spark: Any) -> Any:
+        reader = spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.directory))
+
+    def write(self, table: pa.Table) -> None:
+        drop(table, self.directory / f"{self._number:06}.parquet")
+        self._number += 1
+
+    def rows(self, *rows: tuple[int, int, float]) -> None:
+        """Write (k, p, seconds) as one file."""
+        self.write(table_of(*rows))
+
+
+def table_of(*rows: tuple[int, int, float]) -> pa.Table:
+    k, p, seconds = zip(*rows, strict=True)
+    ts = pa.array([EPOCH_US + round(s * 1e6) for s in seconds], pa.int64()).cast(pa.timestamp("us"))
+    return pa.table([pa.array(k, pa.int64()), pa.array(p, pa.int64()), ts], schema=SCHEMA)
+
+
+def counted(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -1,0 +1,222 @@
+"""The ad-hoc engine on Spark: streams, queries, changes from any thread, and what it tells of itself."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings
+from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
+from tests.spark.adhoc_streams import PAIRS, FileStream, counted
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def streams(tmp_path: Path) -> dict[str, FileStream]:
+    return {name: FileStream(tmp_path / name) for name in ("l", "r")}
+
+
+@pytest.fixture
+def engine(spark: Any, tmp_path: Path, streams: dict[str, FileStream]) -> Iterator[Engine]:
+    made = Engine(spark, tmp_path / "checkpoint")
+    for name, stream in streams.items():
+        made.register(name, stream.frame(spark), lateness="1 minute")
+    yield made
+    made.stop()
+
+
+def test_a_query_sees_the_batches_from_its_create_to_its_drop(engine: Engine, streams: dict[str, FileStream]) -> None:
+    engine.start()
+    first = engine.create(PAIRS, name="first")
+    streams["l"].rows((1, 10, 0.0))
+    streams["r"].rows((1, 20, 1.0))
+    engine.process_all_available()
+    second = engine.create(PAIRS)
+    assert second.name == "q1"
+    streams["r"].rows((1, 21, 2.0), (2, 22, 2.0))
+    engine.process_all_available()
+    assert counted(first.rows()) == Counter([(10, 20), (10, 21)])
+    assert second.rows().num_rows == 0, "the left tuple came before the create"
+    streams["l"].rows((1, 11, 3.0))
+    engine.process_all_available()
+    assert counted(second.rows()) == Counter([(11, 21)])
+    first.drop()
+    streams["l"].rows((2, 12, 4.0))
+    engine.process_all_available()
+    assert counted(second.rows()) == Counter([(11, 21), (12, 22)])
+    assert first.info().state == "dropped"
+    assert first.info().rows == 4
+    assert [info.name for info in engine.queries()] == ["q1"]
+    actions = [(record.serial, record.action, record.name) for record in engine.changelog()]
+    assert actions == [
+        (1, "register", "l"),
+        (2, "register", "r"),
+        (3, "create", "first"),
+        (4, "create", "q1"),
+        (5, "drop", "first"),
+    ]
+    assert [record.serial for record in engine.changelog(since=3)] == [4, 5]
+    batches = [record.batch for record in engine.changelog()]
+    assert batches == sorted(batches)
+
+
+def test_what_it_tells_of_itself(engine: Engine, streams: dict[str, FileStream]) -> None:
+    events: list[Any] = []
+    told = threading.Event()
+
+    def note(event: Any) -> None:
+        events.append(event)
+        if event.rows_out:
+            told.set()
+        raise RuntimeError("never reaches the stream")
+
+    cancel = engine.on_batch(note)
+    early = engine.create(PAIRS, name="early")
+    assert early.info().state == "pending"
+    with engine:
+        early.wait(60)
+        info = early.info()
+        assert (info.state, info.sink) == ("running", "memory, newest 1,000 rows")
+        assert info.columns == (("a", "int64"), ("b", "int64"))
+        streams["l"].rows((1, 10, 0.0), (1, 11, -90.0))
+        streams["r"].rows((1, 20, 1.0))
+        engine.process_all_available()
+        assert told.wait(60)
+        left, right = engine.streams()
+        assert (left.name, left.rows, left.late, right.rows) == ("l", 2, 1, 1)
+        assert left.watermark == "2025-06-15T15:05:40+00:00"
+        assert left.error is None
+        metrics = engine.metrics()
+        assert (metrics.rows_in, metrics.rows_out, metrics.late, metrics.queries) == (3, 1, 1, 1)
+        assert set(metrics.seconds) >= {"joining", "sinks"}
+        assert "1 queries" in str(engine.explain())
+        shown = engine.preview("SELECT y.p FROM l x JOIN r y WITHIN 9 SECONDS ON y.k = x.k WHERE x.p > 3")
+        assert (shown.shares_with, shown.new_joins, shown.shared_joins) == (("early",), 0, 2)
+        assert shown.streams == ("l", "r")
+        assert shown.cost_shared <= shown.cost_apart
+        other = engine.preview("SELECT y.p FROM l x JOIN r y WITHIN 9 SECONDS ON y.p = x.p")
+        assert (other.shares_with, other.new_joins) == ((), 2)
+        cancel()
+    assert sum(sum(event.rows_in.values()) for event in events) == 3
+    assert sum(event.rows_out.get("early", 0) for event in events) == 1
+    assert {change.name for event in events for change in event.changes} == {"l", "r", "early"}
+    assert isinstance(events[0].as_json()["changes"], list)
+
+
+def test_pause_resume_and_sinks_that_fail(engine: Engine, streams: dict[str, FileStream]) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def refuse(batch: int, rows: Any) -> None:
+        if not seen:
+            seen.append((batch, rows.num_rows))
+            raise OSError("no space")
+        seen.append((batch, rows.num_rows))
+
+    with engine:
+        good = engine.create(PAIRS, name="good", sink=MemorySink(2))
+        bad = engine.create(PAIRS, name="bad", sink=CallbackSink(refuse))
+        streams["l"].rows((1, 10, 0.0))
+        streams["r"].rows((1, 20, 1.0), (1, 21, 1.0), (1, 22, 1.0))
+        engine.process_all_available()
+        info = bad.info()
+        assert (info.state, info.rows) == ("failed", 0)
+        assert "no space" in str(info.error)
+        assert good.info().rows == 3
+        engine.pause("good")
+        assert good.info().state == "paused"
+        streams["l"].rows((1, 11, 2.0))
+        engine.process_all_available()
+        assert good.info().rows == 3
+        engine.resume("good")
+        engine.resume("bad")
+        streams["l"].rows((1, 12, 2.0))
+        engine.process_all_available()
+        assert good.info().rows == 6
+        assert bad.info().state == "running"
+        assert sum(rows for _, rows in seen[1:]) >= 3
+
+
+def test_many_threads_create_and_drop(engine: Engine, streams: dict[str, FileStream]) -> None:
+    def work(number: int) -> None:
+        for round_ in range(5):
+            handle = engine.create(PAIRS + f" WHERE x.p > {number}", name=f"t{number}-{round_}")
+            if round_ % 2:
+                handle.drop()
+
+    with engine:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        streams["l"].rows((1, 10, 0.0))
+        for thread in threads:
+            thread.join()
+        assert len(engine.queries()) == 18
+        assert [record.serial for record in engine.changelog()] == list(range(1, 2 + 30 + 12 + 1))
+        streams["l"].rows((2, 10, 0.0))
+        streams["r"].rows((2, 20, 1.0))
+        engine.process_all_available()
+        assert all(counted(engine.rows(info.name)) == Counter([(10, 20)]) for info in engine.queries())
+
+
+def test_a_stream_may_come_while_it_runs(
+    spark: Any, tmp_path: Path, engine: Engine, streams: dict[str, FileStream]
+) -> None:
+    engine.start()
+    new = FileStream(tmp_path / "new")
+    with pytest.raises(QueryError, match="new"):
+        engine.create("SELECT x.p FROM l x JOIN new y WITHIN 5 SECONDS ON x.k = y.k")
+    engine.register("new", new.frame(spark))
+    handle = engine.create("SELECT x.p FROM l x JOIN new y WITHIN 5 SECONDS ON x.k = y.k")
+    streams["l"].rows((1, 10, 0.0))
+    new.rows((1, 30, 0.0))
+    engine.process_all_available()
+    assert counted(handle.rows()) == Counter([(10,)])
+
+
+def test_mistakes_are_told(spark: Any, tmp_path: Path, engine: Engine, streams: dict[str, FileStream]) -> None:
+    with pytest.raises(StateError, match="registered already"):
+        engine.register("l", streams["l"].frame(spark))
+    with pytest.raises(InputError, match="streaming DataFrame"):
+        engine.register("n", spark.range(3))
+    with pytest.raises(SchemaError, match="no time column"):
+        engine.register("n", streams["l"].frame(spark), time="when")
+    with engine:
+        with pytest.raises(QueryError) as wrong:
+            engine.create("SELECT x.nope FROM l x JOIN r y WITHIN 5 SECONDS ON x.k = y.k")
+        assert (wrong.value.line, wrong.value.column) == (1, 8)
+        engine.create(PAIRS, name="q")
+        for call in (
+            lambda: engine.create(PAIRS, name="q"),
+            lambda: engine.drop("nobody"),
+            lambda: engine.query("nobody"),
+        ):
+            with pytest.raises(SpecError, match="there is"):
+                call()
+        with pytest.raises(SpecError):
+            engine.create(PAIRS, name="")
+        with pytest.raises(StateError, match="started before"):
+            engine.start()
+        assert engine.wait(0.0) is False
+    with pytest.raises(StateError, match="stopped"):
+        engine.create(PAIRS)
+    assert engine.wait() is True
+
+
+@pytest.mark.parametrize("sharing", ["nothing", "everything"])
+def test_other_ways_to_share(spark: Any, tmp_path: Path, streams: dict[str, FileStream], sharing: Any) -> None:
+    with Engine(spark, tmp_path / "checkpoint", Settings(sharing=sharing)) as engine:
+        for name, stream in streams.items():
+            engine.register(name, stream.frame(spark))
+        one, two = engine.create(PAIRS), engine.create(PAIRS + " WHERE y.p > 20")
+        streams["l"].rows((1, 10, 0.0))
+        streams["r"].rows((1, 20, 1.0), (1, 21, 1.0))
+        engine.process_all_available()
+        assert counted(one.rows()) == Counter([(10, 20), (10, 21)])
+        assert counted(two.rows()) == Counter([(10, 21)])
+        assert "2 queries" in str(engine.explain())
