@@ -1,0 +1,27 @@
+/* The page: every part watches the store, one loop feeds it. */
+
+import { byId, say } from "./dom.js";
+import { startConnectionView } from "./connection-view.js";
+import { keepConnected } from "./connection.js";
+import { startEditor } from "./editor.js";
+import { startFigures } from "./figures.js";
+import { startPlan } from "./plan-view.js";
+import { startQueries } from "./queries.js";
+import { startRows } from "./rows.js";
+import { startStreams } from "./streams.js";
+import { startTheme } from "./theme.js";
+import { startTimeline } from "./timeline.js";
+import { watch } from "./store.js";
+import { clock } from "./format.js";
+
+startTheme();
+startConnectionView();
+startFigures();
+startPlan();
+startEditor();
+startQueries();
+startRows();
+startStreams();
+startTimeline();
+watch(["info"], ({ info }) => say(byId("about"), `streamjoin ${info.version}, up since ${clock(info.started_at)}`));
+keepConnected();

@@ -1,0 +1,188 @@
+/* The query editor: colours, completion, the engine's verdict as one types, a preview, and create. */
+
+import { Problem, call } from "./api.js";
+import { announce, attribute, byId, h, say } from "./dom.js";
+import { exampleButton } from "./examples.js";
+import { previewOf } from "./preview.js";
+import { refreshSoon } from "./connection.js";
+import { highlighted, stretches } from "./sql-language.js";
+import { change, putQuery, state, watch } from "./store.js";
+import { Suggestions } from "./suggestions.js";
+
+const PAUSE = 300;
+const PLACEHOLDER = "SELECT …\nFROM stream AS a\nJOIN other AS b WITHIN 5 SECONDS ON a.key = b.key\nWHERE …";
+
+class Editor {
+  constructor() {
+    this.area = h("textarea", { id: "sql", name: "sql", "aria-describedby": "verdict-words editor-hint", "aria-autocomplete": "list", "aria-haspopup": "listbox", spellcheck: "false", autocomplete: "off", autocapitalize: "off", placeholder: PLACEHOLDER });
+    this.copy = h("pre", { "aria-hidden": "true" });
+    this.box = h("div", { class: "code" }, this.copy, this.area);
+    this.sink = h("select", { id: "query-sink", name: "sink" }, h("option", { value: "" }, "memory (newest rows)"));
+    this.sinkField = h("div", { class: "field", hidden: true }, h("label", { for: "query-sink" }, "Sink"), this.sink);
+    this.verdict = h("div", { class: "verdict" }, h("div", { id: "verdict-words" }), h("div", { id: "preview" }));
+    this.name = h("input", { id: "query-name", name: "name", autocomplete: "off", spellcheck: "false", placeholder: "chosen for you", "aria-describedby": "name-problem" });
+    this.nameProblem = h("p", { class: "problem", id: "name-problem" });
+    this.button = h("button", { class: "primary", id: "create", "aria-disabled": "true" }, "Create query");
+    this.wrong = [];
+    this.checked = null;
+  }
+
+  start() {
+    const field = h("div", { class: "field" }, h("label", { for: "query-name" }, "Name (optional)"), this.name);
+    const hint = h("p", { class: "hint", id: "editor-hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Space"), " suggests, ", h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " creates. Tab leaves the editor unless suggestions are open.");
+    byId("editor-form").append(h("label", { class: "unseen", for: "sql" }, "SQL of the new query"), this.box, this.verdict, h("div", { class: "create" }, field, this.sinkField, this.button), this.nameProblem, hint);
+    this.suggestions = new Suggestions(this.area, this.copy, () => this.changed(false));
+    this.area.addEventListener("input", (event) => this.changed(!event.inputType?.startsWith("delete") || this.suggestions.open));
+    this.area.addEventListener("keydown", (event) => this.key(event));
+    this.area.addEventListener("blur", () => this.suggestions.close());
+    this.area.addEventListener("click", () => this.suggestions.close());
+    this.name.addEventListener("input", () => this.complain(""));
+    byId("editor-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.create();
+    });
+    document.addEventListener("write-query", (event) => this.write(event.detail));
+    watch(["streams"], ({ streams }) => this.tools(streams));
+    watch(["info"], ({ info }) => this.sinks(info.sinks ?? []));
+    watch(["connection"], () => state.connection.state === "live" && !this.checked && this.check());
+  }
+
+  tools(streams) {
+    const place = byId("editor-tools");
+    if (streams?.length && !place.children.length) place.append(exampleButton("Example"));
+    this.paint();
+  }
+
+  /** The sinks that the service's file names; without any, rows are kept in memory and there is nothing to choose. */
+  sinks(names) {
+    this.sinkField.hidden = !names.length;
+    this.sink.replaceChildren(this.sink.options[0], ...names.map((name) => h("option", { value: name }, name)));
+  }
+
+  write(text) {
+    this.area.focus();
+    this.area.setSelectionRange(0, this.area.value.length);
+    this.area.setRangeText(text, 0, this.area.value.length, "end");
+    this.changed(false);
+  }
+
+  key(event) {
+    if (this.suggestions.key(event)) event.preventDefault();
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      this.create();
+    }
+  }
+
+  paint() {
+    // The line break at the end gives the copy the line on which the caret may stand.
+    this.copy.replaceChildren(...highlighted(this.area.value, state.streams ?? [], this.wrong), "\n");
+    attribute(this.box, "data-wrong", this.wrong.length > 0);
+  }
+
+  changed(suggest) {
+    this.wrong = [];
+    this.checked = null;
+    this.paint();
+    this.allow(false);
+    if (suggest) this.suggestions.update();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.check(), PAUSE);
+  }
+
+  allow(allowed) {
+    attribute(this.button, "aria-disabled", String(!allowed));
+  }
+
+  async check() {
+    this.running?.abort();
+    const sql = this.area.value;
+    if (!sql.trim()) return this.judge({});
+    this.running = new AbortController();
+    try {
+      const preview = await call("POST", "queries?dry_run=true", { body: { sql }, signal: this.running.signal });
+      this.checked = sql;
+      this.judge({ preview });
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (error instanceof Problem) {
+        this.checked = sql;
+        this.judge({ problem: error });
+      } else this.judge({ away: true });
+    }
+  }
+
+  judge({ preview, problem, away }) {
+    const words = byId("verdict-words");
+    this.wrong = problem ? stretches(this.area.value, problem.places) : [];
+    attribute(this.area, "aria-invalid", problem ? "true" : null);
+    this.paint();
+    this.allow(Boolean(preview));
+    if (problem) words.replaceChildren(...this.mistakes(problem));
+    else words.replaceChildren(...(away ? [h("p", { class: "quiet" }, "It can't be checked while the service does not answer.")] : []));
+    byId("preview").replaceChildren(...(preview ? [previewOf(preview)] : []));
+    if (problem) announce(`Not valid. ${words.textContent}`);
+    else if (preview) announce(byId("preview").querySelector(".lead").textContent);
+  }
+
+  mistakes(problem) {
+    if (!this.wrong.length) return [h("p", { class: "mistake" }, h("span"), h("span", { class: "words" }, problem.message))];
+    return this.wrong.map(({ start, end, line, column, message }) => {
+      const go = () => {
+        this.area.focus();
+        this.area.setSelectionRange(start, end);
+      };
+      return h("p", { class: "mistake" }, h("button", { type: "button", class: "place", onclick: go, "aria-label": `Line ${line}, column ${column}: go there` }, `${line}:${column}`), h("span", { class: "words" }, message ?? problem.message));
+    });
+  }
+
+  complain(text) {
+    say(this.nameProblem, text);
+    attribute(this.name, "aria-invalid", text ? "true" : null);
+  }
+
+  async create() {
+    if (!this.area.value.trim() || this.creating) return;
+    clearTimeout(this.timer);
+    if (this.checked !== this.area.value) await this.check();
+    if (this.button.getAttribute("aria-disabled") === "true") return this.area.focus();
+    const body = { sql: this.area.value };
+    if (this.name.value.trim()) body.name = this.name.value.trim();
+    if (this.sink.value) body.sink = this.sink.value;
+    this.creating = true;
+    say(this.button, "Creating …");
+    try {
+      this.created(await call("POST", "queries", { body }));
+    } catch (error) {
+      this.refused(error);
+    } finally {
+      this.creating = false;
+      say(this.button, "Create query");
+    }
+  }
+
+  created(query) {
+    this.area.value = "";
+    this.name.value = "";
+    this.complain("");
+    this.changed(false);
+    this.judge({});
+    putQuery(query);
+    change({ chosen: query.name });
+    refreshSoon();
+    this.area.focus();
+    announce(`${query.name} created. Its rows are shown under the queries.`);
+  }
+
+  refused(error) {
+    if (error instanceof Problem && error.places.length) this.judge({ problem: error });
+    else if (error instanceof Problem) {
+      this.complain(error.message);
+      this.name.focus();
+    } else this.judge({ away: true });
+  }
+}
+
+export function startEditor() {
+  new Editor().start();
+}

@@ -1,0 +1,243 @@
+/* The plan as a graph: steps in layers, edges as wide as their rate, a badge where queries share a step. Arrow keys walk it. */
+
+import { attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
+import { count } from "./format.js";
+import { inspect } from "./plan-inspector.js";
+import { layout } from "./plan-layout.js";
+import { KINDS, described, headed, model, summary } from "./plan-model.js";
+import { state, watch } from "./store.js";
+
+const SIZE = { width: 184, height: 66 };
+const WIDE = { ...SIZE, across: 18, along: 64, vertical: false };
+const TALL = { ...SIZE, across: 14, along: 44, vertical: true };
+const NARROW = 560;
+const MARGIN = 14;
+const LETTERS = { label: 23, detail: 24 };
+const MOVE_MS = 420;
+const GLYPHS = {
+  source: "M0 4h5m-2-3 3 3-3 3M9 0v8",
+  selection: "M0 0h9L5.5 4v4L3.5 7V4Z",
+  join: "M0 0v8l9-8v8Z",
+  sink: "M0 5v3h9V5M4.5 0v5m-2.2-2 2.2 2 2.2-2",
+};
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const view = { nodes: new Map(), places: new Map(), shown: new Map(), edges: [], focus: null, picked: null, shape: "" };
+const ease = (part) => 1 - (1 - part) ** 3;
+const short = (text, letters) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
+
+function createdNode(node) {
+  const { width, height } = SIZE;
+  const [x, y] = [-width / 2, -height / 2];
+  return s(
+    "g",
+    { class: `node is-${node.kind}`, role: "button", tabindex: -1, onclick: () => pick(node.id), onfocus: () => focused(node.id) },
+    s("rect", { class: "halo", x: x - 4, y: y - 4, width: width + 8, height: height + 8, rx: 12 }),
+    s("rect", { class: "box", x, y, width, height, rx: node.kind === "source" || node.kind === "sink" ? 22 : 9 }),
+    s("path", { class: "glyph", d: GLYPHS[node.kind] ?? GLYPHS.join, transform: `translate(${x + 17} ${y + 12.5})` }),
+    s("text", { class: "kind", x: x + 33, y: y + 21 }, (KINDS[node.kind] ?? node.kind).toUpperCase()),
+    s("text", { class: "rate", x: x + width - 15, y: y + 21 }),
+    s("text", { class: "label", x: x + 17, y: y + 38 }),
+    s("text", { class: "detail", x: x + 17, y: y + 54 }),
+    s("g", { class: "sharing", transform: `translate(${x + width - 8} ${y})` }, s("rect", { x: -24, y: -10, width: 32, height: 20, rx: 10 }), s("text", { x: -8, y: 4.5 })),
+    s("title"),
+  );
+}
+
+function updatedNode(element, node) {
+  attribute(element, "data-shared", node.shared);
+  attribute(element, "aria-label", described(node));
+  attribute(element, "aria-pressed", String(view.picked === node.id));
+  attribute(element, "tabindex", view.focus === node.id ? 0 : -1);
+  attribute(element, "data-away", away(node.queries));
+  const [title, rest] = headed(node);
+  say(element.querySelector(".label"), short(title, LETTERS.label));
+  say(element.querySelector(".detail"), short(rest, LETTERS.detail));
+  say(element.querySelector(".rate"), node.rate === null || node.rate === undefined ? "" : count(node.rate));
+  say(element.querySelector(".sharing text"), `×${node.queries.length}`);
+  say(element.querySelector("title"), node.label);
+}
+
+/** Whether a step has no part in the query that is pointed at or chosen. */
+function away(queries) {
+  const wanted = state.hovered ?? state.chosen;
+  return wanted !== null && !queries.includes(wanted);
+}
+
+function curve(from, to, bends) {
+  const vertical = view.vertical;
+  const reach = vertical ? SIZE.height / 2 : SIZE.width / 2;
+  const points = [from, ...bends, to].map((point) => ({ ...point }));
+  points[0][vertical ? "y" : "x"] += reach;
+  points.at(-1)[vertical ? "y" : "x"] -= reach;
+  const parts = points.slice(1).map((end, index) => {
+    const start = points[index];
+    const half = vertical ? (start.y + end.y) / 2 : (start.x + end.x) / 2;
+    return vertical ? `C${start.x} ${half} ${end.x} ${half} ${end.x} ${end.y}` : `C${half} ${start.y} ${half} ${end.y} ${end.x} ${end.y}`;
+  });
+  return `M${points[0].x} ${points[0].y}${parts.join("")}`;
+}
+
+function drawEdges() {
+  const most = Math.max(1e-9, ...view.edges.map((edge) => edge.rate ?? 0));
+  for (const edge of view.edges) {
+    const [from, to] = [view.shown.get(edge.from), view.shown.get(edge.to)];
+    if (!from || !to) continue;
+    edge.element.setAttribute("d", curve(from, to, view.moving ? [] : edge.bends));
+    edge.element.setAttribute("stroke-width", (1.5 + 6.5 * Math.sqrt((edge.rate ?? 0) / most)).toFixed(2));
+    const both = [view.nodes.get(edge.from), view.nodes.get(edge.to)];
+    attribute(edge.element, "data-away", both.some((node) => away(node.queries)));
+  }
+}
+
+function putNodes() {
+  for (const [id, element] of view.elements) {
+    const { x, y } = view.shown.get(id);
+    element.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
+  }
+  drawEdges();
+}
+
+/** From where the nodes are to where they should be. New ones come in at their place; a new size of the window is no news. */
+function move(animated) {
+  const from = new Map(view.shown);
+  const goal = view.places;
+  view.shown = new Map([...goal].map(([id, to]) => [id, { ...(from.get(id) ?? to) }]));
+  cancelAnimationFrame(view.frame);
+  const moved = [...goal].some(([id, to]) => Math.hypot(view.shown.get(id).x - to.x, view.shown.get(id).y - to.y) > 0.5);
+  view.moving = animated && moved && !still.matches;
+  if (!view.moving) {
+    view.shown = new Map([...goal].map(([id, to]) => [id, { ...to }]));
+    return putNodes();
+  }
+  const began = performance.now();
+  const step = (now) => {
+    const part = Math.min(1, (now - began) / MOVE_MS);
+    for (const [id, to] of goal) {
+      const start = from.get(id) ?? to;
+      view.shown.set(id, { x: start.x + (to.x - start.x) * ease(part), y: start.y + (to.y - start.y) * ease(part) });
+    }
+    view.moving = part < 1;
+    putNodes();
+    if (part < 1) view.frame = requestAnimationFrame(step);
+  };
+  step(began);
+}
+
+function show(animated = true) {
+  if (!state.plan) return;
+  const { nodes, edges } = model(state.plan);
+  const scroll = byId("plan-scroll");
+  say(byId("plan-summary"), summary(nodes));
+  if (!nodes.some(({ kind }) => kind !== "source")) return showNothing(scroll, nodes);
+  if (!view.svg?.isConnected) start(scroll);
+  view.nodes = new Map(nodes.map((node) => [node.id, node]));
+  arrange(nodes, edges, scroll);
+  if (!view.nodes.has(view.focus)) view.focus = nodes[0].id;
+  if (!view.nodes.has(view.picked)) view.picked = null;
+  ghosts(nodes);
+  reconcile(view.edgeLayer, view.edges, (edge) => `${edge.from} ${edge.to}`, () => s("path", { class: "edge" }), (element, edge) => (edge.element = element));
+  reconcile(view.nodeLayer, nodes, (node) => node.id, createdNode, updatedNode);
+  view.elements = new Map([...view.nodeLayer.children].map((element) => [element.dataset.key, element]));
+  move(animated);
+  inspect(view.nodes.get(view.picked) ?? null, () => pick(view.picked));
+}
+
+/** What goes fades: a copy of it stays for a moment, out of reach. */
+function ghosts(nodes) {
+  if (still.matches) return;
+  const staying = new Set(nodes.map(({ id }) => id));
+  for (const element of view.nodeLayer.children) {
+    if (staying.has(element.dataset.key)) continue;
+    const ghost = element.cloneNode(true);
+    for (const name of ["role", "tabindex", "aria-label", "data-key"]) ghost.removeAttribute(name);
+    ghost.classList.add("ghost");
+    ghost.addEventListener("animationend", () => ghost.remove());
+    view.ghostLayer.append(ghost);
+  }
+}
+
+/** A layout anew only where the graph or the room changed: figures alone leave the places. */
+function arrange(nodes, edges, scroll) {
+  view.vertical = scroll.clientWidth < NARROW;
+  const shape = JSON.stringify([view.vertical, nodes.map(({ id }) => id), edges.map(({ from, to }) => [from, to])]);
+  if (shape !== view.shape) {
+    view.shape = shape;
+    view.layout = layout(nodes, edges, view.vertical ? TALL : WIDE);
+    view.places = new Map([...view.layout.places].map(([id, place]) => [id, { ...place }]));
+  }
+  const rates = new Map(edges.map(({ from, to, rate: flow }) => [`${from} ${to}`, flow]));
+  view.edges = view.layout.edges.map((edge) => ({ ...edge, rate: rates.get(`${edge.from} ${edge.to}`) }));
+  const { width, height } = { width: view.layout.width + 2 * MARGIN, height: view.layout.height + 2 * MARGIN };
+  const scale = Math.min(1, Math.max(0.72, (scroll.clientWidth - 8) / width));
+  attribute(view.svg, "viewBox", `${-MARGIN} ${-MARGIN} ${width} ${height}`);
+  attribute(view.svg, "width", Math.round(width * scale));
+  attribute(view.svg, "height", Math.round(height * scale));
+}
+
+function start(scroll) {
+  view.edgeLayer = s("g", { "aria-hidden": "true" });
+  view.ghostLayer = s("g", { "aria-hidden": "true" });
+  view.nodeLayer = s("g");
+  view.svg = s("svg", { class: "plan-graph live", role: "group", "aria-label": "The plan: sources, selections, joins and sinks. Arrow keys go from step to step, Enter tells about one.", onkeydown: key }, view.edgeLayer, view.ghostLayer, view.nodeLayer);
+  scroll.replaceChildren(view.svg);
+  byId("plan-foot").replaceChildren(legend());
+}
+
+function showNothing(scroll, nodes) {
+  view.svg = null;
+  view.shape = "";
+  view.shown = new Map();
+  view.picked = null;
+  inspect(null);
+  byId("plan-foot").replaceChildren();
+  if (scroll.firstChild?.className !== "empty") scroll.replaceChildren(empty("Nothing to join yet", nodes.length ? "The streams are there. With the first query, its steps show up here." : "There are no streams and no queries."));
+}
+
+function legend() {
+  const part = (kind) => h("li", {}, s("svg", { viewBox: "-1 -1 11 10", "aria-hidden": "true", class: `is-${kind}` }, s("path", { class: "glyph", d: GLYPHS[kind] })), KINDS[kind]);
+  return h("ul", { class: "legend" }, Object.keys(KINDS).map(part), h("li", {}, h("span", { class: "badge", "data-state": "shared" }, "×2"), "queries that share a step"), h("li", { class: "quiet" }, "Figures are rows a batch; wider edges carry more."));
+}
+
+function pick(id) {
+  view.picked = view.picked === id ? null : id;
+  view.focus = id;
+  show();
+}
+
+function focused(id) {
+  view.focus = id;
+  for (const [name, element] of view.elements) attribute(element, "tabindex", name === id ? 0 : -1);
+}
+
+/** Along the flow to the nearest step, across it to the next of the layer. */
+function key(event) {
+  const forward = view.vertical ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
+  const sideways = view.vertical ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
+  const here = view.places.get(view.focus);
+  if (!here) return;
+  const cross = view.vertical ? "x" : "y";
+  let goal;
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    return pick(view.focus);
+  }
+  if (event.key === "Escape" && view.picked) return pick(view.picked);
+  const along = forward.indexOf(event.key) * 2 - 1;
+  const step = sideways.indexOf(event.key) * 2 - 1;
+  if (forward.includes(event.key)) {
+    const layer = [...view.places].filter(([, place]) => (place.rank - here.rank) * along > 0);
+    goal = layer.sort(([, a], [, b]) => Math.abs(a.rank - here.rank) - Math.abs(b.rank - here.rank) || Math.abs(a[cross] - here[cross]) - Math.abs(b[cross] - here[cross]))[0];
+  } else if (sideways.includes(event.key)) {
+    const layer = [...view.places].filter(([, place]) => place.rank === here.rank && (place[cross] - here[cross]) * step > 0);
+    goal = layer.sort(([, a], [, b]) => Math.abs(a[cross] - here[cross]) - Math.abs(b[cross] - here[cross]))[0];
+  } else return;
+  event.preventDefault();
+  if (goal) view.elements.get(goal[0]).focus();
+}
+
+export function startPlan() {
+  byId("plan-scroll").append(skeleton());
+  watch(["plan", "chosen", "hovered"], () => show());
+  new ResizeObserver(() => show(false)).observe(byId("plan-scroll"));
+}

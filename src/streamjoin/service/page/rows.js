@@ -1,0 +1,165 @@
+/* The newest rows of the chosen query, as they come. A reader that can't keep up is told how many it did not see. */
+
+import { Problem, get, queryPath, subscribe } from "./api.js";
+import { announce, attribute, byId, empty, h, say, skeleton } from "./dom.js";
+import { count, plural } from "./format.js";
+import { badge } from "./queries.js";
+import { change, state, watch } from "./store.js";
+import { highlighted } from "./sql-language.js";
+
+const SHOWN = 200;
+const MOST_MARKED = 25;
+const AGAIN_AFTER = 1000;
+
+let open = null;
+
+/** Resolves once the page is in step with the service; rows alone would be asked for in vain. */
+const connected = () =>
+  new Promise((resolve) => {
+    const look = () => (state.connection.state === "live" ? resolve() : setTimeout(look, AGAIN_AFTER / 4));
+    look();
+  });
+
+const numeric = (type) => /int|float|double|decimal|bigint|long|short|byte/i.test(type) && !/interval/i.test(type);
+
+function cell(value, number) {
+  if (value === null || value === undefined) return h("td", { class: number ? "null number" : "null" }, "null");
+  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
+  // Sums of floats end in noise; the cell shows twelve digits, its title all.
+  const shown = typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(12))) : text;
+  return h("td", { class: number ? "number" : null, title: shown !== text || text.length > 30 ? text : null }, shown);
+}
+
+class Tail {
+  constructor(query) {
+    this.query = query;
+    this.skipped = 0;
+    this.held = false;
+    this.waiting = [];
+    this.stopped = false;
+    this.link = new AbortController();
+    this.numbers = query.columns.map(([, type]) => numeric(type));
+    this.tbody = h("tbody");
+  }
+
+  show() {
+    const headings = this.query.columns.map(([name, type], index) =>
+      h("th", { scope: "col", class: this.numbers[index] ? "number" : null }, name, h("span", { class: "type quiet" }, type)),
+    );
+    const table = h("table", {}, h("caption", { class: "unseen" }, `Newest rows of ${this.query.name}, newest first`), h("thead", {}, h("tr", {}, headings)), this.tbody);
+    this.note = h("p", { class: "empty" }, "Waiting for the first row …");
+    this.scroll = h("div", { class: "rows-scroll live", tabindex: 0, role: "region", "aria-label": `Newest rows of ${this.query.name}`, hidden: true }, table);
+    byId("rows-body").replaceChildren(sqlOf(this.query), skeleton());
+    this.follow();
+  }
+
+  async follow() {
+    while (!this.stopped) {
+      try {
+        const { signal } = (this.link = new AbortController());
+        const kept = await get(queryPath(this.query.name, `/rows?limit=${SHOWN}`), { signal });
+        const events = await subscribe(queryPath(this.query.name, `/events?after=${kept.total}&limit=${SHOWN}`), signal);
+        byId("rows-body").replaceChildren(sqlOf(this.query), this.note, this.scroll);
+        this.tbody.replaceChildren();
+        this.add(kept.rows, false);
+        for await (const { event, data } of events) {
+          if (event === "rows") this.take(data);
+          if (event === "end" && data?.reason !== "stopping") return this.end();
+        }
+      } catch (error) {
+        if (this.stopped) return;
+        if (error instanceof Problem && error.status === 404) return this.end();
+      }
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_AFTER));
+      await connected();
+    }
+  }
+
+  take({ rows, skipped }) {
+    this.skipped += skipped ?? 0;
+    if (this.held) this.waiting.push(...rows);
+    else this.add(rows, true);
+    this.waiting = this.waiting.slice(-SHOWN);
+    this.summarize();
+  }
+
+  /** Newest first: what comes last is put on top. */
+  add(rows, fresh) {
+    const newest = rows.slice(-SHOWN).reverse();
+    fresh &&= newest.length <= MOST_MARKED;
+    this.tbody.prepend(...newest.map((row) => h("tr", { class: fresh ? "fresh" : null }, row.map((value, index) => cell(value, this.numbers[index])))));
+    while (this.tbody.children.length > SHOWN) this.tbody.lastElementChild.remove();
+    this.note.hidden = this.tbody.children.length > 0;
+    this.scroll.hidden = !this.note.hidden;
+    this.summarize();
+  }
+
+  hold(held) {
+    this.held = held;
+    if (!held) this.add(this.waiting.splice(0), true);
+    this.summarize();
+  }
+
+  summarize() {
+    const total = state.queries?.find((query) => query.name === this.query.name)?.rows ?? 0;
+    const parts = [`${count(total)} in all`];
+    if (this.held && this.waiting.length) parts.push(`${plural(this.waiting.length, "newer row")} held back`);
+    if (this.skipped) parts.push(`${count(this.skipped)} too many to show`);
+    say(byId("rows-summary"), parts.join(", "));
+  }
+
+  end() {
+    byId("rows-body").replaceChildren(empty("This query is gone", "It was dropped, so no more rows come."));
+    this.stop();
+  }
+
+  stop() {
+    this.stopped = true;
+    this.link.abort();
+  }
+}
+
+function sqlOf(query) {
+  return h("pre", { class: "rows-sql" }, highlighted(query.sql, state.streams ?? []));
+}
+
+function tools(tail) {
+  const hold = h("button", { type: "button", "aria-pressed": "false" }, "Hold");
+  hold.addEventListener("click", () => {
+    tail.hold(!tail.held);
+    attribute(hold, "aria-pressed", String(tail.held));
+    say(hold, tail.held ? "Let go" : "Hold");
+    announce(tail.held ? "Rows are held." : "Rows move again.");
+  });
+  const close = () => {
+    const name = state.chosen;
+    change({ chosen: null });
+    document.querySelector(`#queries [data-key="${CSS.escape(name)}"] .entry`)?.focus();
+  };
+  return [badge(tail.query.state), hold, h("button", { type: "button", onclick: close }, "Close")];
+}
+
+function showChosen() {
+  const query = state.queries?.find((known) => known.name === state.chosen) ?? null;
+  const panel = byId("rows");
+  if (open && (!query || open.query.name !== query.name || open.query.created_at !== query.created_at)) {
+    open.stop();
+    open = null;
+  }
+  panel.hidden = !query;
+  if (!query) return;
+  if (!open) {
+    open = new Tail(query);
+    say(byId("rows-title"), `Rows of ${query.name}`);
+    byId("rows-tools").replaceChildren(...tools(open));
+    open.show();
+  }
+  const shown = byId("rows-tools").firstElementChild;
+  if (shown.dataset.state !== query.state) shown.replaceWith(badge(query.state));
+  open.summarize();
+}
+
+export function startRows() {
+  watch(["chosen", "queries"], showChosen);
+  watch(["connection"], ({ connection }) => connection.state !== "live" && open?.link.abort());
+}

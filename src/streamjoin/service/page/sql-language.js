@@ -1,0 +1,112 @@
+/* The dialect as the editor sees it: tokens to colour, sources to know aliases by, and what may come at the caret. Pure functions. */
+
+import { h } from "./dom.js";
+
+export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
+export const UNITS = ["MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS", "ROWS", "UNITS"];
+export const FUNCTIONS = ["ABS", "CEIL", "COALESCE", "FLOOR", "GREATEST", "LEAST", "LENGTH", "LOWER", "POWER", "ROUND", "SQRT", "UPPER"];
+
+const TOKENS = /(?<space>\s+)|(?<comment>--[^\n]*|\/\*[\s\S]*?(?:\*\/|$))|(?<string>'(?:[^']|'')*(?:'|$))|(?<quoted>"(?:[^"]|"")*(?:"|$))|(?<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?<word>[\p{L}_][\p{L}\p{N}_]*)|(?<sign>[\s\S])/gu;
+const WORDS = new Set([...KEYWORDS, ...UNITS, ...UNITS.map((unit) => unit.slice(0, -1))]);
+const MOST = 8;
+
+export function tokenize(text) {
+  return [...text.matchAll(TOKENS)].map((match) => {
+    let [kind] = Object.entries(match.groups).find(([, value]) => value !== undefined);
+    if (kind === "word") kind = WORDS.has(match[0].toUpperCase()) ? "keyword" : FUNCTIONS.includes(match[0].toUpperCase()) ? "function" : "name";
+    return { kind, text: match[0], start: match.index, end: match.index + match[0].length };
+  });
+}
+
+const isName = (token) => token?.kind === "name" || token?.kind === "quoted" || token?.kind === "function";
+const plain = (token) => (token.kind === "quoted" ? token.text.slice(1, -1).replaceAll('""', '"') : token.text);
+const isWord = (token, word) => token?.kind === "keyword" && token.text.toUpperCase() === word;
+
+/** Alias to stream, as FROM and JOIN say. */
+export function sources(text, streams) {
+  const tokens = tokenize(text).filter(({ kind }) => kind !== "space" && kind !== "comment");
+  const found = new Map();
+  tokens.forEach((token, index) => {
+    if (!isWord(token, "FROM") && !isWord(token, "JOIN")) return;
+    const stream = streams.find(({ name }) => isName(tokens[index + 1]) && name === plain(tokens[index + 1]));
+    if (!stream) return;
+    const alias = isWord(tokens[index + 2], "AS") ? tokens[index + 3] : tokens[index + 2];
+    found.set(isName(alias) ? plain(alias) : stream.name, stream);
+  });
+  return found;
+}
+
+/** Spans of the text, with the stretches of `wrong` underlined. */
+export function highlighted(text, streams, wrong = []) {
+  const known = new Set(streams.map(({ name }) => name));
+  return tokenize(text).flatMap((token) => {
+    const kind = isName(token) && known.has(plain(token)) ? "stream" : token.kind;
+    return pieces(token, wrong).map(([piece, marked]) => {
+      if (kind === "space" && !marked) return piece;
+      return h("span", { class: marked ? `t-${kind} wrong` : `t-${kind}` }, piece);
+    });
+  });
+}
+
+function pieces(token, wrong) {
+  const cuts = new Set([token.start, token.end]);
+  for (const { start, end } of wrong) {
+    for (const cut of [start, end]) if (cut > token.start && cut < token.end) cuts.add(cut);
+  }
+  const sorted = [...cuts].sort((a, b) => a - b);
+  return sorted.slice(1).map((end, index) => {
+    const start = sorted[index];
+    return [token.text.slice(start - token.start, end - token.start), wrong.some((stretch) => stretch.start < end && stretch.end > start)];
+  });
+}
+
+/** Where the service's places (lines and columns from 1, in characters) are in the text; at least one character each. */
+export function stretches(text, places) {
+  const lines = text.split("\n");
+  const starts = lines.map((_, index) => lines.slice(0, index).reduce((sum, line) => sum + line.length + 1, 0));
+  const offset = (line, column) => {
+    const row = Math.min(Math.max(line, 1), lines.length) - 1;
+    return starts[row] + [...lines[row]].slice(0, Math.max(column, 1) - 1).join("").length;
+  };
+  return places.map(({ line, column, end_line, end_column, message }) => {
+    let start = offset(line, column);
+    let end = Math.max(offset(end_line ?? line, end_column ?? column + 1), start);
+    if (end === start) end = Math.min(start + 1, text.length);
+    if (end === start) start = Math.max(0, text.trimEnd().length - 1);
+    return { start, end: Math.max(end, start + 1), line, column, message };
+  });
+}
+
+const option = (kind, note) => (text) => ({ text, kind, note });
+const columnsOf = (stream) => stream.columns.map(([name, type]) => ({ text: name, kind: "column", note: type }));
+const unique = (options) => [...new Map(options.map((each) => [each.text, each])).values()];
+
+function candidates(before, text, streams) {
+  const known = sources(text, streams);
+  const tokens = tokenize(before).filter(({ kind }) => kind !== "space" && kind !== "comment");
+  const [last, previous] = [tokens.at(-1), tokens.at(-2)];
+  if (last?.text === "." && isName(previous)) return known.has(plain(previous)) ? columnsOf(known.get(plain(previous))) : [];
+  if (isWord(last, "FROM") || isWord(last, "JOIN")) return streams.map(({ name, columns }) => ({ text: name, kind: "stream", note: `${columns.length} columns` }));
+  if (last?.kind === "number" && isWord(previous, "WITHIN")) return UNITS.map(option("unit"));
+  if (isWord(last, "WITHIN") || isWord(last, "AS") || last?.kind === "string") return isWord(last, "AS") || isWord(last, "WITHIN") ? [] : KEYWORDS.map(option("keyword"));
+  if (!tokens.length) return ["SELECT"].map(option("keyword"));
+  const columns = [...(known.size ? known.values() : streams)].flatMap(columnsOf);
+  const aliases = [...known].map(([alias, stream]) => ({ text: alias, kind: "alias", note: stream.name }));
+  return unique([...aliases, ...columns, ...KEYWORDS.map(option("keyword")), ...FUNCTIONS.map(option("function"))]);
+}
+
+/** What may complete the word at the caret: `{start, options}`; none where nothing fits or inside strings and comments. */
+export function complete(text, caret, streams, asked = false) {
+  const nothing = { start: caret, options: [] };
+  const inside = tokenize(text).find(({ start, end }) => start < caret && caret <= end);
+  if ((inside?.kind === "string" || inside?.kind === "comment" || inside?.kind === "quoted") && caret < inside.end + (inside.kind === "comment")) return nothing;
+  const word = /[\p{L}_][\p{L}\p{N}_]*$/u.exec(text.slice(0, caret))?.[0] ?? "";
+  const start = caret - word.length;
+  const after = text.slice(0, start).trimEnd().endsWith(".") && /\.$/.test(text.slice(0, start));
+  if (!word && !after && !asked) return nothing;
+  const low = word.toLowerCase();
+  const fitting = candidates(text.slice(0, start), text, streams).filter(({ text: name }) => name.toLowerCase().startsWith(low));
+  if (fitting.length === 1 && fitting[0].text === word) return nothing;
+  const exact = fitting.filter(({ text: name }) => name.toLowerCase() !== low || name !== word);
+  return { start, options: exact.slice(0, MOST) };
+}

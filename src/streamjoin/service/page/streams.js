@@ -1,0 +1,55 @@
+/* The registered streams: how fast they come, how far behind they are, what columns they have. */
+
+import { byId, empty, h, reconcile, say, skeleton } from "./dom.js";
+import { age, count, plural, rate, whole } from "./format.js";
+import { drawSparkline, sparkline } from "./sparkline.js";
+import { series, watch } from "./store.js";
+
+const part = (name) => h("span", {}, h("b", { "data-part": name }), " ", h("span", { "data-part": `${name}-words` }));
+
+function created(stream) {
+  const columns = stream.columns.map(([name, type]) =>
+    h("li", { class: "chip" }, name, h("span", { class: "type" }, name === stream.time ? `${type}, time` : type)),
+  );
+  return h(
+    "li",
+    { class: "stream live" },
+    h("div", {}, h("h3", { class: "name" }, stream.name), h("p", { class: "rates" }, part("rate"), part("lag"), part("rows"), part("late"))),
+    sparkline(),
+    h("p", { class: "problem", hidden: true }),
+    h("details", {}, h("summary", {}, plural(stream.columns.length, "column")), h("ul", { class: "chips" }, columns)),
+  );
+}
+
+function updated(element, stream, samples) {
+  const put = (name, value, words) => {
+    say(element.querySelector(`[data-part="${name}"]`), value);
+    say(element.querySelector(`[data-part="${name}-words"]`), words);
+  };
+  put("rate", rate(stream.rows_per_second), "");
+  element.querySelector('[data-part="lag"]').parentElement.hidden = stream.lag_seconds === null;
+  put("lag", stream.lag_seconds === null ? "" : stream.lag_seconds < 1 ? `${Math.round(stream.lag_seconds * 1000)} ms` : age(stream.lag_seconds), "behind");
+  put("rows", count(stream.rows), "rows");
+  put("late", whole(stream.late ?? 0), "late");
+  element.querySelector("details").title = stream.watermark === null ? "" : `Watermark ${stream.watermark}`;
+  const problem = element.querySelector(".problem");
+  problem.hidden = !stream.error;
+  say(problem, stream.error ?? "");
+  drawSparkline(element.querySelector(".spark"), series(samples, "rows_in", stream.name));
+}
+
+export function startStreams() {
+  const body = byId("streams-body");
+  const list = h("ul", { "aria-label": "Streams" });
+  body.append(skeleton());
+  watch(["streams", "samples"], ({ streams, samples }) => {
+    if (streams === null) return;
+    say(byId("streams-summary"), streams.length ? "" : "none");
+    if (!streams.length) {
+      body.replaceChildren(empty("No streams", "The service has no streams to join. Name some in its TOML file and start it again; streamjoin init writes one with demo streams."));
+      return;
+    }
+    if (body.firstChild !== list) body.replaceChildren(list);
+    reconcile(list, streams, (stream) => stream.name, created, (element, stream) => updated(element, stream, samples));
+  });
+}
