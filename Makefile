@@ -30,6 +30,7 @@ demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark,
 	@$(PY) -m streamjoin demo $(ARGS)
 
 test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
+	@$(PY) -m tests.page.chromium
 	@$(PY) -m pytest $(ARGS)
 
 # The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
