@@ -39,8 +39,9 @@ $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/jars.py
 	@$(PY) -m tests.spark.kafka_broker
 	@touch $@
 
-torture: $(STAMP) ## kill joins on Spark at random moments, two hundred times (takes about an hour)
-	@STREAMJOIN_KILLS=100 $(PY) -m pytest tests/spark/test_exactly_once.py $(ARGS)
+KILLS ?= 200
+torture: $(STAMP) ## kill drivers and executors of joins at random moments, two hundred times (takes half an hour)
+	@STREAMJOIN_KILLS=$(KILLS) $(PY) -m pytest tests/spark/test_exactly_once.py $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy --strict
 	@$(PY) -m ruff check .

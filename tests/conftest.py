@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.class_archive import make_archive, options
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 # A session that runs for some small batches spends its time compiling what it then hardly runs.
 QUICK_START = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {options()}".rstrip(),
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -32,10 +34,11 @@ def _let_the_closing_line_be_the_last() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Small and shared: a test leaves no query running and no setting changed."""
     from streamjoin.spark.session import session
 
+    make_archive(tmp_path_factory.mktemp("classes"))
     started = session(
         "streamjoin-tests",
         "local[2]",

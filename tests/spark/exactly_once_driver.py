@@ -1,4 +1,4 @@
-"""A program that joins the files under a directory into Parquet and ends; the test kills it while it runs."""
+"""A program that joins files into Parquet, by joins of every kind side by side, and ends; the test kills it meanwhile."""
 
 from __future__ import annotations
 
@@ -11,34 +11,51 @@ from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.plan import Options, build
 from tests.conftest import QUICK_START
 from tests.spark.joining import CASES, streams
-from tests.spark.three_sources import SPEC, read_source
+from tests.spark.three_sources import COUNT_SPEC, SPEC, read_source
 
 TIME_CASE = next(case for case in CASES if case.name == "key, two bands and a condition")
+KINDS = ("time", "count", "ordered")
 # Batches fold only what is tiny, so that merges run in the background.
 BACKGROUND = MergePolicy(slack=150, floor=0, runs=3, inline=0)
 
+SETTINGS = {
+    **QUICK_START,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # However often a task or an executor is killed, it is started again.
+    "spark.task.maxFailures": 1000,
+    "spark.stage.maxConsecutiveAttempts": 1000,
+    "spark.deploy.maxExecutorRetries": -1,
+    # A sink's log stays one file a batch.
+    "spark.sql.streaming.fileSink.log.compactInterval": 1000,
+}
 
-def joined(spark: Any, directory: Path, kind: str, partitions: int) -> Any:
+
+def joined(spark: Any, directory: Path, kind: str, partitions: int, per_batch: int = 1) -> Any:
+    """The join of one kind over the files of `directory`."""
+    options = {"partitions": partitions, "most_partitions": 4}
     if kind == "time":
-        sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right)
-        return build(*sides, TIME_CASE.bound_spec(), Options(partitions, most_partitions=4), BACKGROUND)
-    a, b, c = (Source(read_source(spark, directory / name), position="id") for name in "abc")
-    options = Options(partitions, most_partitions=4, ordered=True, positions=True)
-    return build([a, b], c, SPEC, options, BACKGROUND)
+        sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right, per_batch)
+        return build(*sides, TIME_CASE.bound_spec(), Options(**options), BACKGROUND)
+    a, b, c = (Source(read_source(spark, directory / name, per_batch), position="id") for name in "abc")
+    if kind == "count":
+        return build(a, c, COUNT_SPEC, Options(**options), BACKGROUND)
+    return build([a, b], c, SPEC, Options(**options, ordered=True, positions=True), BACKGROUND)
 
 
-def main(directory: Path, kind: str, partitions: int) -> None:
-    # A task whose worker is killed is run again, up to three times.
-    spark = session("exactly once", "local[2,4]", memory="512m", config=QUICK_START)
-    query = (
-        joined(spark, directory, kind, partitions)
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .option("path", str(directory / "out"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+def started(frame: Any, directory: Path) -> Any:
+    """A query over all that is there."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
+    return writer.option("path", str(directory / "out")).trigger(availableNow=True).start()
+
+
+def main(directory: Path, master: str, partitions: int) -> None:
+    spark = session("exactly once", master, memory="512m", config=SETTINGS)
+    queries = [started(joined(spark, directory, kind, partitions), directory / kind) for kind in KINDS]
+    for query in queries:
+        query.awaitTermination()
 
 
 if __name__ == "__main__":

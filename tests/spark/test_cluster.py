@@ -1,4 +1,7 @@
-"""The join on clusters: in processes of their own, and with an executor killed in mid-batch the output is exact."""
+"""The join on a standalone cluster: with an executor killed in mid-batch the output is exact.
+
+On a local cluster executors are killed by `test_exactly_once.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from tests.spark.joining import (
     tables,
     write_files,
 )
-from tests.spark.spark_cluster import Standalone, end, executors, linked_home
+from tests.spark.spark_cluster import Standalone, end, executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +58,6 @@ def start(directory: Path, master: str) -> subprocess.Popen[bytes]:
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]),
         # What a user names for a cluster: the Python of its machines.
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(linked_home(directory)),
     }
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(
@@ -86,14 +88,14 @@ def is_writing(directory: Path, batch: int) -> bool:
     return False
 
 
-def kill_an_executor(directory: Path, process: subprocess.Popen[bytes], sessions: list[int], *, writing: bool) -> None:
-    """Wait until the second or a later batch runs, with `writing` until its last stage does, and kill an executor."""
+def kill_an_executor(directory: Path, process: subprocess.Popen[bytes], sessions: list[int]) -> None:
+    """Wait until the last stage of the second or a later batch runs, and kill an executor."""
     deadline = time.monotonic() + PATIENCE
     while True:
         running = newest(directory, "offsets")
         if 1 <= running < BATCHES - 1 and running > newest(directory, "commits"):
             found = executors(sessions)
-            if found and (not writing or is_writing(directory, running)):
+            if found and is_writing(directory, running):
                 os.kill(found[0], signal.SIGKILL)
                 return
         try:
@@ -129,24 +131,17 @@ def write_input(directory: Path) -> None:
 INPUT = stream(CASE, seed=17, n=600)
 
 
-@pytest.mark.parametrize("kind", ["local-cluster", "standalone"])
 def test_an_executor_killed_in_mid_batch(
-    kind: str, tmp_path: Path, undisturbed: list[dict[str, object]], request: pytest.FixtureRequest
+    tmp_path: Path, undisturbed: list[dict[str, object]], standalone: Standalone
 ) -> None:
     write_input(tmp_path)
-    if kind == "standalone":
-        cluster: Standalone = request.getfixturevalue("standalone")
-        master, sessions = cluster.url, cluster.sessions
-    else:
-        master, sessions = "local-cluster[2,1,1024]", []
-    process = start(tmp_path, master)
-    sessions = sessions or [process.pid]
+    process = start(tmp_path, standalone.url)
     try:
-        kill_an_executor(tmp_path, process, sessions, writing=kind == "standalone")
+        kill_an_executor(tmp_path, process, standalone.sessions)
         assert process.wait(timeout=PATIENCE) == 0, (tmp_path / "log").read_text()[-4000:]
     finally:
         end(process)
-    assert len(launched(tmp_path if kind == "local-cluster" else cluster.directory)) > 2, "nobody took its place"
+    assert len(launched(standalone.directory)) > 2, "nobody took its place"
     table = read_parquet(tmp_path / "out")
     assert pairs(table) == expected(CASE, *INPUT)
     assert in_order(table) == undisturbed

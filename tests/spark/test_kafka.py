@@ -56,7 +56,8 @@ lateness = "1 day"
 [sink]
 {sink}
 [spark]
-master = "local[2]"
+# A task that waited too long for a broker to come back is run again.
+master = "local[2,4]"
 memory = "512m"
 """
 PARQUET = 'format = "parquet"\npath = "out/matches"'

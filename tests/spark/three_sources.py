@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
 SPEC = sj.JoinSpec(sj.Band("x", "x", 1), (sj.CountWindow(20), sj.TimeWindow(9)), time="t", order="event_time")
+COUNT_SPEC = sj.JoinSpec(sj.Band("x", "x", 1), sj.CountWindow(15), time="t", order="event_time")
 
 
 def rising_rows(seed: int, n: int, first_id: int = 0) -> list[dict[str, int]]:
@@ -59,13 +60,20 @@ def three_sources() -> list[list[dict[str, int]]]:
 
 
 def expected_of_three() -> list[tuple[int, int]]:
-    """The oracle's pairs of ids up to what every source has passed."""
+    """The oracle's pairs of the three sources."""
     a, b, c = three_sources()
-    events = [oracle.Event(False, row, row["t"], "0000") for row in a]
-    events += [oracle.Event(False, row, row["t"], "0001") for row in b]
-    events += [oracle.Event(True, row, row["t"], "0000") for row in c]
-    bound = min((rows[-1]["t"], right, name) for rows, right, name in ((a, 0, "0000"), (b, 0, "0001"), (c, 1, "0000")))
+    return expected_pairs([a, b], c, SPEC)
+
+
+def expected_pairs(
+    left: Sequence[Sequence[dict[str, int]]], right: Sequence[dict[str, int]], spec: sj.JoinSpec
+) -> list[tuple[int, int]]:
+    """The oracle's pairs of ids up to what every source has passed, for a spec that joins rows at most 1 apart in x."""
+    sources = [(0, f"{i:04}", rows) for i, rows in enumerate(left)] + [(1, "0000", right)]
+    events = [oracle.Event(bool(side), row, row["t"], name) for side, name, rows in sources for row in rows]
+    bound = min((rows[-1]["t"], side, name) for side, name, rows in sources)
     ready = [e for e in oracle.event_time_order(events) if (e.ts, int(e.right), e.source) <= bound]
-    left, right = [e.row["id"] for e in ready if not e.right], [e.row["id"] for e in ready if e.right]
-    pairs = oracle.join(ready, lambda l, r: abs(l["x"] - r["x"]) <= 1, ("count", 20), ("time", 9))
-    return [(left[l], right[r]) for l, r in pairs]
+    ids = [[e.row["id"] for e in ready if e.right == side] for side in (False, True)]
+    windows = [("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in spec.windows]
+    pairs = oracle.join(ready, lambda l, r: abs(l["x"] - r["x"]) <= 1, *windows)
+    return [(ids[0][l], ids[1][r]) for l, r in pairs]
