@@ -20,6 +20,7 @@ from streamjoin.adhoc.optimizer.optimizer import RULES
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost, reorder_joins
 from streamjoin.adhoc.optimizer.plans import Facts, Plan, Rule
 from streamjoin.adhoc.probe_plan import Choice
+from streamjoin.adhoc.running_plan import steps_of
 from streamjoin.adhoc.settings import Settings
 from streamjoin.model.errors import SpecError
 from tests.adhoc.core_cases import rows_of
@@ -93,9 +94,9 @@ def test_a_query_is_shared_on_arrival() -> None:
     said = {decision.what.split()[0]: decision for decision in core.snapshot().optimizer.decisions}
     assert said["new"].figures == {"shared steps": 2, "steps": 2}
     assert said["other"].figures["shared steps"] > 0
-    steps = [step for root in core._roots for step in root.step.walk()]
+    steps = list(steps_of(core._execution.meetings))
     assert len(steps) == len({step.key for step in steps})
-    assert any(len(root.layout.queries) > 1 for root in core._roots)
+    assert any(len(step.queries) > 1 for step in steps)
 
 
 def test_disjoint_selections_get_groups_of_their_own() -> None:

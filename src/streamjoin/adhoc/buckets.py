@@ -2,8 +2,8 @@
 
 A bucket is a table, the tuples' times, and their places: `first` + row is the tuple's number in its own stream, and
 `gates` its number among the tuples of all streams, by batch, time, stream name and position. What is derived (masks of
-predicates, words, sorted indexes) is made once, when first asked for, and kept as long as the bucket. The invariant: a
-bucket's content never changes, so a plan may come and go over the same buckets. (AJoin, section 3.2: data layout.)
+predicates, words, sorted indexes) is made once, when first asked for. The invariant: a bucket's content never
+changes, so a plan may come and go over the same buckets. (AJoin, section 3.2: data layout.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from streamjoin.model.errors import CheckpointError
 from streamjoin.model.evaluation import Values, evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.model.keys import KeyTerm, Kind
-from streamjoin.windows.encoding import SideEncoder, SideName, TermWords, flat
+from streamjoin.model.predicates import Equi
+from streamjoin.windows.encoding import SideEncoder, SideName, TermWords, flat, integer_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 IndexKey = tuple[str, Kind]
@@ -39,6 +40,26 @@ class OneTerm:
     index: tuple[KeyTerm, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class KeyAttribute:
+    """One side of a fitted term: what its column is encoded for, and under which key words and index are shared."""
+
+    term: KeyTerm
+    side: SideName
+
+    @cached_property
+    def index_key(self) -> IndexKey:
+        """The index that serves it: a word depends on the column and the kind alone."""
+        column = self.term.left if self.side == "left" else self.term.right
+        return column.name, self.term.kind
+
+    @cached_property
+    def words_key(self) -> tuple[object, ...]:
+        """What the intervals depend on: the column, for equalities of one type; otherwise the whole term."""
+        same = self.term.left.type == self.term.right.type and self.term.exact
+        return self.index_key if same and isinstance(self.term.term, Equi) else (self.term, self.side)
+
+
 @dataclass(frozen=True)
 class SortedIndex:
     """Words in order, and the row of each; `distinct` words there are."""
@@ -51,6 +72,11 @@ class SortedIndex:
         """How many different words there are."""
         return int(np.count_nonzero(np.diff(self.words))) + 1 if self.words.size else 0
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of words and rows."""
+        return self.words.nbytes + self.rows.nbytes
+
 
 @dataclass(frozen=True)
 class ProbeWords:
@@ -62,7 +88,7 @@ class ProbeWords:
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """See the module. `seen` says how many tuples of each stream came in the batches before."""
+    """See the module. Times ascend by row. `seen` says how many tuples of each stream came in the batches before."""
 
     stream: str
     batch: int
@@ -71,10 +97,12 @@ class Bucket:
     gates: Array
     first: int
     seen: Mapping[str, int]
-    _masks: dict[Expression, Array] = field(default_factory=dict, repr=False)
     _values: dict[str, Values] = field(default_factory=dict, repr=False)
-    _probes: dict[tuple[KeyTerm, SideName], ProbeWords] = field(default_factory=dict, repr=False)
+    _masks: dict[Expression, Array] = field(default_factory=dict, repr=False)
+    _whole: dict[str, tuple[Array, Array | None]] = field(default_factory=dict, repr=False)
+    _probes: dict[tuple[object, ...], ProbeWords] = field(default_factory=dict, repr=False)
     _indexes: dict[IndexKey, SortedIndex] = field(default_factory=dict, repr=False)
+    _distinct: dict[IndexKey, int] = field(default_factory=dict, repr=False)
 
     @property
     def n(self) -> int:
@@ -89,7 +117,7 @@ class Bucket:
     @cached_property
     def span(self) -> tuple[int, int]:
         """The earliest and the latest time."""
-        return (int(self.ticks.min()), int(self.ticks.max())) if self.n else (0, 0)
+        return (int(self.ticks[0]), int(self.ticks[-1])) if self.n else (0, 0)
 
     def column(self, name: str) -> pa.Array:
         """A column as one array."""
@@ -97,14 +125,19 @@ class Bucket:
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def mask(self, condition: Expression) -> Array:
-        """Which tuples pass a condition over `row.*`; the bits are kept, one a tuple."""
-        packed = self._masks.get(condition)
-        if packed is None:
+        """Which tuples pass a condition over `row.*`; found once until `settle`."""
+        if condition not in self._masks:
             columns = {column: self._column_values(column.name) for column in condition.columns}
-            found = truth(evaluate(condition, columns), (self.n,))
-            self._masks[condition] = np.packbits(found)
-            return found
-        return np.unpackbits(packed, count=self.n).view(np.bool_)
+            self._masks[condition] = truth(evaluate(condition, columns), (self.n,))
+        return self._masks[condition]
+
+    def whole_numbers(self, name: str) -> tuple[Array, Array | None]:
+        """A column of integers as int64, and where it is not NULL, if it is anywhere."""
+        if name not in self._whole:
+            column = flat(self.column(name))
+            valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+            self._whole[name] = integer_values(column), valid
+        return self._whole[name]
 
     def _column_values(self, name: str) -> Values:
         if name not in self._values:
@@ -112,58 +145,54 @@ class Bucket:
         return self._values[name]
 
     def settle(self) -> None:
-        """Forget what only the tuples' own batch needs: the columns as values."""
+        """Forget what only the tuples' own batch needs: columns as values, truths of conditions, words."""
         self._values.clear()
+        self._masks.clear()
+        self._whole.clear()
+        self._probes.clear()
 
-    def probe_words(self, term: KeyTerm, side: SideName) -> ProbeWords:
-        """What the tuples match on the other side of a term."""
-        key = (term, side)
+    def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
+        """What the tuples match on the other side of a term; found once until `settle`."""
+        key = attribute.words_key
         if key not in self._probes:
-            encoded = SideEncoder(OneTerm((term,)), side).encode(self.table)
+            encoded = SideEncoder(OneTerm((attribute.term,)), attribute.side).encode(self.table)
             valid = np.ones(self.n, np.bool_) if encoded.valid is None else encoded.valid
             self._probes[key] = ProbeWords(encoded.terms[0], valid)
         return self._probes[key]
 
-    def index(self, term: KeyTerm | None, side: SideName) -> SortedIndex:
-        """The sorted index of the attribute that a term has on this side; without a term every word is 0."""
-        if term is None:
-            return SortedIndex(np.zeros(self.n, np.int64), np.arange(self.n, dtype=np.int64))
-        key = index_key(term, side)
+    def index(self, attribute: KeyAttribute) -> SortedIndex:
+        """The sorted index of an attribute."""
+        key = attribute.index_key
         if key not in self._indexes:
-            words = self.probe_words(term, side)
+            words = self.probe_words(attribute)
             rows = np.flatnonzero(words.valid)
             self._indexes[key] = SortedIndex(*sort_entries(words.words.word[rows], rows))
         return self._indexes[key]
 
     @property
     def index_keys(self) -> tuple[IndexKey, ...]:
-        """The attributes that have an index."""
-        return tuple(self._indexes)
+        """The attributes that have, or had, an index."""
+        return tuple({**self._indexes, **self._distinct})
 
     def distinct(self, key: IndexKey) -> int:
-        """The distinct words of an index that is there."""
-        return self._indexes[key].distinct
+        """The distinct words of an index that is, or was, there."""
+        if key not in self._distinct:
+            self._distinct[key] = self._indexes[key].distinct
+        return self._distinct[key]
 
-    def forget(
-        self, conditions: set[Expression], indexes: set[IndexKey], probes: set[tuple[KeyTerm, SideName]]
-    ) -> None:
-        """Drop what is derived for attributes and conditions that no query uses any more."""
-        for condition in self._masks.keys() - conditions:
-            del self._masks[condition]
-        for key in self._indexes.keys() - indexes:
-            del self._indexes[key]
-        for probe in self._probes.keys() - probes:
-            del self._probes[probe]
+    def hand_over(self, keys: Iterable[IndexKey]) -> None:
+        """Drop these indexes: another holds their entries; how many words they had stays known."""
+        for key in keys:
+            if key in self._indexes:
+                self.distinct(key)
+                del self._indexes[key]
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """The bytes of tuples, query masks and indexes."""
-        indexes = sum(index.words.nbytes + index.rows.nbytes for index in self._indexes.values())
-        probes = sum(p.valid.nbytes + p.words.lo.nbytes + p.words.hi.nbytes for p in self._probes.values())
+        """The bytes of tuples and of indexes."""
         return {
             "tuples": self.table.nbytes + self.ticks.nbytes + self.gates.nbytes,
-            "masks": sum(mask.nbytes for mask in self._masks.values()),
-            "indexes": indexes + probes,
+            "indexes": sum(index.nbytes for index in self._indexes.values()),
         }
 
     def to_table(self) -> pa.Table:
@@ -186,65 +215,3 @@ class Bucket:
         ticks, gates = (flat(table.column(name)).to_numpy() for name in (_TICK, _GATE))
         rows = table.drop_columns([_TICK, _GATE]).replace_schema_metadata(metadata or None)
         return cls(about["stream"], about["batch"], rows, ticks, gates, about["first"], about["seen"])
-
-
-def index_key(term: KeyTerm, side: SideName) -> IndexKey:
-    """Which index a term's column of this side needs: a word depends on the column and the kind alone."""
-    return (term.left if side == "left" else term.right).name, term.kind
-
-
-class StreamView:
-    """Neighbouring buckets of one stream, addressed by the tuples' numbers; arrays are joined when asked for."""
-
-    def __init__(self, buckets: Iterable[Bucket], next_number: int) -> None:
-        self.buckets = tuple(buckets)
-        self.first = self.buckets[0].first if self.buckets else next_number
-        self._columns: dict[str, pa.Array] = {}
-        self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
-        self._probes: dict[tuple[KeyTerm, SideName], ProbeWords] = {}
-
-    @cached_property
-    def ticks(self) -> Array:
-        """The times by number."""
-        return _joined([bucket.ticks for bucket in self.buckets])
-
-    @cached_property
-    def gates(self) -> Array:
-        """The places among all streams by number; they ascend."""
-        return _joined([bucket.gates for bucket in self.buckets])
-
-    def take(self, names: tuple[str, ...], numbers: Array) -> pa.RecordBatch:
-        """Columns of chosen tuples."""
-        if names not in self._batches:
-            self._batches[names] = pa.record_batch([self._column(name) for name in names], names=list(names))
-        return self._batches[names].take(pa.array(numbers - self.first))
-
-    def probe_words(self, term: KeyTerm, side: SideName) -> ProbeWords:
-        """What the tuples match on the other side of a term, by number."""
-        key = (term, side)
-        if key not in self._probes:
-            found = [bucket.probe_words(term, side) for bucket in self.buckets]
-            if len(found) == 1:
-                self._probes[key] = found[0]
-            else:
-                words = [_joined([getattr(f.words, part) for f in found]) for part in ("word", "lo", "hi")]
-                self._probes[key] = ProbeWords(TermWords(*words), _joined([f.valid for f in found], np.bool_))
-        return self._probes[key]
-
-    def values(self, name: str, numbers: Array) -> Values:
-        """A column of chosen tuples as a condition reads it."""
-        return from_arrow(self._column(name).take(pa.array(numbers - self.first)))
-
-    def _column(self, name: str) -> pa.Array:
-        if name not in self._columns:
-            chunks = [bucket.column(name) for bucket in self.buckets]
-            if len(chunks) > 1 and pa.types.is_dictionary(chunks[0].type):
-                chunks = pa.chunked_array(chunks).unify_dictionaries().chunks
-            self._columns[name] = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-        return self._columns[name]
-
-
-def _joined(arrays: list[Array], dtype: type = np.int64) -> Array:
-    if len(arrays) == 1:
-        return arrays[0]
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype)

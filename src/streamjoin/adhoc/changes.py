@@ -12,8 +12,8 @@ from functools import cached_property
 from streamjoin.adhoc.gathering import Gatherer
 from streamjoin.adhoc.plan import Query, Stream
 from streamjoin.adhoc.probe_plan import Paths
-from streamjoin.adhoc.query_sets import Selected
-from streamjoin.adhoc.retention import Shape, shapes_of
+from streamjoin.adhoc.retention import Shape, shape_of
+from streamjoin.adhoc.selection_tables import Selected
 from streamjoin.adhoc.sql import parse
 from streamjoin.model.errors import SpecError
 from streamjoin.model.expression import Expression
@@ -62,6 +62,19 @@ class Registered:
     gatherer: Gatherer
     paused: bool = False
 
+    @cached_property
+    def selected(self) -> dict[str, Selected]:
+        """What a tuple must be for each alias."""
+        return {
+            alias: Selected(self.serial, alias, self.created, tuple(p.condition for p in self.query.selection(alias)))
+            for alias in self.query.aliases
+        }
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What retention needs of it."""
+        return shape_of(self.query)
+
 
 @dataclass(frozen=True)
 class Registry:
@@ -108,20 +121,12 @@ class Registry:
         return {name: entry.paths for name, entry in self.queries.items()}
 
     @cached_property
-    def selected(self) -> dict[tuple[str, str], Selected]:
-        """What a tuple must be for each alias of each query."""
-        return {
-            (name, alias): Selected(
-                entry.serial, alias, entry.created, tuple(p.condition for p in entry.query.selection(alias))
-            )
-            for name, entry in self.queries.items()
-            for alias in entry.query.aliases
-        }
-
-    @cached_property
     def shapes(self) -> dict[Shape, int]:
         """The shapes of the queries with the earliest create of each."""
-        return shapes_of((entry.query, entry.created) for entry in self.queries.values())
+        found: dict[Shape, int] = {}
+        for entry in self.queries.values():
+            found[entry.shape] = min(entry.created, found.get(entry.shape, entry.created))
+        return found
 
     def selections(self) -> dict[str, list[tuple[Expression, ...]]]:
         """The selections on each stream."""

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc.arrivals import Arrived, Clocks, arrive
-from streamjoin.adhoc.buckets import Bucket, StreamView, index_key
+from streamjoin.adhoc.buckets import Bucket
 from streamjoin.adhoc.changes import Change, Registered, Registry
+from streamjoin.adhoc.execution import Execution
 from streamjoin.adhoc.explain import Explanation, explain
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.adhoc.plan import Stream
-from streamjoin.adhoc.probe_plan import PathKey, path_name, shared_roots
 from streamjoin.adhoc.retention import Progress, still_needed
 from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.shared_join import BatchRun, SetCache, Share, StepCounts, joined_parts
-from streamjoin.adhoc.shared_step import Compiler, Root
 from streamjoin.model.errors import InputError, StateError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -58,12 +52,9 @@ class Shared:
     def __init__(self, catalog: Iterable[Stream], settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._streams = {stream.name: stream for stream in catalog}
-        self._compiler = Compiler(self._streams)
-        self._sets = SetCache()
-        self._counts: dict[PathKey, StepCounts] = {}
+        self._execution = Execution(self._streams.values())
         lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
         self._state = Snapshot(-1, Registry(), {}, Clocks.start(lateness), Optimizer(self.settings))
-        self._roots: tuple[Root, ...] = ()
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
 
@@ -80,17 +71,17 @@ class Shared:
         optimizer = self._state.optimizer.after_changes(registry.paths, self._state.batch + 1)
         self._install(Snapshot(self._state.batch, registry, self._state.buckets, self._state.clocks, optimizer))
 
-    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
-        """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
+    def add_stream(self, stream: Stream) -> None:
+        """Register one more stream.
 
         Raises:
             StateError: there is one of this name.
         """
         if stream.name in self._streams:
             raise StateError(f"stream {stream.name!r} is registered already")
-        ticks = self.settings.lateness_of(stream) if lateness is None else lateness
-        clocks = self._state.clocks.joined_by(stream.name, ticks)
+        clocks = self._state.clocks.joined_by(stream.name, self.settings.lateness_of(stream))
         self._streams[stream.name] = stream
+        self._execution.add_stream(stream)
         state = self._state
         self._state = Snapshot(state.batch, state.registry, state.buckets, clocks, state.optimizer)
 
@@ -124,13 +115,8 @@ class Shared:
         return self._state.optimizer.plan
 
     def _install(self, state: Snapshot) -> None:
-        active = [entry.paths for entry in state.registry.queries.values() if not entry.paused]
-        nodes = shared_roots(active, state.optimizer.plan.choices)
-        roots = self._compiler.roots(nodes, state.registry.selected)
-        keys = {step.key for root in roots for step in root.step.walk()}
-        self._counts = {key: counts for key, counts in self._counts.items() if key in keys}
-        self._state, self._roots = state, roots
-        self._forget()
+        self._execution.update(state.registry.queries, state.optimizer.plan.choices, state.batch)
+        self._state = state
 
     # Batches ------------------------------------------------------------------------------------------------------
 
@@ -141,68 +127,16 @@ class Shared:
             StateError: the batch is not after the last one.
             InputError: a table does not fit its stream.
         """
-        arrived = self.arrive(batch_id, tables)
-        outputs, failures = self.results(arrived)
-        self.finish(arrived, failures)
+        state = self._state
+        if batch_id <= state.batch:
+            raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
+        arrived = arrive(batch_id, tables, self._streams, state.clocks)
+        outputs, failures = self._execution.run(arrived.buckets)
+        self._finish(batch_id, arrived, failures)
         return outputs
 
-    def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
-        """A batch as buckets, the first of three steps; nothing changes until `finish`.
-
-        Raises:
-            StateError: the batch is not after the last one.
-            InputError: a table does not fit its stream.
-        """
-        if batch_id <= self._state.batch:
-            raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
-        return arrive(batch_id, tables, self._streams, self._state.clocks)
-
-    def results(
-        self, arrived: Arrived, share: Share | None = None
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
-        """The rows that each query gains, and the queries whose rows can't be computed.
-
-        With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
-        """
-        return self._gathered(self._run(arrived, share), self._state.registry)
-
-    def _run(self, arrived: Arrived, share: Share | None) -> BatchRun:
-        before = self._state.buckets
-        fresh = {name: StreamView((bucket,), bucket.first) for name, bucket in arrived.buckets.items()}
-        held = {
-            name: StreamView(
-                (*before.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else [])),
-                arrived.clocks.counts[name],
-            )
-            for name in self._streams
-        }
-        run = BatchRun(fresh, held, self._sets, self._counts, share=share)
-        for root in self._roots:
-            run.run(root)
-        return run
-
-    def _gathered(self, run: BatchRun, registry: Registry) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
-        outputs: dict[str, pa.Table] = {}
-        failures: dict[str, InputError] = {}
-        choices = self._state.optimizer.plan.choices
-        for name, entry in registry.queries.items():
-            parts = []
-            for order in choices[name].orders:
-                for refs in run.found.get(path_name(name, order), ()):
-                    by_alias = dict(zip(order, refs, strict=True))
-                    parts.append(tuple(by_alias[alias] for alias in entry.query.aliases))
-            outputs[name] = entry.gatherer.empty()
-            if parts:
-                numbers = dict(zip(entry.query.aliases, joined_parts(parts), strict=True))
-                try:
-                    outputs[name] = entry.gatherer.rows(numbers, run.held)
-                except InputError as error:
-                    failures[name] = error
-        return outputs, failures
-
-    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
-        """Make a batch part of the state; queries that failed are paused."""
-        state, batch = self._state, arrived.batch
+    def _finish(self, batch: int, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
+        state = self._state
         registry = state.registry.paused(failures) if failures else state.registry
         buckets = {
             name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))
@@ -215,30 +149,11 @@ class Shared:
         optimizer = state.optimizer.after_batch(registry, kept, batch)
         self.report = BatchReport(batch, arrived.late, arrived.untimed, failures)
         new = Snapshot(batch, registry, kept, clocks, optimizer)
+        self._execution.settle(arrived.buckets, kept)
         if failures or optimizer.plan is not state.optimizer.plan:
             self._install(new)
         else:
             self._state = new
-        for bucket in arrived.buckets.values():
-            bucket.settle()
-        self._retain()
-
-    def _retain(self) -> None:
-        held = {bucket for buckets in self._state.buckets.values() for bucket in buckets}
-        self._sets.retain({wanted for root in self._roots for wanted in root.asked}, held)
-
-    def _forget(self) -> None:
-        """Drop masks, indexes and words that no step uses any more."""
-        conditions = {
-            condition for selected in self._state.registry.selected.values() for condition in selected.conditions
-        }
-        terms = [fitted.term for root in self._roots for step in root.step.walk() for fitted in step.terms]
-        indexes = {index_key(term, "right") for term in terms}
-        probes = {(term, side) for term in terms for side in ("left", "right")}
-        for held in self._state.buckets.values():
-            for bucket in held:
-                bucket.forget(conditions, indexes, probes)  # type: ignore[arg-type]
-        self._retain()
 
     # State --------------------------------------------------------------------------------------------------------
 
@@ -248,18 +163,20 @@ class Shared:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or over, to a state."""
+        self._execution = Execution(self._streams.values())
+        self._execution.load(snapshot.buckets)
         self._install(snapshot)
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""
         state = self._state
         measured = state.optimizer.measured(state.registry, state.buckets)
-        return explain(self.settings, measured, state.registry.paths, self._roots, self._counts)
+        return explain(self.settings, measured, state.registry.paths, self._execution)
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """The bytes held: tuples, masks of predicates, indexes, and query-sets."""
-        found = {"tuples": 0, "masks": 0, "indexes": 0, "sets": self._sets.nbytes}
+        """The bytes held: tuples, what is kept of them by number, indexes, and query-sets."""
+        found = {"tuples": 0, **self._execution.nbytes}
         for held in self._state.buckets.values():
             for bucket in held:
                 for what, size in bucket.nbytes.items():

@@ -9,13 +9,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from streamjoin.adhoc.execution import Execution
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
 from streamjoin.adhoc.optimizer.plans import Facts
 from streamjoin.adhoc.probe_plan import PathKey, Paths
+from streamjoin.adhoc.running_plan import Step
 from streamjoin.adhoc.settings import Settings
 from streamjoin.adhoc.shared_join import StepCounts
-from streamjoin.adhoc.shared_step import Root, Step
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,7 @@ def explain(
     settings: Settings,
     optimizer: Optimizer,
     queries: Mapping[str, Paths],
-    roots: tuple[Root, ...],
-    counts: Mapping[PathKey, StepCounts],
+    execution: Execution,
 ) -> Explanation:
     """The explanation of a plan."""
     facts = Facts(queries, optimizer.statistics, settings)
@@ -129,7 +129,11 @@ def explain(
         plan_cost(optimizer.plan, facts),
         cost_apart(optimizer.plan, facts),
         streams,
-        tuple(RootFigures(root.step.key.group, root.driver, _figures(root.step, counts)) for root in roots),
+        tuple(
+            RootFigures(step.key.group, step.key.driver, _figures(step, execution.counts))
+            for meeting in execution.meetings
+            for step in meeting.directions
+        ),
         tuple(map(str, optimizer.decisions)),
     )
 
@@ -147,13 +151,12 @@ def _selected(stream: str, queries: Mapping[str, Paths], facts: Facts) -> float:
 def _figures(step: Step, counts: Mapping[PathKey, StepCounts]) -> StepFigures:
     found = counts.get(step.key, StepCounts())
     batches = max(1, found.batches)
-    names = {name.split("\x00")[0] for name in step.layout.queries if (step.mask & step.layout.of([name])).any()}
     terms = " AND ".join(map(str, step.key.steps[-1].terms)) or "any tuple in the window"
     return StepFigures(
         step.stream,
         terms,
-        tuple(sorted(names)),
-        tuple(sorted({name.split("\x00")[0] for name in step.enders})),
+        step.queries,
+        step.ends,
         found.probes / batches,
         found.candidates / batches,
         found.pairs / batches,

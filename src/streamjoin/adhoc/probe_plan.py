@@ -11,9 +11,11 @@ role (the place in the path). Windows, selections and other conditions don't mat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
+from weakref import WeakValueDictionary
 
 from streamjoin.adhoc.canonical import renamed
 from streamjoin.adhoc.join_key import KeyedJoin, role
@@ -26,8 +28,22 @@ Order = tuple[str, ...]
 """Aliases from the driver on."""
 
 
+class _HashedOnce:
+    """Keys are looked up often and hold deep terms: the hash is kept, not pickled, as another process's differs."""
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(value for name, value in self.__dict__.items() if name != "_hash"))
+            object.__setattr__(self, "_hash", found)
+        return int(found)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+
 @dataclass(frozen=True)
-class StepKey:
+class StepKey(_HashedOnce):
     """One more stream of a path: its terms with the earlier roles (the new role stands right).
 
     `inclusive`: the tuple may be the driver itself, as unrelated aliases of one stream may hold one tuple.
@@ -37,22 +53,40 @@ class StepKey:
     terms: tuple[Term, ...]
     inclusive: bool
 
+    __hash__ = _HashedOnce.__hash__
+
     def __str__(self) -> str:
         return f"{self.stream}: {' AND '.join(map(str, self.terms)) or 'any tuple in the window'}"
 
 
+_KNOWN: Final[WeakValueDictionary[StepKey, StepKey]] = WeakValueDictionary()
+"""One object for equal keys: most comparisons end at the first look."""
+
+
 @dataclass(frozen=True)
-class PathKey:
+class PathKey(_HashedOnce):
     """A path up to some step: what is shared is what has an equal key."""
 
     group: int
     driver: str
     steps: tuple[StepKey, ...]
 
+    __hash__ = _HashedOnce.__hash__
+
     @property
     def streams(self) -> tuple[str, ...]:
         """The stream of each role."""
         return (self.driver, *(step.stream for step in self.steps))
+
+    @property
+    def twin(self) -> PathKey | None:
+        """The first step of the other driver, where the two meet by the same terms; None within one stream."""
+        step = self.steps[0]
+        if step.stream == self.driver:
+            return None
+        terms = (_relabelled(term.flipped(), {role(0): role(1), role(1): role(0)}) for term in step.terms)
+        other = StepKey(self.driver, tuple(sorted(terms, key=_rank)), False)
+        return PathKey(self.group, step.stream, (_KNOWN.setdefault(other, other),))
 
     def __str__(self) -> str:
         return f"{self.driver} -> {' -> '.join(map(str, self.steps))}"
@@ -79,27 +113,6 @@ class Path:
     def key(self, group: int, length: int | None = None) -> PathKey:
         """The key of the first `length` steps."""
         return PathKey(group, self.driver, self.steps[:length])
-
-
-@dataclass
-class Node:
-    """A shared step: the queries that pass through, and those that end here, by their path."""
-
-    key: PathKey
-    paths: dict[str, Path] = field(default_factory=dict)
-    enders: dict[str, Path] = field(default_factory=dict)
-    children: dict[StepKey, Node] = field(default_factory=dict)
-
-    @property
-    def role(self) -> int:
-        """The role that this step adds."""
-        return len(self.key.steps)
-
-    def walk(self) -> Iterator[Node]:
-        """This node and all below it."""
-        yield self
-        for child in self.children.values():
-            yield from child.walk()
 
 
 @dataclass(frozen=True)
@@ -132,33 +145,6 @@ class Paths:
         if order not in self._made:
             self._made[order] = path_of(self.query, order)
         return self._made[order]
-
-
-def shared_roots(queries: Iterable[Paths], choices: Mapping[str, Choice]) -> list[Node]:
-    """The first steps of all paths, with the later ones below them; a query may be in a node by two of its aliases.
-
-    Then it has two bits: paths are named by query and driver.
-    """
-    roots: dict[PathKey, Node] = {}
-    for paths in queries:
-        choice = choices[paths.query.name]
-        for order in choice.orders:
-            path = paths.of(order)
-            name = path_name(paths.query.name, order)
-            key = path.key(choice.group, 1)
-            node = roots.setdefault(key, Node(key))
-            node.paths[name] = path
-            for length in range(2, len(path.steps) + 1):
-                step = path.steps[length - 1]
-                node = node.children.setdefault(step, Node(path.key(choice.group, length)))
-                node.paths[name] = path
-            node.enders[name] = path
-    return list(roots.values())
-
-
-def path_name(query: str, order: Order) -> str:
-    """The name of a query's path: of its bit."""
-    return f"{query}\x00{order[0]}"
 
 
 def orders_of(query: Query, driver: str) -> list[Order]:
@@ -194,7 +180,8 @@ def path_of(query: Query, order: Order) -> Path:
             and frozenset((alias, order[0])) not in windows
             and query.aliases.index(alias) > query.aliases.index(order[0])
         )
-        steps.append(StepKey(streams[alias], tuple(sorted(dict.fromkeys(terms), key=_rank)), inclusive))
+        step = StepKey(streams[alias], tuple(sorted(dict.fromkeys(terms), key=_rank)), inclusive)
+        steps.append(_KNOWN.setdefault(step, step))
         pairs = [
             (earlier, windows[frozenset((alias, other))])
             for earlier, other in enumerate(order[:number])
@@ -221,6 +208,10 @@ def _new(term: Term, alias: str, known: Sequence[str]) -> bool:
 def _placed(term: Term, roles: Mapping[str, str], alias: str) -> Term:
     if term.left.qualifier == alias:
         term = term.flipped()
+    return _relabelled(term, roles)
+
+
+def _relabelled(term: Term, roles: Mapping[str, str]) -> Term:
     left, right = (Column(roles[column.qualifier], column.name) for column in (term.left, term.right))
     if isinstance(term, Equality):
         return Equality(left, right)

@@ -1,98 +1,117 @@
 """Query-sets: for each tuple, the queries whose selection it passes, as bits in words of 64 (AJoin, section 3.1).
 
-A layout says which bit is whose. A bit is set iff the query was in force when the tuple arrived and the tuple passes
-its selection; distinct conditions are evaluated once a bucket, however many queries have them. An old tuple has no
-bit of a newer query, so a join that intersects sets needs no other test of when a query was created.
+A layout says which bit is whose. Bits are given out once and not again, so that a query may come and go without a look
+at the tuples that are there: an old tuple has no bit of a newer query, and joins intersect sets, so that it needs
+no other test of when a query was created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any, Final
 
 import numpy as np
 
 from streamjoin.adhoc.buckets import Bucket
-from streamjoin.model.expression import Expression
+from streamjoin.adhoc.growing import Growing
+from streamjoin.adhoc.selection_tables import BITS, Bits, SelectionTables, words_of
+from streamjoin.adhoc.stored_stream import Run, StoredStream
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_BITS = 64
+Owner = tuple[int, str, str]
+"""A query's serial, and two of its aliases: the first two of a path."""
+_SERIALS: Final = count()
+_SPARE: Final = 32
 
 
-@dataclass(frozen=True)
-class Selected:
-    """What a tuple must be for one query's bit: of the batch `created` or later, and passing all conditions.
-
-    `serial` and `alias` say whose it is; two with the same are the same.
-    """
-
-    serial: int
-    alias: str
-    created: int
-    conditions: tuple[Expression, ...] = field(compare=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Wanted:
-    """What each bit of a layout asks of a tuple; None leaves it unset. Each is its own key in a cache."""
-
-    bits: tuple[Selected | None, ...]
-
-
-@dataclass(frozen=True)
 class Layout:
-    """The queries in the order of their bits."""
+    """Who owns which bit."""
 
-    queries: tuple[str, ...]
+    def __init__(self) -> None:
+        self._places: dict[Owner, int] = {}
+
+    def place(self, owner: Owner) -> int:
+        """The bit of an owner, the next one if it has none yet."""
+        return self._places.setdefault(owner, len(self._places))
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     @property
     def words(self) -> int:
         """The words of a set."""
-        return max(1, -(-len(self.queries) // _BITS))
+        return words_of(len(self._places))
 
-    def of(self, names: Iterable[str]) -> Array:
-        """The set of these queries."""
+    def __contains__(self, owner: Owner) -> bool:
+        return owner in self._places
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(self._places)
+
+    def worn(self, living: int) -> bool:
+        """Whether so many bits are nobody's that it pays to deal them out anew."""
+        return len(self._places) - living > max(_SPARE, living)
+
+    def of(self, owners: Iterable[Owner]) -> Array:
+        """The set of these owners."""
         found = np.zeros(self.words, np.uint64)
-        for name in names:
-            word, bit = self.place(name)
-            found[word] |= bit
+        for owner in owners:
+            word, bit = divmod(self._places[owner], BITS)
+            found[word] |= np.uint64(1 << bit)
         return found
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.queries)}
 
-    def place(self, name: str) -> tuple[int, np.uint64]:
-        """The word and the bit of a query."""
-        word, bit = divmod(self._places[name], _BITS)
-        return word, np.uint64(1 << bit)
+class SetColumn:
+    """The sets of a stream's tuples, by number, for one place in a join; made when they are asked for."""
 
+    def __init__(self, stream: StoredStream, bits: Bits) -> None:
+        self.serial = next(_SERIALS)
+        self.stream = stream
+        self._tables = SelectionTables(bits, stream.stream.schema)
+        self._sets = Growing(stream.first, np.uint64, self._tables.width)
+        self._newest: Bucket | None = None
 
-def query_sets(bucket: Bucket, wanted: Wanted) -> Array:
-    """The set of each tuple of a bucket, one row a tuple."""
-    words = max(1, -(-len(wanted.bits) // _BITS))
-    found = np.zeros((bucket.n, words), np.uint64)
-    made: dict[tuple[Expression, ...], Array | None] = {}
-    for word in range(words):
-        asked = wanted.bits[word * _BITS : (word + 1) * _BITS]
-        bits = np.zeros((-(-len(asked) // 8) * 8, bucket.n), np.bool_)
-        for bit, selected in enumerate(asked):
-            if selected is not None and selected.created <= bucket.batch:
-                if selected.conditions not in made:
-                    made[selected.conditions] = _passing(bucket, selected.conditions)
-                mask = made[selected.conditions]
-                bits[bit] = True if mask is None else mask
-        for byte, packed in enumerate(np.packbits(bits, axis=0, bitorder="little")):
-            found[:, word] |= packed.astype(np.uint64) << np.uint64(8 * byte)
-    return found
+    @property
+    def bits(self) -> Bits:
+        """What the bits ask of a tuple."""
+        return self._tables.bits
 
+    def fits(self, stream: StoredStream, bits: Bits) -> bool:
+        """Whether the sets are still right for these bits: some may be gone, and others new behind the old."""
+        old = self.bits
+        return (
+            self.stream is stream
+            and len(bits) >= len(old)
+            and all(new is None or new == was for was, new in zip(old, bits, strict=False))
+        )
 
-def _passing(bucket: Bucket, conditions: tuple[Expression, ...]) -> Array | None:
-    """Which tuples pass; None for all."""
-    found: Array | None = None
-    for condition in conditions:
-        mask = bucket.mask(condition)
-        found = mask if found is None else found & mask
-    return found
+    def extend(self, bits: Bits) -> None:
+        """Take other bits from the next batch on; the tuples that are there have none of the new ones."""
+        if bits != self.bits:
+            self._catch_up()
+            self._tables = SelectionTables(bits, self.stream.stream.schema)
+            self._sets.widen(self._tables.width)
+
+    def of(self, run: Run) -> Array:
+        """The sets of a run's tuples."""
+        self._catch_up()
+        return self._sets.view(run.first, run.end)
+
+    def _catch_up(self) -> None:
+        newest = self.stream.newest
+        if newest is not None and newest is not self._newest:
+            # Sets of a batch that failed, and came again, are those of other tuples.
+            self._sets.cut(newest.first)
+            self._sets.drop(self.stream.first)
+            for bucket in self.stream.missing(self._sets.end):
+                self._tables.fill(bucket, self._sets.grow(bucket.first, bucket.n))
+                if bucket is not newest:
+                    bucket.settle()
+            self._newest = newest
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the sets."""
+        self._sets.drop(self.stream.first)
+        return self._sets.nbytes

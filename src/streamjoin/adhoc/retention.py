@@ -8,7 +8,7 @@ aliases without repetition. Buckets go from the oldest on, so that what is kept 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,12 +126,3 @@ class _Held:
     def seen(self, stream: str) -> Array:
         """How many tuples of a stream came in the batches before each bucket's."""
         return np.array([bucket.seen.get(stream, 0) for bucket in self._buckets], np.int64)
-
-
-def shapes_of(queries: Iterable[tuple[Query, int]]) -> dict[Shape, int]:
-    """The shapes of queries with the earliest create of each."""
-    found: dict[Shape, int] = {}
-    for query, created in queries:
-        shape = shape_of(query)
-        found[shape] = min(created, found.get(shape, created))
-    return found

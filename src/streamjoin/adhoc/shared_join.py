@@ -1,284 +1,274 @@
-"""Running shared steps over one batch: pairs of references with the bits of the paths that they belong to.
+"""Running meetings and shared steps over one batch: pairs of references with the bits of the paths they belong to.
 
-The state of a path is a row a partial result: the tuples' numbers by role, the driver's place, and the bits. A step
-probes each bucket of the next stream once for all its paths, then clears the bits of those whose windows, terms or
-conditions don't hold; rows without bits are dropped. References become columns only when a query's rows are
-gathered. (AJoin, sections 3.3 and 3.4: pipelined joins, late materialization.)
+A meeting's pairs are the new tuples of either stream with all of the other. A later step probes each run of the next
+stream once for all its paths. Then the bits of the paths are cleared whose windows, terms or conditions don't hold, and
+rows without bits are dropped. References become columns only when rows are gathered. (AJoin, sections 3.3 and
+3.4: pipelined joins, late materialization.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from streamjoin.adhoc.buckets import Bucket, IndexKey, SortedIndex, StreamView, index_key
+from streamjoin.adhoc.buckets import KeyAttribute
+from streamjoin.adhoc.pair_tests import Partial, tested
 from streamjoin.adhoc.probe_plan import PathKey
-from streamjoin.adhoc.query_sets import Wanted, query_sets
-from streamjoin.adhoc.shared_step import UNBOUNDED, FittedTerm, Root, Step, WindowTable, columns_by_role
-from streamjoin.kernels.shared_probe import probe_shared
+from streamjoin.adhoc.query_sets import SetColumn
+from streamjoin.adhoc.running_plan import Ending, ReadyMeeting, Step
+from streamjoin.adhoc.shared_step import UNBOUNDED, Tests
+from streamjoin.adhoc.stored_stream import Run, StoredStream
+from streamjoin.kernels.shared_probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
+from streamjoin.kernels.shared_sets import narrowed
 from streamjoin.kernels.sorting import sort_entries
-from streamjoin.model.evaluation import evaluate, truth
-from streamjoin.model.keys import KeyTerm
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Share = Mapping[str, tuple[int, int]]
-"""Rows of a batch's buckets by stream, from and to: the tuples that drive."""
-_ROOM = 1 << 12
-_FEW = 0.5
+Pairs = tuple[Array, Array, Array]
+"""Of the probes and of the stored tuples: numbers or rows; and the common sets."""
+_ROOM = 1 << 14
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass
 class StepCounts:
-    """What a step did since it was first run."""
+    """What a step did since it was first run; candidates that two directions read at once count half for each."""
 
     probes: int = 0
-    candidates: int = 0
+    candidates: float = 0
     pairs: int = 0
     batches: int = 0
 
 
-@dataclass(frozen=True)
-class Partial:
-    """Partial results: the tuples' numbers by role, the drivers' places, and the sets of paths."""
-
-    refs: tuple[Array, ...]
-    gates: Array
-    sets: Array
-
-    def keep(self, chosen: Array) -> Partial:
-        """The chosen rows."""
-        return Partial(tuple(ref[chosen] for ref in self.refs), self.gates[chosen], self.sets[chosen])
-
-
-class SetCache:
-    """The query-sets of buckets, kept as long as the bucket and whoever asks for them."""
+class Scratch:
+    """Room for pairs, kept from probe to probe: memory that is asked for anew costs more than what it is used for."""
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[Wanted, Bucket], Array] = {}
-        self._indexes: dict[tuple[Wanted, Bucket, IndexKey | None], SortedIndex | None] = {}
+        self._rows = np.empty((2, _ROOM), np.int64)
+        self._sets = np.empty(_ROOM, np.uint64)
+        self.seen = np.zeros(2, np.int64)
 
-    def of(self, bucket: Bucket, wanted: Wanted) -> Array:
-        """The sets of a bucket's tuples."""
-        key = (wanted, bucket)
-        if key not in self._sets:
-            self._sets[key] = query_sets(bucket, wanted)
-        return self._sets[key]
-
-    def index(self, bucket: Bucket, wanted: Wanted, term: KeyTerm | None) -> SortedIndex:
-        """The bucket's index of a term's attribute; where few tuples are in any set, a copy with these alone."""
-        whole = bucket.index(term, "right")
-        key = (wanted, bucket, None if term is None else index_key(term, "right"))
-        if key not in self._indexes:
-            live = np.asarray(self.of(bucket, wanted).any(axis=1))
-            few = np.count_nonzero(live) < _FEW * bucket.n
-            chosen = live[whole.rows] if few else None
-            self._indexes[key] = None if chosen is None else SortedIndex(whole.words[chosen], whole.rows[chosen])
-        return self._indexes[key] or whole
-
-    def retain(self, asked: set[Wanted], held: set[Bucket]) -> None:
-        """Forget sets that no step asks for, and those of buckets that are gone."""
-        sets, indexes = self._sets.items(), self._indexes.items()
-        self._sets = {key: s for key, s in sets if key[0] in asked and key[1] in held}
-        self._indexes = {key: i for key, i in indexes if key[0] in asked and key[1] in held}
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes held."""
-        indexes = sum(i.words.nbytes + i.rows.nbytes for i in self._indexes.values() if i is not None)
-        return indexes + sum(sets.nbytes for sets in self._sets.values())
+    def room(self, width: int, least: int) -> Pairs:
+        """Arrays for pairs with sets of `width` words, of `least` pairs at least."""
+        if self._rows.shape[1] < least or self._sets.size < least * width:
+            size = max(2 * least, self._rows.shape[1])
+            self._rows, self._sets = np.empty((2, size), np.int64), np.empty(size * width, np.uint64)
+        size = min(self._rows.shape[1], self._sets.size // width)
+        return self._rows[0, :size], self._rows[1, :size], self._sets[: size * width].reshape(size, width)
 
 
-@dataclass
+@dataclass(frozen=True)
 class BatchRun:
-    """One batch: `fresh` has the batch's tuples by stream, `held` all that are kept, these included."""
+    """One batch: `fresh` has its runs by stream, `streams` all that is kept, these included."""
 
-    fresh: Mapping[str, StreamView]
-    held: Mapping[str, StreamView]
-    sets: SetCache
+    fresh: Mapping[str, Run]
+    streams: Mapping[str, StoredStream]
     counts: dict[PathKey, StepCounts]
-    found: dict[str, list[tuple[Array, ...]]] = field(default_factory=dict)
-    """For each path that ends: the tuples' numbers by role."""
-    share: Share | None = None
+    scratch: Scratch = field(default_factory=Scratch)
 
-    def run(self, root: Root) -> None:
-        """Find the new results of all paths through a root."""
-        view = self.fresh.get(root.driver)
-        if view is None or not view.buckets:
+    def run(self, meeting: ReadyMeeting) -> None:
+        """Find the new results of all paths through a meeting."""
+        forward, backward = meeting.forward, meeting.backward
+        if backward is None:
+            self._drive(forward, meeting.left)
             return
-        bucket = view.buckets[0]
-        sets = self.sets.of(bucket, root.wanted)
-        live = np.flatnonzero(sets.any(axis=1))
-        if self.share is not None:
-            live = live[slice(*np.searchsorted(live, self.share[root.driver]))]
-        if live.size:
-            self._advance(root.step, Partial((live + bucket.first,), bucket.gates[live], sets[live]))
+        met = self._met(meeting, forward, backward)
+        pairs = tested(forward.tests, met, self.streams) if met is not None else None
+        if pairs is None or not pairs.n:
+            return
+        _deal(meeting.endings, pairs)
+        if meeting.goes_on:
+            left, right = (self.streams[stream].gates for stream in (forward.key.driver, forward.stream))
+            is_forward = left.at(pairs.refs[0]) > right.at(pairs.refs[1])
+            self._go_on(forward, pairs.keep(is_forward))
+            kept = pairs.keep(~is_forward)
+            self._go_on(backward, Partial(kept.refs[::-1], kept.sets))
+
+    # Meetings -----------------------------------------------------------------------------------------------------
+
+    def _met(self, meeting: ReadyMeeting, forward: Step, backward: Step) -> Partial | None:
+        """The pairs of new tuples of either stream with all of the other."""
+        left, right = forward.key.driver, forward.stream
+        term = forward.tests.looked_up
+        one = Role(left, None if term is None else term.left, meeting.left)
+        two = Role(right, None if term is None else term.right, forward.sets)
+        parts: list[Pairs] = []
+        for step, near, far in ((forward, one, two), (backward, two, one)):
+            fresh = self.fresh.get(near.stream)
+            if fresh is None:
+                continue
+            counts = self._counts(step.key)
+            counts.batches += 1
+            counts.probes += fresh.n
+            for run in self.streams[far.stream].runs:
+                new = run is self.fresh.get(far.stream)
+                if new and step is backward:
+                    continue
+                found = self._joined(forward.tests, near, fresh, far, run)
+                if found is not None:
+                    other = self._counts(backward.key) if new else counts
+                    self._count(len(found[0]), counts, other)
+                    parts.append(found if step is forward else (found[1], found[0], found[2]))
+        if not parts:
+            return None
+        joined = parts[0] if len(parts) == 1 else tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+        return Partial((joined[0], joined[1]), joined[2])
+
+    def _counts(self, key: PathKey) -> StepCounts:
+        return self.counts.setdefault(key, StepCounts())
+
+    def _count(self, pairs: int, counts: StepCounts, later: StepCounts) -> None:
+        """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same."""
+        candidates, earlier = self.scratch.seen.tolist()
+        counts.candidates += candidates / 2
+        later.candidates += candidates / 2
+        counts.pairs += earlier
+        later.pairs += pairs - earlier
+
+    def _joined(self, tests: Tests, near: Role, fresh: Run, far: Role, run: Run) -> Pairs | None:
+        """The pairs of new tuples with a run of the other stream: their numbers, and their sets."""
+        first, last = _in_reach(self.streams[near.stream].ticks.view(fresh.first, fresh.end), run, tests.reach)
+        if first == last:
+            return None
+        sets = near.sets.of(fresh)
+        order = fresh.live(near.attribute, near.sets.serial, sets).rows
+        if last - first < fresh.n:
+            order = order[(order >= first) & (order < last)]
+        if not order.size:
+            return None
+        if near.attribute is None:
+            lo = hi = np.zeros(fresh.n, np.int64)
+        else:
+            words = fresh.buckets[0].probe_words(near.attribute).words
+            lo, hi = words.lo, words.hi
+        stream = self.streams[near.stream]
+        ticks, gates = (grown.view(fresh.first, fresh.end) for grown in (stream.ticks, stream.gates))
+        found = self._probe(tests, (order, lo, hi, ticks, gates, sets), far, run, ANY_ORDER)
+        if not found[0].size:
+            return None
+        return found[0] + fresh.first, found[1] + run.first, found[2].copy()
+
+    # Later steps --------------------------------------------------------------------------------------------------
+
+    def _drive(self, step: Step, sets: SetColumn) -> None:
+        """The paths of drivers that meet their own stream."""
+        fresh = self.fresh.get(step.key.driver)
+        if fresh is not None:
+            numbers = np.arange(fresh.first, fresh.end)
+            self._advance(step, _narrowed(Partial((numbers,), sets.of(fresh)), step.mask))
+
+    def _go_on(self, step: Step, found: Partial) -> None:
+        """Deal out the results that end at a step, and take the rest further."""
+        if found.n:
+            _deal(step.endings, found)
+            for child in step.children:
+                self._advance(child, _narrowed(found, child.mask))
 
     def _advance(self, step: Step, partial: Partial) -> None:
-        counts = self.counts.setdefault(step.key, StepCounts())
-        counts.batches += 1
-        counts.probes += partial.gates.size
-        found = self._tested(step, self._probed(step, partial, counts))
-        counts.pairs += found.gates.size
-        if not found.gates.size:
+        if not partial.n:
             return
-        for name in step.enders:
-            word, bit = step.layout.place(name)
-            rows = np.flatnonzero(found.sets[:, word] & bit)
-            if rows.size:
-                self.found.setdefault(name, []).append(tuple(ref[rows] for ref in found.refs))
-        for child in step.children:
-            sets = found.sets & child.mask
-            live = np.flatnonzero(sets.any(axis=1))
-            if live.size:
-                self._advance(child, Partial(found.refs, found.gates, sets).keep(live))
-
-    # Probing ------------------------------------------------------------------------------------------------------
+        counts = self._counts(step.key)
+        counts.batches += 1
+        counts.probes += partial.n
+        found = tested(step.tests, self._probed(step, partial, counts), self.streams)
+        counts.pairs += found.n
+        self._go_on(step, found)
 
     def _probed(self, step: Step, partial: Partial, counts: StepCounts) -> Partial:
         """The partial results with every earlier tuple of the next stream that the index finds."""
-        target = self.held[step.stream]
-        term = step.terms[0] if step.terms else None
-        partial, lo, hi = self._intervals(step, term, partial)
+        tests = step.tests
+        partial, lo, hi = self._intervals(tests, partial)
         _, order = sort_entries(lo, np.arange(lo.size))
-        ticks = self._at(step.anchor, step, self._view(step.anchor, step).ticks, partial)
+        gates = self.streams[tests.streams[0]].gates.at(partial.refs[0])
+        ticks = self.streams[tests.streams[tests.anchor]].ticks.at(partial.refs[tests.anchor])
+        far = Role(step.stream, None if tests.looked_up is None else tests.looked_up.right, step.sets)
         parts = []
-        for bucket in target.buckets:
-            if step.reach < UNBOUNDED and not _near(bucket, ticks, step.reach):
-                continue
-            pairs = self._bucket_pairs(step, term, bucket, partial, (order, lo, hi, ticks), counts)
-            if pairs[0].size:
-                parts.append(pairs)
+        for run in self.streams[step.stream].runs:
+            if _near(ticks, run, tests.reach):
+                order_of_arrival = NOT_AFTER if tests.inclusive else BEFORE
+                probes = order, lo, hi, ticks, gates, partial.sets
+                found = self._probe(tests, probes, far, run, order_of_arrival)
+                counts.candidates += int(self.scratch.seen[0])
+                if found[0].size:
+                    parts.append((found[0].copy(), found[1] + run.first, found[2].copy()))
         if not parts:
-            return Partial((*(r[:0] for r in partial.refs), np.empty(0, np.int64)), partial.gates[:0], partial.sets[:0])
-        probes, numbers, sets = (
+            return Partial((*(ref[:0] for ref in partial.refs), np.empty(0, np.int64)), partial.sets[:0])
+        probed, numbers, sets = (
             parts[0] if len(parts) == 1 else (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         )
-        return Partial((*(ref[probes] for ref in partial.refs), numbers), partial.gates[probes], sets)
+        return Partial((*(ref[probed] for ref in partial.refs), numbers), sets)
 
-    def _intervals(self, step: Step, term: FittedTerm | None, partial: Partial) -> tuple[Partial, Array, Array]:
+    def _intervals(self, tests: Tests, partial: Partial) -> tuple[Partial, Array, Array]:
+        term = tests.looked_up
         if term is None:
-            zeros = np.zeros(partial.gates.size, np.int64)
+            zeros = np.zeros(partial.n, np.int64)
             return partial, zeros, zeros
-        view = self._view(term.role, step)
-        words = view.probe_words(term.term, "left")
-        rows = partial.refs[term.role] - view.first
+        stream = self.streams[tests.streams[term.role]]
+        words = stream.probe_words(term.left)
+        rows = partial.refs[term.role] - stream.first
         valid = words.valid[rows]
         if not valid.all():
             partial, rows = partial.keep(valid), rows[valid]
         return partial, words.words.lo[rows], words.words.hi[rows]
 
-    def _bucket_pairs(
-        self,
-        step: Step,
-        term: FittedTerm | None,
-        bucket: Bucket,
-        partial: Partial,
-        probes: tuple[Array, Array, Array, Array],
-        counts: StepCounts,
-    ) -> tuple[Array, Array, Array]:
-        index = self.sets.index(bucket, step.wanted, None if term is None else term.term)
-        sets = self.sets.of(bucket, step.wanted)
-        room, seen = max(_ROOM, 2 * partial.gates.size), np.zeros(1, np.int64)
+    def _probe(self, tests: Tests, probes: Probes, far: Role, run: Run, order_of_arrival: int) -> Pairs:
+        """The pairs of probes with a run: the probes' and the run's rows, and the sets; until the next call."""
+        self.scratch.seen[:] = 0
+        sets = far.sets.of(run)
+        index = run.live(far.attribute, far.sets.serial, sets)
+        out = self.scratch.room(sets.shape[1], 1)
+        if not index.rows.size:
+            return out[0][:0], out[1][:0], out[2][:0]
+        stream = self.streams[far.stream]
+        ticks, gates = (grown.view(run.first, run.end) for grown in (stream.ticks, stream.gates))
+        windows = tests.reach, tests.near.limits, tests.near.keeps
         while True:
-            out = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, sets.shape[1]), np.uint64)
-            seen[0] = 0
-            n = probe_shared(
-                *probes, partial.gates, partial.sets, index.words, index.rows, bucket.ticks, bucket.gates, sets,
-                step.reach, step.inclusive, *out, seen,
-            )  # fmt: skip
-            if n <= room:
-                counts.candidates += int(seen[0])
-                return out[0][:n], out[1][:n] + bucket.first, out[2][:n]
-            room = n
-
-    # Testing ------------------------------------------------------------------------------------------------------
-
-    def _tested(self, step: Step, pairs: Partial) -> Partial:
-        """The pairs with the bits of the paths that they satisfy; those without any are gone."""
-        for term in step.terms[1:]:
-            if pairs.gates.size:
-                pairs = pairs.keep(self._term_holds(step, term, pairs))
-        for table in step.windows:
-            if pairs.gates.size and not (table.role == step.anchor and _settled(table, step)):
-                limits = np.searchsorted(table.limits, self._distances(step, table, pairs), side="left")
-                pairs = _cleared(pairs, table.keeps[limits])
-        for earlier, kept in step.apart:
-            same = pairs.refs[earlier] == pairs.refs[-1]
-            if same.any():
-                pairs = _cleared(pairs, np.where(same[:, np.newaxis], kept, ~np.uint64(0)))
-        for test in step.conditions:
-            if pairs.gates.size:
-                columns = {
-                    column: self._view(number, step).values(column.name, pairs.refs[number])
-                    for column, number in columns_by_role(test.condition).items()
-                }
-                holds = truth(evaluate(test.condition, columns), (pairs.gates.size,))
-                pairs = _cleared(pairs, np.where(holds[:, np.newaxis], ~np.uint64(0), test.without))
-        return pairs
-
-    def _term_holds(self, step: Step, term: FittedTerm, pairs: Partial) -> Array:
-        earlier, new = self._view(term.role, step), self.held[step.stream]
-        left, right = earlier.probe_words(term.term, "left"), new.probe_words(term.term, "right")
-        a, b = pairs.refs[term.role] - earlier.first, pairs.refs[-1] - new.first
-        word = right.words.word[b]
-        holds: Array = (left.words.lo[a] <= word) & (word <= left.words.hi[a]) & left.valid[a] & right.valid[b]
-        return holds
-
-    def _distances(self, step: Step, table: WindowTable, pairs: Partial) -> Array:
-        """How far the new tuple is from that of an earlier role: in time, or in tuples of the earlier one's stream."""
-        old, new = self._view(table.role, step), self.held[step.stream]
-        a, b = pairs.refs[table.role], pairs.refs[-1]
-        if not table.counted:
-            return _apart(old.ticks[a - old.first], new.ticks[b - new.first])
-        gates = old.gates[a - old.first], new.gates[b - new.first]
-        all_old = self.held[step.key.streams[table.role]]
-        after_a = all_old.first + np.searchsorted(all_old.gates, gates[1], side="right") - (a + 1)
-        after_b = new.first + np.searchsorted(new.gates, gates[0], side="right") - (b + 1)
-        after: Array = np.where(gates[0] < gates[1], after_a, after_b).astype(np.uint64)
-        return after
-
-    # Views --------------------------------------------------------------------------------------------------------
-
-    def _view(self, number: int, step: Step) -> StreamView:
-        """Drivers are all in the batch's own bucket, so that nothing of the older ones is touched for them."""
-        stream = step.key.streams[number]
-        return self.fresh[stream] if number == 0 else self.held[stream]
-
-    def _at(self, number: int, step: Step, values: Array, partial: Partial) -> Array:
-        found: Array = values[partial.refs[number] - self._view(number, step).first]
-        return found
+            self.scratch.seen[:] = 0
+            stored = index.words, index.rows, ticks, gates, sets
+            n = probe_shared(probes, stored, windows, order_of_arrival, run.ascending, out, self.scratch.seen)
+            if n <= len(out[0]):
+                return out[0][:n], out[1][:n], out[2][:n]
+            out = self.scratch.room(sets.shape[1], n)
 
 
-def _apart(a: Array, b: Array) -> Array:
-    """|a - b| without wrapping around."""
-    most, least = np.maximum(a, b).view(np.uint64), np.minimum(a, b).view(np.uint64)
-    found: Array = most - least
-    return found
+@dataclass(frozen=True)
+class Role:
+    """A stream as one side of a join: the attribute it is looked up by, and its sets."""
+
+    stream: str
+    attribute: KeyAttribute | None
+    sets: SetColumn
 
 
-def _near(bucket: Bucket, ticks: Array, reach: int) -> bool:
-    """Whether any time of the bucket is within reach of any of `ticks`."""
-    if not bucket.n or not ticks.size:
-        return False
-    low, high = bucket.span
-    return low - reach <= int(ticks.max()) and int(ticks.min()) <= high + reach
+def _in_reach(ticks: Array, run: Run, reach: int) -> tuple[int, int]:
+    """The rows from and to which a new tuple can be within reach of a run; its times ascend."""
+    if reach >= UNBOUNDED:
+        return 0, len(ticks)
+    low, high = np.searchsorted(ticks, (max(run.low - reach, _LEAST), min(run.high + reach, _MOST)), side="left")
+    if high < len(ticks) and ticks[high] <= run.high + reach:
+        high = np.searchsorted(ticks, min(run.high + reach, _MOST), side="right")
+    return int(low), int(high)
 
 
-def _settled(table: WindowTable, step: Step) -> bool:
-    """Whether reading candidates has tested all there is: one window, the same for all paths."""
-    return not table.counted and len(table.limits) == 1 and step.reach == int(table.limits[0])
+def _near(ticks: Array, run: Run, reach: int) -> bool:
+    """Whether any time of the run is within reach of any of `ticks`."""
+    return ticks.size > 0 and (
+        reach >= UNBOUNDED or (run.low - reach <= int(ticks.max()) and int(ticks.min()) <= run.high + reach)
+    )
 
 
-def _cleared(pairs: Partial, kept: Array) -> Partial:
-    sets = pairs.sets & kept
-    live = np.asarray(sets.any(axis=1))
-    found = Partial(pairs.refs, pairs.gates, sets)
-    return found if live.all() else found.keep(live)
+def _narrowed(partial: Partial, mask: Array) -> Partial:
+    """The partial results that have a bit of the mask, with these bits alone."""
+    sets, places = np.empty((partial.n + 1, partial.sets.shape[1]), np.uint64), np.empty(partial.n + 1, np.int64)
+    n = narrowed(partial.sets, mask, sets, places)
+    if n == partial.n:
+        return Partial(partial.refs, sets[:n])
+    return Partial(tuple(ref[places[:n]] for ref in partial.refs), sets[:n])
 
 
-def joined_parts(found: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
-    """The references of several parts as one array a role."""
-    return found[0] if len(found) == 1 else tuple(np.concatenate(refs) for refs in zip(*found, strict=True))
+def _deal(endings: tuple[Ending, ...], found: Partial) -> None:
+    for ending in endings:
+        refs = tuple(found.refs[number] for number in ending.roles)
+        ending.sink.collect(found.sets, ending.mask, ending.owners, refs)

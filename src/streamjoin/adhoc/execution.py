@@ -1,0 +1,145 @@
+"""What runs the queries: streams as the joins read them, the meetings made ready, and the outputs.
+
+All of it follows from the buckets, the registry and the plan's choices. A change of those touches what it has to and
+leaves the rest, so that one more query costs the same however many there are. The invariant: after `update` the
+batch to come is run as if everything had been made from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from streamjoin.adhoc.buckets import Bucket, IndexKey
+from streamjoin.adhoc.changes import Registered
+from streamjoin.adhoc.meetings import Meetings
+from streamjoin.adhoc.outputs import Outputs
+from streamjoin.adhoc.plan import Stream
+from streamjoin.adhoc.probe_plan import Choice, PathKey
+from streamjoin.adhoc.running_plan import Preparer, ReadyMeeting, steps_of
+from streamjoin.adhoc.shared_join import BatchRun, Scratch, StepCounts
+from streamjoin.adhoc.shared_step import Compiler
+from streamjoin.adhoc.stored_stream import StoredStream
+from streamjoin.model.errors import InputError
+
+_Placed = tuple[Registered, Choice]
+
+
+class Execution:
+    """See the module."""
+
+    def __init__(self, streams: Iterable[Stream]) -> None:
+        self.streams = {stream.name: StoredStream(stream) for stream in streams}
+        self._schemas = {stream.stream.name: stream.stream for stream in self.streams.values()}
+        self._meetings = Meetings()
+        self._outputs = Outputs()
+        self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs)
+        self._placed: dict[str, _Placed] = {}
+        self._ready: dict[PathKey, ReadyMeeting] = {}
+        self._scratch = Scratch()
+        self.counts: dict[PathKey, StepCounts] = {}
+        """What each step did since it is in the plan."""
+
+    def add_stream(self, stream: Stream) -> None:
+        """One more stream."""
+        self.streams[stream.name] = StoredStream(stream)
+        self._schemas[stream.name] = stream
+
+    @property
+    def meetings(self) -> Sequence[ReadyMeeting]:
+        """The plan as it runs."""
+        return tuple(self._ready.values())
+
+    # Changes ------------------------------------------------------------------------------------------------------
+
+    def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice], batch: int) -> None:
+        """Run these queries by these choices; `batch` came last."""
+        gone = [
+            name
+            for name, (entry, choice) in self._placed.items()
+            if queries.get(name) is not entry or choices[name] != choice
+        ]
+        for name in gone:
+            entry, choice = self._placed.pop(name)
+            self._meetings.remove(entry, choice)
+            self._outputs.remove(entry)
+        came = [name for name in queries if name not in self._placed]
+        for name in came:
+            entry, choice = queries[name], choices[name]
+            self._placed[name] = entry, choice
+            self._meetings.add(entry, choice)
+            self._outputs.add(entry)
+        self._prepare(batch)
+
+    def _prepare(self, batch: int) -> None:
+        touched, self._meetings.touched = self._meetings.touched, {}
+        for key, meeting in touched.items():
+            ready = self._preparer.ready(meeting, batch)
+            if ready is None:
+                self._ready.pop(key, None)
+            else:
+                self._ready[key] = ready
+        if touched:
+            keys = {step.key for step in steps_of(self._ready.values())}
+            self.counts = {key: counts for key, counts in self.counts.items() if key in keys}
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop indexes and words that no step uses any more."""
+        indexes: dict[str, set[IndexKey]] = {name: set() for name in self.streams}
+        words: dict[str, set[tuple[object, ...]]] = {name: set() for name in self.streams}
+        serials: set[int] = set()
+        for step in steps_of(self._ready.values()):
+            serials.add(step.sets.serial)
+            for term in step.tests.terms:
+                for number, attribute in ((term.role, term.left), (-1, term.right)):
+                    stream = step.tests.streams[number]
+                    indexes[stream].add(attribute.index_key)
+                    words[stream].add(attribute.words_key)
+        serials |= {meeting.left.serial for meeting in self._ready.values()}
+        for name, stored in self.streams.items():
+            stored.forget(indexes[name], words[name], serials)
+
+    def load(self, buckets: Mapping[str, Iterable[Bucket]]) -> None:
+        """Take in buckets that were stored."""
+        for name, held in buckets.items():
+            for bucket in held:
+                self.streams[name].append(bucket)
+                self.streams[name].merge()
+
+    # Batches ------------------------------------------------------------------------------------------------------
+
+    def run(self, buckets: Mapping[str, Bucket]) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that the queries gain by a batch, and those that failed."""
+        fresh = {name: self.streams[name].append(bucket) for name, bucket in buckets.items()}
+        batch = BatchRun(fresh, self.streams, self.counts, self._scratch)
+        try:
+            for meeting in self._ready.values():
+                batch.run(meeting)
+            return self._outputs.tables(self.streams)
+        except BaseException:
+            self._outputs.forget()
+            for name, run in fresh.items():
+                self.streams[name].cut(run.first)
+            raise
+
+    def settle(self, buckets: Mapping[str, Bucket], kept: Mapping[str, Sequence[Bucket]]) -> None:
+        """The batch is done: forget what it alone needed, let go of what no window reaches, merge small runs."""
+        for bucket in buckets.values():
+            bucket.settle()
+        for name, stream in self.streams.items():
+            held = kept.get(name, ())
+            stream.drop(held[0].first if held else stream.ticks.end)
+            stream.merge()
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held beside the buckets: columns by number, indexes, query-sets."""
+        found = {"columns": 0, "indexes": 0, "sets": 0}
+        for stream in self.streams.values():
+            for what, size in stream.nbytes.items():
+                found[what] += size
+        columns = {c for m in self._ready.values() for c in (m.left, *(step.sets for step in steps_of([m])))}
+        found["sets"] = sum(column.nbytes for column in columns)
+        return found

@@ -1,0 +1,172 @@
+"""What is kept for every tuple of a stream, by the tuple's number: arrays that grow at one end and shrink at the other.
+
+A batch appends once and old tuples are let go by moving a bound; what lives is copied only when the room is used up,
+so a tuple costs the same however long the window is. The invariant: `view(a, b)` has the values of tuples a to b - 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.kernels.gather import gather
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_ROOM = 1024
+
+
+class Growing:
+    """Values of one type, or rows of `width` of them, by number."""
+
+    def __init__(self, first: int, dtype: Any, width: int | None = None) -> None:
+        self.first = self._base = self.end = first
+        self._buffer: Array = np.empty(_shape(0, width), dtype)
+
+    def grow(self, first: int, count: int) -> Array:
+        """Room for `count` values from number `first` on, to be written; what was there from `first` on is gone."""
+        if not self.first <= first <= self.end:
+            self.first = self._base = self.end = first
+        if first + count - self._base > len(self._buffer):
+            live = self._buffer[self.first - self._base : first - self._base]
+            buffer = np.empty((max(_ROOM, 2 * (len(live) + count)), *self._buffer.shape[1:]), self._buffer.dtype)
+            buffer[: len(live)] = live
+            self._buffer, self._base = buffer, self.first
+        self.end = first + count
+        return self._buffer[first - self._base : self.end - self._base]
+
+    def append(self, first: int, values: Array) -> None:
+        """Write values from number `first` on."""
+        self.grow(first, len(values))[:] = values
+
+    def view(self, first: int | None = None, end: int | None = None) -> Array:
+        """The values of these numbers; all, without any."""
+        first = self.first if first is None else first
+        end = self.end if end is None else end
+        return self._buffer[first - self._base : end - self._base]
+
+    def at(self, numbers: Array) -> Array:
+        """The values of chosen tuples."""
+        found: Array = self._buffer[numbers - self._base]
+        return found
+
+    def cut(self, end: int) -> None:
+        """Take back what is from number `end` on."""
+        self.end = max(self.first, min(self.end, end))
+
+    def drop(self, first: int) -> None:
+        """Let go of what is before number `first`."""
+        self.first = min(max(first, self.first), self.end)
+
+    def widen(self, width: int) -> None:
+        """Rows of more words; the new ones are 0."""
+        if width > self._buffer.shape[1]:
+            wider = np.zeros((len(self._buffer), width), self._buffer.dtype)
+            wider[:, : self._buffer.shape[1]] = self._buffer
+            self._buffer = wider
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept, without spare room."""
+        return int(self.view().nbytes)
+
+
+def _shape(count: int, width: int | None) -> tuple[int, ...]:
+    return (count,) if width is None else (count, width)
+
+
+class GrowingColumn:
+    """A column of a stream by number: as an array where its type and its values allow, as Arrow chunks otherwise."""
+
+    def __init__(self, first: int, type_: pa.DataType) -> None:
+        self.type = type_
+        self._plain = Growing(first, _plain_dtype(type_) or np.int8)
+        self._chunks: list[pa.Array] = []
+        self._is_plain = _plain_dtype(type_) is not None
+        self._first = self.end = first
+
+    def append(self, first: int, column: pa.Array) -> bool:
+        """Write a column from number `first` on; false if it can't be kept as it was: it has its first NULL."""
+        if self._is_plain:
+            if column.null_count:
+                return False
+            self._plain.append(first, _plain_values(column))
+        else:
+            self._truncate(first)
+            self._chunks.append(column)
+            self._merge()
+        self.end = first + len(column)
+        return True
+
+    @classmethod
+    def in_chunks(cls, first: int, type_: pa.DataType) -> GrowingColumn:
+        """One that holds anything."""
+        made = cls(first, type_)
+        made._is_plain = False
+        return made
+
+    def take(self, numbers: Array) -> pa.Array:
+        """The values of chosen tuples."""
+        if self._is_plain:
+            found = np.empty(len(numbers), self._plain.view().dtype)
+            gather(self._plain.view(), numbers, self._plain.first, found, 0, len(numbers))
+            return pa.Array.from_buffers(self.type, len(found), [None, pa.py_buffer(found)])
+        places = pa.array(numbers - self._first)
+        if len(self._chunks) == 1:
+            return self._chunks[0].take(places)
+        whole = pa.chunked_array(self._chunks, self.type)
+        if pa.types.is_dictionary(self.type):
+            whole = whole.unify_dictionaries()
+        found = whole.take(places)
+        return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+
+    def cut(self, end: int) -> None:
+        """Take back what is from number `end` on."""
+        self.end = min(self.end, end)
+
+    def drop(self, first: int) -> None:
+        """Let go of what is before number `first`; of chunks whole ones only."""
+        self._plain.drop(first)
+        while self._chunks and self._first + len(self._chunks[0]) <= first:
+            self._first += len(self._chunks.pop(0))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept."""
+        return self._plain.nbytes if self._is_plain else sum(chunk.nbytes for chunk in self._chunks)
+
+    def _truncate(self, first: int) -> None:
+        held = sum(map(len, self._chunks))
+        if not self._first <= first <= self._first + held:
+            self._chunks, self._first, held = [], first, 0
+        while held and self._first + held > first:
+            last = self._chunks.pop()
+            held -= len(last)
+            if self._first + held < first:
+                self._chunks.append(last.slice(0, first - self._first - held))
+                held = first - self._first
+
+    def _merge(self) -> None:
+        """Chunks halve from the oldest to the newest, so that there are few."""
+        chunks = self._chunks
+        while len(chunks) > 1 and len(chunks[-2]) < 2 * len(chunks[-1]):
+            pair = [chunks[-2], chunks[-1]]
+            if pa.types.is_dictionary(self.type):
+                pair = pa.chunked_array(pair, self.type).unify_dictionaries().chunks
+            chunks[-2:] = [pa.concat_arrays(pair)]
+
+
+def _plain_dtype(type_: pa.DataType) -> Any:
+    """The integers that hold a type's bits; None for one that is no fixed number of bytes."""
+    if pa.types.is_primitive(type_) and type_.bit_width in (8, 16, 32, 64):
+        return np.dtype(f"i{type_.bit_width // 8}")
+    return None
+
+
+def _plain_values(column: pa.Array) -> Array:
+    dtype = _plain_dtype(column.type)
+    buffer = column.buffers()[1]
+    if buffer is None or len(column) == 0:
+        return np.zeros(len(column), dtype)
+    return np.frombuffer(buffer, dtype)[column.offset : column.offset + len(column)]

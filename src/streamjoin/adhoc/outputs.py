@@ -1,0 +1,162 @@
+"""The outputs of all queries, gathered once a batch (AJoin, section 3.4: late materialization).
+
+Queries that read the same columns of the same streams form a class. A batch's results of a class are dealt out by
+query and each column is gathered once for all; a query's rows are a slice of that, without a copy. The invariant:
+a query that gains nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.changes import Registered
+from streamjoin.adhoc.gathering import Read
+from streamjoin.adhoc.stored_stream import StoredStream
+from streamjoin.kernels.shared_sets import count_bits, deal, list_owners
+from streamjoin.model.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_Kind = tuple[pa.Schema, tuple[int, ...]]
+"""What plain outputs look like: their names and types, and which columns they are."""
+
+
+@dataclass
+class Found:
+    """Results of one ending: whose, which row, and the rows' tuples by source."""
+
+    owners: Array
+    rows: Array
+    refs: tuple[Array, ...]
+
+
+class OutputClass:
+    """Queries that read the same columns; each has a number."""
+
+    def __init__(self, reads: tuple[Read, ...], sources: int) -> None:
+        self.reads = reads
+        self._sources = sources
+        self._members: list[tuple[Registered, int | None] | None] = []
+        self._kinds: list[_Kind] = []
+        self._free: list[int] = []
+        self._found: list[Found] = []
+
+    def add(self, entry: Registered) -> int:
+        """Give a query a number."""
+        number = self._free.pop() if self._free else len(self._members)
+        self._members[number:] = [(entry, self._kind(entry)), *self._members[number + 1 :]]
+        return number
+
+    def _kind(self, entry: Registered) -> int | None:
+        picks = entry.gatherer.picks
+        if picks is None:
+            return None
+        kind = entry.gatherer.schema, picks
+        if kind not in self._kinds:
+            self._kinds.append(kind)
+        return self._kinds.index(kind)
+
+    def remove(self, number: int) -> None:
+        """Take a number back."""
+        self._members[number] = None
+        self._free.append(number)
+
+    def collect(self, sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...]) -> None:
+        """Results of this batch: sets of bits, whose numbers are in `owners`, and the tuples by source."""
+        count = count_bits(sets, mask)
+        if count:
+            found = Found(np.empty(count, np.int64), np.empty(count, np.int64), refs)
+            list_owners(sets, mask, owners, 0, found.owners, found.rows)
+            self._found.append(found)
+
+    def forget(self) -> None:
+        """Drop what was collected: of a batch that failed."""
+        self._found = []
+
+    def tables(self, streams: Mapping[str, StoredStream]) -> Iterator[tuple[str, pa.Table | InputError]]:
+        """The rows of every query that gained some, or why it has none; what was collected is gone."""
+        if not self._found:
+            return
+        refs = [_joined([found.refs[source] for found in self._found]) for source in range(self._sources)]
+        shift = 0
+        for found in self._found:
+            found.rows += shift
+            shift += len(found.refs[0])
+        owners, rows = (_joined([getattr(f, part) for f in self._found]) for part in ("owners", "rows"))
+        self._found = []
+        starts, dealt = np.zeros(len(self._members) + 1, np.int64), np.empty(len(rows), np.int64)
+        deal(owners, rows, starts, dealt)
+        chosen = [ref[dealt] for ref in refs]
+        taken = [streams[stream].take(column, chosen[source]) for source, stream, column in self.reads]
+        yield from self._cut(taken, starts)
+
+    def _cut(self, taken: list[pa.Array], starts: Array) -> Iterator[tuple[str, pa.Table | InputError]]:
+        wholes: dict[int, pa.Table] = {}
+        for number in np.flatnonzero(np.diff(starts)).tolist():
+            member = self._members[number]
+            if member is None:
+                raise AssertionError("rows for a query that is gone")
+            entry, kind = member
+            first, count = int(starts[number]), int(starts[number + 1] - starts[number])
+            if kind is not None:
+                if kind not in wholes:
+                    schema, picks = self._kinds[kind]
+                    wholes[kind] = pa.Table.from_arrays([taken[pick] for pick in picks], schema=schema)
+                yield entry.query.name, wholes[kind].slice(first, count)
+                continue
+            try:
+                yield entry.query.name, entry.gatherer.rows([column.slice(first, count) for column in taken], count)
+            except InputError as error:
+                yield entry.query.name, error
+
+
+@dataclass
+class Outputs:
+    """All classes, and the tables of queries that gain nothing."""
+
+    empty: dict[str, pa.Table] = field(default_factory=dict)
+    _classes: dict[tuple[Any, ...], OutputClass] = field(default_factory=dict)
+    _places: dict[int, tuple[OutputClass, int]] = field(default_factory=dict)
+
+    def add(self, entry: Registered) -> None:
+        """Take a query in."""
+        sources = tuple(source.stream.name for source in entry.query.sources)
+        key = sources, entry.gatherer.reads
+        if key not in self._classes:
+            self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
+        self._places[entry.serial] = self._classes[key], self._classes[key].add(entry)
+        self.empty[entry.query.name] = entry.gatherer.schema.empty_table()
+
+    def remove(self, entry: Registered) -> None:
+        """Take a query out."""
+        sink, number = self._places.pop(entry.serial)
+        sink.remove(number)
+        self.empty.pop(entry.query.name)
+
+    def place_of(self, entry: Registered) -> tuple[OutputClass, int]:
+        """A query's class and its number there."""
+        return self._places[entry.serial]
+
+    def forget(self) -> None:
+        """Drop what was collected."""
+        for sink in self._classes.values():
+            sink.forget()
+
+    def tables(self, streams: Mapping[str, StoredStream]) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows of all queries, and who failed."""
+        outputs, failures = dict(self.empty), {}
+        for sink in self._classes.values():
+            for name, found in sink.tables(streams):
+                if isinstance(found, InputError):
+                    failures[name] = found
+                else:
+                    outputs[name] = found
+        return outputs, failures
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,0 +1,134 @@
+"""Query-sets as rows of 64-bit words: made from tables of values, and dealt out to the queries that own the bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.machine import lowest_bit
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@kernel
+def and_by_value(sets: Array, values: Array, least: int, table: Array) -> None:
+    """Clear the bits that a tuple's value does not have in the table.
+
+    The rows of the table stand for `least` and below, `least` + 1, and so on; the last for all above.
+    """
+    top = table.shape[0] - 1
+    most = least + top
+    for i in range(values.size):
+        value = values[i]
+        row = 0
+        if value >= most:
+            row = top
+        elif value > least:
+            row = value - least
+        for w in range(sets.shape[1]):
+            sets[i, w] &= table[row, w]
+
+
+@kernel
+def and_by_row(sets: Array, rows: Array, table: Array) -> None:
+    """Clear the bits that a tuple does not have in its row of the table."""
+    for i in range(rows.size):
+        for w in range(sets.shape[1]):
+            sets[i, w] &= table[rows[i], w]
+
+
+@kernel
+def clear_failing(sets: Array, passing: Array, word: int, bits: np.uint64) -> None:
+    """Clear bits of one word where a condition does not hold."""
+    kept = ~bits
+    for i in range(passing.size):
+        if not passing[i]:
+            sets[i, word] &= kept
+
+
+@kernel
+def live_entries(words: Array, rows: Array, sets: Array, out_words: Array, out_rows: Array) -> int:
+    """The entries of an index whose tuples are in some query's set; gives how many."""
+    found = 0
+    for i in range(rows.size):
+        row = rows[i]
+        common = np.uint64(0)
+        for w in range(sets.shape[1]):
+            common |= sets[row, w]
+        out_words[found], out_rows[found] = words[i], row
+        found += common != np.uint64(0)
+    return found
+
+
+@kernel
+def count_live(sets: Array) -> int:
+    """How many rows have a bit at all."""
+    found = 0
+    for i in range(sets.shape[0]):
+        common = np.uint64(0)
+        for w in range(sets.shape[1]):
+            common |= sets[i, w]
+        found += common != np.uint64(0)
+    return found
+
+
+@kernel
+def narrowed(sets: Array, mask: Array, out: Array, places: Array) -> int:
+    """The rows that have a bit of the mask: their sets with these bits, and their places; gives how many."""
+    found = 0
+    for i in range(sets.shape[0]):
+        common = np.uint64(0)
+        for w in range(sets.shape[1]):
+            out[found, w] = sets[i, w] & mask[w]
+            common |= out[found, w]
+        places[found] = i
+        found += common != np.uint64(0)
+    return found
+
+
+@kernel
+def count_bits(sets: Array, mask: Array) -> int:
+    """How many bits of the mask there are in all sets together."""
+    found = 0
+    for i in range(sets.shape[0]):
+        for w in range(sets.shape[1]):
+            left = sets[i, w] & mask[w]
+            while left != np.uint64(0):
+                left &= left - np.uint64(1)
+                found += 1
+    return found
+
+
+@kernel
+def list_owners(sets: Array, mask: Array, owners: Array, base: int, out_owner: Array, out_row: Array) -> None:
+    """For each set bit of the mask: who owns the bit, and the row, counted from `base`."""
+    found = 0
+    for i in range(sets.shape[0]):
+        for w in range(sets.shape[1]):
+            left = sets[i, w] & mask[w]
+            while left != np.uint64(0):
+                out_owner[found] = owners[64 * w + lowest_bit(np.int64(left))]  # type: ignore[arg-type]
+                out_row[found] = base + i
+                found += 1
+                left &= left - np.uint64(1)
+
+
+@kernel
+def deal(owners: Array, rows: Array, starts: Array, out: Array) -> None:
+    """Rows by owner: those of owner i go to out[starts[i]:starts[i + 1]], in the order they had.
+
+    `starts` comes as zeros, one more than there are owners.
+    """
+    for i in range(owners.size):
+        starts[owners[i] + 1] += 1
+    for i in range(1, starts.size):
+        starts[i] += starts[i - 1]
+    for i in range(owners.size):
+        at = starts[owners[i]]
+        out[at] = rows[i]
+        starts[owners[i]] = at + 1
+    for i in range(starts.size - 1, 0, -1):
+        starts[i] = starts[i - 1]
+    starts[0] = 0
