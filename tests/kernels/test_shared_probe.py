@@ -1,4 +1,4 @@
-"""The shared probe against a loop over all pairs."""
+"""The shared probe, and what makes and deals out query-sets, against plain loops."""
 
 from __future__ import annotations
 
@@ -8,29 +8,38 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.kernels.shared_probe import probe_shared
+from streamjoin.kernels import shared_sets
+from streamjoin.kernels.shared_probe import ANY_ORDER, BEFORE, NOT_AFTER, probe_shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ENDS = (-(2**63), 2**63 - 1)
 WORDS = st.sampled_from([*range(4), *range(4), *ENDS])
 TICKS = st.sampled_from([*range(12), *range(12), *ENDS])
+BITS = st.sampled_from([0, 1, 3, 2**63])
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> dict[str, Any]:
     width = draw(st.integers(1, 3))
-    sets = st.lists(st.sampled_from([0, 1, 3, 2**63]), min_size=width, max_size=width)
+    sets = st.lists(BITS, min_size=width, max_size=width)
     stored = draw(st.lists(st.tuples(WORDS, TICKS, sets), max_size=14))
     probes = draw(st.lists(st.tuples(WORDS, WORDS, TICKS, st.integers(0, 30), sets), max_size=10))
-    stored.sort(key=lambda t: t[1])
+    ascending = draw(st.booleans())
+    if ascending:
+        stored.sort(key=lambda t: t[1])
     gates = np.sort(np.array(draw(st.permutations(range(30)))[: len(stored)], np.int64))
+    reach = draw(st.sampled_from([0, 1, 4, 2**63 - 1]))
+    limits = sorted(draw(st.sets(st.integers(0, min(reach, 5)), max_size=3)))
     return {
         "width": width,
         "stored": stored,
         "gates": gates,
         "probes": [(min(a, b), max(a, b), *rest) for a, b, *rest in probes],
-        "reach": draw(st.sampled_from([0, 1, 4, 2**63 - 1])),
-        "inclusive": draw(st.booleans()),
+        "reach": reach,
+        "limits": limits,
+        "keeps": draw(st.lists(sets, min_size=len(limits) + 1, max_size=len(limits) + 1)),
+        "order": draw(st.sampled_from([BEFORE, NOT_AFTER, ANY_ORDER])),
+        "ascending": ascending,
         "room": draw(st.sampled_from([0, 2, 500])),
     }
 
@@ -39,36 +48,79 @@ def as_sets(rows: list[list[int]], width: int) -> Array:
     return np.array(rows, np.uint64).reshape(len(rows), width)
 
 
-def naive(run: dict[str, Any]) -> set[tuple[int, int, tuple[int, ...]]]:
-    found = set()
+def naive(run: dict[str, Any]) -> tuple[set[tuple[int, int, tuple[int, ...]]], int]:
+    found, earlier = set(), 0
     for p, (lo, hi, tick, gate, bits) in enumerate(run["probes"]):
         for row, (word, other, others) in enumerate(run["stored"]):
-            common = tuple(a & b for a, b in zip(bits, others, strict=True))
-            before = run["gates"][row] < gate or (run["inclusive"] and run["gates"][row] == gate)
-            if lo <= word <= hi and before and abs(tick - other) <= run["reach"] and any(common):
+            distance = abs(tick - other)
+            keeps = run["keeps"][sum(limit < distance for limit in run["limits"])]
+            common = tuple(a & b & c for a, b, c in zip(bits, others, keeps, strict=True))
+            before = run["gates"][row] < gate
+            arrived = before or run["order"] == ANY_ORDER or (run["order"] == NOT_AFTER and run["gates"][row] == gate)
+            if lo <= word <= hi and arrived and distance <= run["reach"] and any(common):
                 found.add((p, row, common))
-    return found
+                earlier += before
+    return found, earlier
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(runs())
 @example({"width": 1, "stored": [], "gates": np.empty(0, np.int64), "probes": [(0, 0, 0, 1, [1])], "reach": 1,
-          "inclusive": False, "room": 2})  # fmt: skip
+          "limits": [], "keeps": [[1]], "order": BEFORE, "ascending": True, "room": 2})  # fmt: skip
 def test_the_pairs_are_those_of_a_plain_loop(run: dict[str, Any]) -> None:
     stored, probes, width, room = run["stored"], run["probes"], run["width"], run["room"]
     words = np.array([word for word, _, _ in stored], np.int64)
     rows = np.argsort(words, kind="stable")
     columns = [np.array([probe[place] for probe in probes], np.int64) for place in range(4)]
     out = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, width), np.uint64)
-    seen = np.zeros(1, np.int64)
+    seen = np.zeros(2, np.int64)
     count = probe_shared(
-        np.argsort(columns[0], kind="stable"), *columns, as_sets([probe[4] for probe in probes], width),
-        words[rows], rows, np.array([tick for _, tick, _ in stored], np.int64), run["gates"],
-        as_sets([bits for _, _, bits in stored], width), run["reach"], run["inclusive"], *out, seen,
+        (np.argsort(columns[0], kind="stable"), *columns, as_sets([probe[4] for probe in probes], width)),
+        (words[rows], rows, np.array([tick for _, tick, _ in stored], np.int64), run["gates"],
+         as_sets([bits for _, _, bits in stored], width)),
+        (run["reach"], np.array(run["limits"], np.uint64), as_sets(run["keeps"], width)),
+        run["order"], run["ascending"], out, seen,
     )  # fmt: skip
-    wanted = naive(run)
+    wanted, earlier = naive(run)
     assert count == len(wanted)
     kept = min(count, room)
     found = {(int(out[0][i]), int(out[1][i]), tuple(map(int, out[2][i]))) for i in range(kept)}
     assert len(found) == kept and found <= wanted
-    assert seen[0] >= count
+    assert seen[0] >= count and seen[1] == earlier
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_sets_are_made_narrowed_and_dealt_out_as_by_a_plain_loop(data: st.DataObject) -> None:
+    width = data.draw(st.integers(1, 3))
+    one = st.lists(BITS, min_size=width, max_size=width)
+    values = data.draw(st.lists(st.sampled_from([*range(-3, 9), *ENDS]), max_size=12))
+    table = data.draw(st.lists(one, min_size=3, max_size=6))
+    least, n = data.draw(st.integers(-2, 3)), len(values)
+    sets = as_sets(data.draw(st.lists(one, min_size=n, max_size=n)), width)
+    wanted = [
+        tuple(int(bits) & table[min(max(value - least, 0), len(table) - 1)][w] for w, bits in enumerate(row))
+        for value, row in zip(values, sets, strict=True)
+    ]
+    shared_sets.and_by_value(sets, np.array(values, np.int64), least, as_sets(table, width))
+    assert [tuple(map(int, row)) for row in sets] == wanted
+    assert shared_sets.count_live(sets) == sum(any(row) for row in wanted)
+
+    mask = as_sets([data.draw(one)], width)[0]
+    left = [(i, tuple(a & int(b) for a, b in zip(row, mask, strict=True))) for i, row in enumerate(wanted)]
+    left = [(i, row) for i, row in left if any(row)]
+    out, places = np.empty((n + 1, width), np.uint64), np.empty(n + 1, np.int64)
+    count = shared_sets.narrowed(sets, mask, out, places)
+    assert [(int(places[i]), tuple(map(int, out[i]))) for i in range(count)] == left
+
+    bits = [(64 * w + b, i) for i, row in left for w, word in enumerate(row) for b in range(64) if word >> b & 1]
+    assert shared_sets.count_bits(sets, mask) == len(bits)
+    owners, rows = np.empty(len(bits), np.int64), np.empty(len(bits), np.int64)
+    shared_sets.list_owners(sets, mask, np.arange(64 * width) % 7, 5, owners, rows)
+    assert list(zip(owners.tolist(), rows.tolist(), strict=True)) == [(place % 7, i + 5) for place, i in bits]
+
+    starts, dealt = np.zeros(8, np.int64), np.empty(len(bits), np.int64)
+    shared_sets.deal(owners, rows, starts, dealt)
+    for owner in range(7):
+        mine = [int(row) for o, row in zip(owners, rows, strict=True) if o == owner]
+        assert dealt[starts[owner] : starts[owner + 1]].tolist() == mine

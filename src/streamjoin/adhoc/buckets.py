@@ -21,13 +21,13 @@ from streamjoin.kernels.sorting import sort_entries
 from streamjoin.model.errors import CheckpointError
 from streamjoin.model.evaluation import Values, evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
-from streamjoin.model.keys import KeyTerm, Kind
+from streamjoin.model.keys import KeyTerm
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.encoding import SideEncoder, SideName, TermWords, flat, integer_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
-IndexKey = tuple[str, Kind]
-"""The column and the kind of word: all joins by this attribute share the index."""
+IndexKey = tuple[str, str]
+"""The column and the kind of word, by name: all joins by this attribute share the index."""
 _META = b"streamjoin.bucket"
 _TICK, _GATE = "#tick", "#gate"
 
@@ -51,7 +51,7 @@ class KeyAttribute:
     def index_key(self) -> IndexKey:
         """The index that serves it: a word depends on the column and the kind alone."""
         column = self.term.left if self.side == "left" else self.term.right
-        return column.name, self.term.kind
+        return column.name, self.term.kind.value
 
     @cached_property
     def words_key(self) -> tuple[object, ...]:

@@ -29,7 +29,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Pairs = tuple[Array, Array, Array]
 """Of the probes and of the stored tuples: numbers or rows; and the common sets."""
 _ROOM = 1 << 14
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass
@@ -102,14 +101,16 @@ class BatchRun:
             counts = self._counts(step.key)
             counts.batches += 1
             counts.probes += fresh.n
+            probes = _new_probes(near, fresh)
+            if probes is None:
+                continue
+            new = self.fresh.get(far.stream)
             for run in self.streams[far.stream].runs:
-                new = run is self.fresh.get(far.stream)
-                if new and step is backward:
+                if run is new and step is backward:
                     continue
-                found = self._joined(forward.tests, near, fresh, far, run)
+                found = self._joined(forward.tests, probes, fresh, far, run)
                 if found is not None:
-                    other = self._counts(backward.key) if new else counts
-                    self._count(len(found[0]), counts, other)
+                    self._count(len(found[0]), counts, self._counts(backward.key) if run is new else counts)
                     parts.append(found if step is forward else (found[1], found[0], found[2]))
         if not parts:
             return None
@@ -117,7 +118,10 @@ class BatchRun:
         return Partial((joined[0], joined[1]), joined[2])
 
     def _counts(self, key: PathKey) -> StepCounts:
-        return self.counts.setdefault(key, StepCounts())
+        found = self.counts.get(key)
+        if found is None:
+            found = self.counts[key] = StepCounts()
+        return found
 
     def _count(self, pairs: int, counts: StepCounts, later: StepCounts) -> None:
         """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same."""
@@ -127,25 +131,15 @@ class BatchRun:
         counts.pairs += earlier
         later.pairs += pairs - earlier
 
-    def _joined(self, tests: Tests, near: Role, fresh: Run, far: Role, run: Run) -> Pairs | None:
+    def _joined(self, tests: Tests, probes: Probes, fresh: Run, far: Role, run: Run) -> Pairs | None:
         """The pairs of new tuples with a run of the other stream: their numbers, and their sets."""
-        first, last = _in_reach(self.streams[near.stream].ticks.view(fresh.first, fresh.end), run, tests.reach)
-        if first == last:
-            return None
-        sets = near.sets.of(fresh)
-        order = fresh.live(near.attribute, near.sets.serial, sets).rows
+        first, last = _in_reach(fresh, run, tests.reach)
         if last - first < fresh.n:
-            order = order[(order >= first) & (order < last)]
-        if not order.size:
+            order = probes[0]
+            probes = (order[(order >= first) & (order < last)], *probes[1:])
+        if not probes[0].size:
             return None
-        if near.attribute is None:
-            lo = hi = np.zeros(fresh.n, np.int64)
-        else:
-            words = fresh.buckets[0].probe_words(near.attribute).words
-            lo, hi = words.lo, words.hi
-        stream = self.streams[near.stream]
-        ticks, gates = (grown.view(fresh.first, fresh.end) for grown in (stream.ticks, stream.gates))
-        found = self._probe(tests, (order, lo, hi, ticks, gates, sets), far, run, ANY_ORDER)
+        found = self._probe(tests, probes, far, run, ANY_ORDER)
         if not found[0].size:
             return None
         return found[0] + fresh.first, found[1] + run.first, found[2].copy()
@@ -221,12 +215,10 @@ class BatchRun:
         out = self.scratch.room(sets.shape[1], 1)
         if not index.rows.size:
             return out[0][:0], out[1][:0], out[2][:0]
-        stream = self.streams[far.stream]
-        ticks, gates = (grown.view(run.first, run.end) for grown in (stream.ticks, stream.gates))
         windows = tests.reach, tests.near.limits, tests.near.keeps
         while True:
             self.scratch.seen[:] = 0
-            stored = index.words, index.rows, ticks, gates, sets
+            stored = index.words, index.rows, run.ticks, run.gates, sets
             n = probe_shared(probes, stored, windows, order_of_arrival, run.ascending, out, self.scratch.seen)
             if n <= len(out[0]):
                 return out[0][:n], out[1][:n], out[2][:n]
@@ -242,14 +234,31 @@ class Role:
     sets: SetColumn
 
 
-def _in_reach(ticks: Array, run: Run, reach: int) -> tuple[int, int]:
-    """The rows from and to which a new tuple can be within reach of a run; its times ascend."""
-    if reach >= UNBOUNDED:
-        return 0, len(ticks)
-    low, high = np.searchsorted(ticks, (max(run.low - reach, _LEAST), min(run.high + reach, _MOST)), side="left")
-    if high < len(ticks) and ticks[high] <= run.high + reach:
-        high = np.searchsorted(ticks, min(run.high + reach, _MOST), side="right")
-    return int(low), int(high)
+def _new_probes(near: Role, fresh: Run) -> Probes | None:
+    """The tuples of a new run that some query wants, ready to probe; None if there are none."""
+    sets = near.sets.of(fresh)
+    order = fresh.live(near.attribute, near.sets.serial, sets).rows
+    if not order.size:
+        return None
+    if near.attribute is None:
+        lo = hi = np.zeros(fresh.n, np.int64)
+    else:
+        words = fresh.buckets[0].probe_words(near.attribute).words
+        lo, hi = words.lo, words.hi
+    return order, lo, hi, fresh.ticks, fresh.gates, sets
+
+
+def _in_reach(fresh: Run, run: Run, reach: int) -> tuple[int, int]:
+    """The rows from and to which new tuples can be within reach of a run; their times ascend."""
+    low, high = run.low - reach, run.high + reach
+    if reach >= UNBOUNDED or (low <= fresh.low and fresh.high <= high):
+        return 0, fresh.n
+    if fresh.high < low or high < fresh.low:
+        return 0, 0
+    # Beyond what the new tuples have there is nothing to search for, and it might not fit.
+    first = fresh.ticks.searchsorted(max(low, fresh.low), side="left")
+    last = fresh.ticks.searchsorted(min(high, fresh.high), side="right")
+    return int(first), int(last)
 
 
 def _near(ticks: Array, run: Run, reach: int) -> bool:

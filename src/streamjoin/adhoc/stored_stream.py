@@ -34,20 +34,17 @@ _EMPTY: Final = SortedIndex(np.empty(0, np.int64), np.empty(0, np.int64))
 class Run:
     """Neighbouring buckets with their common indexes; rows count from `first`."""
 
-    def __init__(self, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, buckets: Sequence[Bucket], ticks: Array, gates: Array) -> None:
         self.buckets = tuple(buckets)
         self.first, self.end = buckets[0].first, buckets[-1].end
+        self.n = self.end - self.first
         self.low = min(bucket.span[0] for bucket in buckets)
         self.high = max(bucket.span[1] for bucket in buckets)
         self.ascending = all(a.span[1] <= b.span[0] for a, b in pairwise(buckets))
+        self.ticks, self.gates = ticks, gates
         self.indexes: dict[IndexKey, SortedIndex] = {}
         self._live: dict[tuple[int, IndexKey | None], SortedIndex] = {}
         self._counts: dict[int, int] = {}
-
-    @property
-    def n(self) -> int:
-        """How many tuples it has."""
-        return self.end - self.first
 
     def index(self, attribute: KeyAttribute | None) -> SortedIndex:
         """The index of an attribute; without one all have the same word."""
@@ -102,7 +99,8 @@ class Run:
 
     def joined(self, later: Run) -> Run:
         """This run and the next as one."""
-        run = Run((*self.buckets, *later.buckets))
+        ticks, gates = (np.concatenate(pair) for pair in ((self.ticks, later.ticks), (self.gates, later.gates)))
+        run = Run((*self.buckets, *later.buckets), ticks, gates)
         for key in self.indexes.keys() & later.indexes.keys():
             run.indexes[key] = _merged(self.indexes[key], later.indexes[key], self.n)
             run._hand_over(key)
@@ -112,7 +110,8 @@ class Run:
     def nbytes(self) -> int:
         """The bytes of indexes that are not the buckets' own."""
         own = self.indexes if len(self.buckets) > 1 else {}
-        return sum(index.nbytes for index in (*own.values(), *self._live.values()))
+        times = self.ticks.nbytes + self.gates.nbytes if len(self.buckets) > 1 else 0
+        return times + sum(index.nbytes for index in (*own.values(), *self._live.values()))
 
 
 def _merged(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
@@ -147,7 +146,7 @@ class StoredStream:
         """Take a bucket in, as a run of its own."""
         self.ticks.append(bucket.first, bucket.ticks)
         self.gates.append(bucket.first, bucket.gates)
-        self.runs.append(Run([bucket]))
+        self.runs.append(Run([bucket], *(grown.view(bucket.first, bucket.end) for grown in (self.ticks, self.gates))))
         return self.runs[-1]
 
     def cut(self, end: int) -> None:

@@ -21,12 +21,8 @@ def and_by_value(sets: Array, values: Array, least: int, table: Array) -> None:
     top = table.shape[0] - 1
     most = least + top
     for i in range(values.size):
-        value = values[i]
-        row = 0
-        if value >= most:
-            row = top
-        elif value > least:
-            row = value - least
+        # Held within the table before the difference is taken: that of two int64 may not fit.
+        row = min(max(values[i], least), most) - least
         for w in range(sets.shape[1]):
             sets[i, w] &= table[row, w]
 

@@ -49,7 +49,7 @@ class Optimizer:
         if not self.settings.replans:
             return self
         turn = (self.statistics.batches + 1) % self.settings.replan_every == 0
-        if not turn:
+        if not turn or not (self.plan.changed or self._scratch(len(registry.queries), 1)):
             return replace(self, statistics=replace(self.statistics, batches=self.statistics.batches + 1))
         return self.measured(registry, buckets).replanned(registry.paths, batch)
 
@@ -59,9 +59,7 @@ class Optimizer:
 
     def replanned(self, queries: Mapping[str, Paths], batch: int, *, forced: bool = False) -> Optimizer:
         """The rules run over the plan."""
-        looks = self.statistics.batches // self.settings.replan_every
-        changed = len(self.plan.changed) > self.settings.rebuild_share * max(1, len(queries))
-        scratch = forced or changed or looks % self.settings.rebuild_every == 0
+        scratch = forced or self._scratch(len(queries), 0)
         settings = replace(self.settings, hysteresis=0.0) if forced else self.settings
         facts = Facts(queries, self.statistics, settings, scratch)
         plan = self.plan
@@ -72,6 +70,12 @@ class Optimizer:
         if self.statistics.streams and plan.changed:
             plan = replace(plan, changed=frozenset())
         return self._with(plan, decisions, batch)
+
+    def _scratch(self, queries: int, ahead: int) -> bool:
+        """Whether it is time to plan everything anew, `ahead` batches from the last one measured."""
+        looks = (self.statistics.batches + ahead) // self.settings.replan_every
+        changed = len(self.plan.changed) > self.settings.rebuild_share * max(1, queries)
+        return changed or looks % self.settings.rebuild_every == 0
 
     def _with(self, plan: Plan, decisions: tuple[Decision, ...], batch: int) -> Optimizer:
         dated = tuple(replace(decision, batch=batch) for decision in decisions)
