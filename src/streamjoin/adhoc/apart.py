@@ -142,7 +142,7 @@ class Apart:
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes held by all cores together."""
-        found = {"tuples": 0, "masks": 0, "indexes": 0, "sets": 0}
+        found = {"tuples": 0, "columns": 0, "indexes": 0, "sets": 0}
         for core in self._cores.values():
             for what, size in core.nbytes.items():
                 found[what] = found.get(what, 0) + size

@@ -22,6 +22,7 @@ from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.retention import Progress, still_needed
 from streamjoin.adhoc.settings import Settings
+from streamjoin.adhoc.shared_join import Share
 from streamjoin.model.errors import InputError, StateError
 
 
@@ -71,15 +72,16 @@ class Shared:
         optimizer = self._state.optimizer.after_changes(registry.paths, self._state.batch + 1)
         self._install(Snapshot(self._state.batch, registry, self._state.buckets, self._state.clocks, optimizer))
 
-    def add_stream(self, stream: Stream) -> None:
-        """Register one more stream.
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
 
         Raises:
             StateError: there is one of this name.
         """
         if stream.name in self._streams:
             raise StateError(f"stream {stream.name!r} is registered already")
-        clocks = self._state.clocks.joined_by(stream.name, self.settings.lateness_of(stream))
+        ticks = self.settings.lateness_of(stream) if lateness is None else lateness
+        clocks = self._state.clocks.joined_by(stream.name, ticks)
         self._streams[stream.name] = stream
         self._execution.add_stream(stream)
         state = self._state
@@ -127,16 +129,34 @@ class Shared:
             StateError: the batch is not after the last one.
             InputError: a table does not fit its stream.
         """
-        state = self._state
-        if batch_id <= state.batch:
-            raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
-        arrived = arrive(batch_id, tables, self._streams, state.clocks)
-        outputs, failures = self._execution.run(arrived.buckets)
-        self._finish(batch_id, arrived, failures)
+        arrived = self.arrive(batch_id, tables)
+        outputs, failures = self.results(arrived)
+        self.finish(arrived, failures)
         return outputs
 
-    def _finish(self, batch: int, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
-        state = self._state
+    def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
+        """A batch as buckets, the first of three steps; nothing changes until `finish`.
+
+        Raises:
+            StateError: the batch is not after the last one.
+            InputError: a table does not fit its stream.
+        """
+        if batch_id <= self._state.batch:
+            raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
+        return arrive(batch_id, tables, self._streams, self._state.clocks)
+
+    def results(
+        self, arrived: Arrived, share: Share | None = None
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that each query gains, and the queries whose rows can't be computed; one call at a time.
+
+        With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
+        """
+        return self._execution.run(arrived.buckets, share)
+
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
+        """Make a batch part of the state; queries that failed are paused."""
+        state, batch = self._state, arrived.batch
         registry = state.registry.paused(failures) if failures else state.registry
         buckets = {
             name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))

@@ -18,9 +18,9 @@ from streamjoin.adhoc.outputs import Outputs
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import Choice, PathKey
 from streamjoin.adhoc.running_plan import Preparer, ReadyMeeting, steps_of
-from streamjoin.adhoc.shared_join import BatchRun, Scratch, StepCounts
+from streamjoin.adhoc.shared_join import BatchRun, Scratch, Share, StepCounts
 from streamjoin.adhoc.shared_step import Compiler
-from streamjoin.adhoc.stored_stream import StoredStream
+from streamjoin.adhoc.stored_stream import Run, StoredStream
 from streamjoin.model.errors import InputError
 
 _Placed = tuple[Registered, Choice]
@@ -38,6 +38,7 @@ class Execution:
         self._placed: dict[str, _Placed] = {}
         self._ready: dict[PathKey, ReadyMeeting] = {}
         self._scratch = Scratch()
+        self._fresh: dict[str, Run] = {}
         self.counts: dict[PathKey, StepCounts] = {}
         """What each step did since it is in the plan."""
 
@@ -110,22 +111,27 @@ class Execution:
 
     # Batches ------------------------------------------------------------------------------------------------------
 
-    def run(self, buckets: Mapping[str, Bucket]) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
-        """The rows that the queries gain by a batch, and those that failed."""
-        fresh = {name: self.streams[name].append(bucket) for name, bucket in buckets.items()}
-        batch = BatchRun(fresh, self.streams, self.counts, self._scratch)
-        try:
-            for meeting in self._ready.values():
-                batch.run(meeting)
-            return self._outputs.tables(self.streams)
-        except BaseException:
-            self._outputs.forget()
-            for name, run in fresh.items():
+    def run(
+        self, buckets: Mapping[str, Bucket], share: Share | None = None
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
+        self._begin(buckets)
+        batch = BatchRun(self._fresh, self.streams, self.counts, share, self._scratch)
+        for meeting in self._ready.values():
+            batch.run(meeting)
+        return self._outputs.tables(batch.found, self.streams)
+
+    def _begin(self, buckets: Mapping[str, Bucket]) -> None:
+        """Take the batch's buckets in; those of one that was not finished go."""
+        if {name: run.buckets[0] for name, run in self._fresh.items()} != dict(buckets):
+            for name, run in self._fresh.items():
                 self.streams[name].cut(run.first)
-            raise
+            self._fresh = {name: self.streams[name].append(bucket) for name, bucket in buckets.items()}
 
     def settle(self, buckets: Mapping[str, Bucket], kept: Mapping[str, Sequence[Bucket]]) -> None:
         """The batch is done: forget what it alone needed, let go of what no window reaches, merge small runs."""
+        self._begin(buckets)
+        self._fresh = {}
         for bucket in buckets.values():
             bucket.settle()
         for name, stream in self.streams.items():

@@ -34,6 +34,16 @@ class Found:
     refs: tuple[Array, ...]
 
 
+def found_by(sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]) -> Found | None:
+    """What sets of bits say, whose numbers are in `owners`; `roles` says which of `refs` is which source's."""
+    count = count_bits(sets, mask)
+    if not count:
+        return None
+    found = Found(np.empty(count, np.int64), np.empty(count, np.int64), tuple(refs[role] for role in roles))
+    list_owners(sets, mask, owners, 0, found.owners, found.rows)
+    return found
+
+
 class OutputClass:
     """Queries that read the same columns; each has a number."""
 
@@ -43,12 +53,15 @@ class OutputClass:
         self._members: list[tuple[Registered, int | None] | None] = []
         self._kinds: list[_Kind] = []
         self._free: list[int] = []
-        self._found: list[Found] = []
 
     def add(self, entry: Registered) -> int:
         """Give a query a number."""
-        number = self._free.pop() if self._free else len(self._members)
-        self._members[number:] = [(entry, self._kind(entry)), *self._members[number + 1 :]]
+        member = entry, self._kind(entry)
+        if not self._free:
+            self._members.append(member)
+            return len(self._members) - 1
+        number = self._free.pop()
+        self._members[number] = member
         return number
 
     def _kind(self, entry: Registered) -> int | None:
@@ -65,29 +78,14 @@ class OutputClass:
         self._members[number] = None
         self._free.append(number)
 
-    def collect(self, sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...]) -> None:
-        """Results of this batch: sets of bits, whose numbers are in `owners`, and the tuples by source."""
-        count = count_bits(sets, mask)
-        if count:
-            found = Found(np.empty(count, np.int64), np.empty(count, np.int64), refs)
-            list_owners(sets, mask, owners, 0, found.owners, found.rows)
-            self._found.append(found)
-
-    def forget(self) -> None:
-        """Drop what was collected: of a batch that failed."""
-        self._found = []
-
-    def tables(self, streams: Mapping[str, StoredStream]) -> Iterator[tuple[str, pa.Table | InputError]]:
-        """The rows of every query that gained some, or why it has none; what was collected is gone."""
-        if not self._found:
-            return
-        refs = [_joined([found.refs[source] for found in self._found]) for source in range(self._sources)]
-        shift = 0
-        for found in self._found:
-            found.rows += shift
-            shift += len(found.refs[0])
-        owners, rows = (_joined([getattr(f, part) for f in self._found]) for part in ("owners", "rows"))
-        self._found = []
+    def tables(
+        self, found: list[Found], streams: Mapping[str, StoredStream]
+    ) -> Iterator[tuple[str, pa.Table | InputError]]:
+        """The rows of every query that gained some, or why it has none."""
+        refs = [_joined([part.refs[source] for part in found]) for source in range(self._sources)]
+        shifts = np.cumsum([0, *(len(part.refs[0]) for part in found)])
+        rows = _joined([part.rows + shift for part, shift in zip(found, shifts, strict=False)])
+        owners = _joined([part.owners for part in found])
         starts, dealt = np.zeros(len(self._members) + 1, np.int64), np.empty(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
         chosen = [ref[dealt] for ref in refs]
@@ -141,20 +139,17 @@ class Outputs:
         """A query's class and its number there."""
         return self._places[entry.serial]
 
-    def forget(self) -> None:
-        """Drop what was collected."""
-        for sink in self._classes.values():
-            sink.forget()
-
-    def tables(self, streams: Mapping[str, StoredStream]) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def tables(
+        self, found: Mapping[OutputClass, list[Found]], streams: Mapping[str, StoredStream]
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of all queries, and who failed."""
         outputs, failures = dict(self.empty), {}
-        for sink in self._classes.values():
-            for name, found in sink.tables(streams):
-                if isinstance(found, InputError):
-                    failures[name] = found
+        for sink, parts in found.items():
+            for name, rows in sink.tables(parts, streams):
+                if isinstance(rows, InputError):
+                    failures[name] = rows
                 else:
-                    outputs[name] = found
+                    outputs[name] = rows
         return outputs, failures
 
 

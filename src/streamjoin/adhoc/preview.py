@@ -12,7 +12,7 @@ from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
 from streamjoin.adhoc.optimizer.plans import Facts
 from streamjoin.adhoc.plan import Query
-from streamjoin.adhoc.probe_plan import Node, Paths, shared_roots
+from streamjoin.adhoc.probe_plan import PathKey, Paths, shared_steps
 
 _NAME = "\x01this query"
 """No query has this name."""
@@ -29,9 +29,9 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
     measured = snapshot.optimizer.measured(snapshot.registry, snapshot.buckets)
     optimizer = measured.after_changes(paths, snapshot.batch + 1)
     active = [entry.paths for entry in snapshot.registry.queries.values() if not entry.paused]
-    roots = shared_roots([*active, paths[_NAME]], optimizer.plan.choices)
-    nodes = [node for root in roots for node in root.walk() if _NAME in _queries(node)]
-    others = [_queries(node) - {_NAME} for node in nodes]
+    steps = shared_steps([*active, paths[_NAME]], optimizer.plan.choices)
+    own = [key for key, queries in steps.items() if _NAME in queries]
+    others = [steps[key] - {_NAME} for key in own]
     shared, apart = _costs(optimizer, paths)
     shared_before, apart_before = _costs(measured, known)
     return Preview(
@@ -42,12 +42,8 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
         sum(bool(found) for found in others),
         shared - shared_before,
         apart - apart_before,
-        "\n".join(_line(node, found) for node, found in zip(nodes, others, strict=True)),
+        "\n".join(_line(key, found) for key, found in zip(own, others, strict=True)),
     )
-
-
-def _queries(node: Node) -> set[str]:
-    return {path.query for path in node.paths.values()}
 
 
 def _costs(optimizer: Optimizer, paths: Mapping[str, Paths]) -> tuple[float, float]:
@@ -55,7 +51,7 @@ def _costs(optimizer: Optimizer, paths: Mapping[str, Paths]) -> tuple[float, flo
     return plan_cost(optimizer.plan, facts), cost_apart(optimizer.plan, facts)
 
 
-def _line(node: Node, others: set[str]) -> str:
-    step = "   " * (node.role - 1) + f"└─ {node.key.steps[-1]}"
+def _line(key: PathKey, others: set[str]) -> str:
+    step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1]}"
     told = f"shared with {len(others)} queries" if others else "new"
-    return (f"new tuples of {node.key.driver}\n" if node.role == 1 else "") + f"{step}: {told}"
+    return (f"new tuples of {key.driver}\n" if len(key.steps) == 1 else "") + f"{step}: {told}"

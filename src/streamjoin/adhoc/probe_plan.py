@@ -11,7 +11,7 @@ role (the place in the path). Windows, selections and other conditions don't mat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -145,6 +145,17 @@ class Paths:
         if order not in self._made:
             self._made[order] = path_of(self.query, order)
         return self._made[order]
+
+
+def shared_steps(queries: Iterable[Paths], choices: Mapping[str, Choice]) -> dict[PathKey, set[str]]:
+    """Every step of every path, with the queries that take it."""
+    found: dict[PathKey, set[str]] = {}
+    for paths in queries:
+        choice = choices[paths.query.name]
+        for path in map(paths.of, choice.orders):
+            for length in range(1, len(path.steps) + 1):
+                found.setdefault(path.key(choice.group, length), set()).add(path.query)
+    return found
 
 
 def orders_of(query: Query, driver: str) -> list[Order]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.adhoc.buckets import KeyAttribute
+from streamjoin.adhoc.outputs import Found, OutputClass, found_by
 from streamjoin.adhoc.pair_tests import Partial, tested
 from streamjoin.adhoc.probe_plan import PathKey
 from streamjoin.adhoc.query_sets import SetColumn
@@ -26,6 +27,8 @@ from streamjoin.kernels.shared_sets import narrowed
 from streamjoin.kernels.sorting import sort_entries
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Share = Mapping[str, tuple[int, int]]
+"""Rows of a batch's buckets by stream, from and to: the tuples that drive."""
 Pairs = tuple[Array, Array, Array]
 """Of the probes and of the stored tuples: numbers or rows; and the common sets."""
 _ROOM = 1 << 14
@@ -65,7 +68,11 @@ class BatchRun:
     fresh: Mapping[str, Run]
     streams: Mapping[str, StoredStream]
     counts: dict[PathKey, StepCounts]
+    share: Share | None = None
+    """Which new tuples drive; all, if not given."""
     scratch: Scratch = field(default_factory=Scratch)
+    found: dict[OutputClass, list[Found]] = field(default_factory=dict)
+    """The results, for whom they are of."""
 
     def run(self, meeting: ReadyMeeting) -> None:
         """Find the new results of all paths through a meeting."""
@@ -77,13 +84,19 @@ class BatchRun:
         pairs = tested(forward.tests, met, self.streams) if met is not None else None
         if pairs is None or not pairs.n:
             return
-        _deal(meeting.endings, pairs)
+        self._deal(meeting.endings, pairs)
         if meeting.goes_on:
             left, right = (self.streams[stream].gates for stream in (forward.key.driver, forward.stream))
             is_forward = left.at(pairs.refs[0]) > right.at(pairs.refs[1])
             self._go_on(forward, pairs.keep(is_forward))
             kept = pairs.keep(~is_forward)
             self._go_on(backward, Partial(kept.refs[::-1], kept.sets))
+
+    def _deal(self, endings: tuple[Ending, ...], pairs: Partial) -> None:
+        for ending in endings:
+            found = found_by(pairs.sets, ending.mask, ending.owners, pairs.refs, ending.roles)
+            if found is not None:
+                self.found.setdefault(ending.sink, []).append(found)
 
     # Meetings -----------------------------------------------------------------------------------------------------
 
@@ -101,10 +114,11 @@ class BatchRun:
             counts = self._counts(step.key)
             counts.batches += 1
             counts.probes += fresh.n
-            probes = _new_probes(near, fresh)
+            probes = _new_probes(near, fresh, None if self.share is None else self.share[near.stream])
             if probes is None:
                 continue
-            new = self.fresh.get(far.stream)
+            # By shares each direction is on its own: the driver of a pair of new tuples is in one of them.
+            new = self.fresh.get(far.stream) if self.share is None else None
             for run in self.streams[far.stream].runs:
                 if run is new and step is backward:
                     continue
@@ -139,7 +153,7 @@ class BatchRun:
             probes = (order[(order >= first) & (order < last)], *probes[1:])
         if not probes[0].size:
             return None
-        found = self._probe(tests, probes, far, run, ANY_ORDER)
+        found = self._probe(tests, probes, far, run, ANY_ORDER if self.share is None else BEFORE)
         if not found[0].size:
             return None
         return found[0] + fresh.first, found[1] + run.first, found[2].copy()
@@ -150,13 +164,14 @@ class BatchRun:
         """The paths of drivers that meet their own stream."""
         fresh = self.fresh.get(step.key.driver)
         if fresh is not None:
-            numbers = np.arange(fresh.first, fresh.end)
-            self._advance(step, _narrowed(Partial((numbers,), sets.of(fresh)), step.mask))
+            first, end = (0, fresh.n) if self.share is None else self.share[step.key.driver]
+            drivers = Partial((np.arange(fresh.first + first, fresh.first + end),), sets.of(fresh)[first:end])
+            self._advance(step, _narrowed(drivers, step.mask))
 
     def _go_on(self, step: Step, found: Partial) -> None:
         """Deal out the results that end at a step, and take the rest further."""
         if found.n:
-            _deal(step.endings, found)
+            self._deal(step.endings, found)
             for child in step.children:
                 self._advance(child, _narrowed(found, child.mask))
 
@@ -234,10 +249,12 @@ class Role:
     sets: SetColumn
 
 
-def _new_probes(near: Role, fresh: Run) -> Probes | None:
+def _new_probes(near: Role, fresh: Run, share: tuple[int, int] | None) -> Probes | None:
     """The tuples of a new run that some query wants, ready to probe; None if there are none."""
     sets = near.sets.of(fresh)
     order = fresh.live(near.attribute, near.sets.serial, sets).rows
+    if share is not None:
+        order = order[(order >= share[0]) & (order < share[1])]
     if not order.size:
         return None
     if near.attribute is None:
@@ -275,9 +292,3 @@ def _narrowed(partial: Partial, mask: Array) -> Partial:
     if n == partial.n:
         return Partial(partial.refs, sets[:n])
     return Partial(tuple(ref[places[:n]] for ref in partial.refs), sets[:n])
-
-
-def _deal(endings: tuple[Ending, ...], found: Partial) -> None:
-    for ending in endings:
-        refs = tuple(found.refs[number] for number in ending.roles)
-        ending.sink.collect(found.sets, ending.mask, ending.owners, refs)
