@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once; takes a minute or two) ..."
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,bench,dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,service,bench,dev]'
 	@touch $@
 
 demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark, in about a minute

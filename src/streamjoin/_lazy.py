@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Any
 
-LAZY = ("adhoc", "spark", "testing")
+LAZY = ("adhoc", "service", "spark", "testing")
 _HOMES = {
     "Band": "model.predicates",
     "CountWindow": "model.window",

@@ -12,7 +12,8 @@ Each message says what was wrong, where, and what to do; state is left as it was
     ├── InputError (ValueError)         what was pushed is not what the join takes
     ├── StateError (RuntimeError)       the call comes at the wrong moment: closed join, two threads at once
     ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
-    └── SetupError (RuntimeError)       something outside is missing: Java, pyspark, a jar
+    ├── SetupError (RuntimeError)       something outside is missing: Java, pyspark, a jar
+    └── ServiceError (RuntimeError)     a service can't be reached, or answered that something is wrong
 """
 
 from __future__ import annotations
@@ -71,3 +72,13 @@ class CheckpointError(StreamJoinError, RuntimeError):
 
 class SetupError(StreamJoinError, RuntimeError):
     """Something outside the package is missing."""
+
+
+class ServiceError(StreamJoinError, RuntimeError):
+    """A service can't be reached, or answered with a problem; `status` is None where there was no answer."""
+
+    def __init__(self, text: str, status: int | None = None, problem: dict[str, object] | None = None) -> None:
+        """`problem` are the answer's problem details."""
+        super().__init__(text)
+        self.status = status
+        self.problem = dict(problem or {})

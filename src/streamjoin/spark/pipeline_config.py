@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from streamjoin.model.spec import JoinSpec
 
@@ -76,6 +76,26 @@ class Trigger:
 
     def __str__(self) -> str:
         return "available now" if self.available_now else f"every {self.every}" if self.every else "as fast as it goes"
+
+
+class SourceFile(Protocol):
+    """What readers of sources need to know of the file that names them."""
+
+    @property
+    def file(self) -> str:
+        """Its path."""
+
+    @property
+    def sides(self) -> Mapping[str, Source]:
+        """The sources by name."""
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Spark's settings, whose secrets are in no message."""
+
+    @property
+    def lines(self) -> Mapping[str, int]:
+        """The line of each part."""
 
 
 @dataclass(frozen=True)

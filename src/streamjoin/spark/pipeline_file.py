@@ -45,11 +45,11 @@ def read_pipeline(file: Path) -> Pipeline:
     table = _part(top, "sink", '[sink] with format = "parquet"')
     sink = _sink(table, here)
     checkpoint = _checkpoint(top, sink, here)
-    partitions = _partitions(top)
-    trigger = _trigger(top)
+    partitions = read_partitions(top)
+    trigger = read_trigger(top)
     name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
     spark = top.table("spark")
-    settings = _spark(spark) if spark else {}
+    settings = read_spark(spark) if spark else {}
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
     for side in ("left", "right"):
@@ -91,16 +91,17 @@ def _sides(sources: Table, self_join: bool, here: Path) -> tuple[Source, Source 
         sources.missing("right", '[source.right] with format = "kafka", or self_join = true in [join]')
     if right is not None and self_join:
         sources.fail("a self-join has one stream: remove [source.right], or self_join from [join]", "right")
-    return _source(left, here), None if right is None else _source(right, here)
+    return read_source(left, here), None if right is None else read_source(right, here)
 
 
-def _source(table: Table, here: Path) -> Source:
+def read_source(table: Table, here: Path) -> Source:
+    """A stream's source; relative paths are taken from `here`."""
     format_ = table.one_of("format", SOURCE_FORMATS)
     given: dict[str, Any] = {"options": table.options("options")}
     if format_ == "kafka":
         given |= _kafka_source(table, given["options"])
     elif format_ != "rate":
-        given["path"] = _place(table, "path", f'path = "data/{format_}"', here, required=True)
+        given["path"] = place_in(table, "path", f'path = "data/{format_}"', here, required=True)
     if format_ != "rate" and given.get("decode") not in ("text", "binary"):
         given["schema"] = _schema(table)
     given["select"] = table.texts("select", 'select = ["timestamp AS ts", "value % 10 AS k"]')
@@ -109,7 +110,7 @@ def _source(table: Table, here: Path) -> Source:
     given["position"] = table.text("position", 'position = "place", a column that rises along each source')
     source = Source(format=format_, **given)
     if source.can_be_malformed:
-        source = Source(format=format_, **given, malformed=_place(table, "malformed", 'malformed = "out/bad"', here))
+        source = Source(format=format_, **given, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here))
     elif "malformed" in table.values:
         table.fail("nothing of this source is decoded, so nothing can be malformed: remove the line", "malformed")
     table.finish()
@@ -169,17 +170,18 @@ def _sink(table: Table, here: Path) -> Sink:
     elif format_ == "memory":
         given["name"] = table.required("name", 'name = "matches"')
     elif format_ != "console":
-        given["path"] = _place(table, "path", 'path = "out/matches"', here, required=True)
+        given["path"] = place_in(table, "path", 'path = "out/matches"', here, required=True)
     table.finish()
     return Sink(format=format_, options=options, **given)
 
 
 def _checkpoint(top: Table, sink: Sink, here: Path) -> str | None:
     passing = sink.format in ("console", "memory")
-    return _place(top, "checkpoint", 'checkpoint = "out/checkpoint"', here, required=not passing)
+    return place_in(top, "checkpoint", 'checkpoint = "out/checkpoint"', here, required=not passing)
 
 
-def _partitions(top: Table) -> Any:
+def read_partitions(top: Table) -> Any:
+    """How many tasks join."""
     value = top.get("partitions", (int, str), example='partitions = 4, or "auto"')
     if value is None or value == "auto":
         return value
@@ -190,12 +192,14 @@ def _partitions(top: Table) -> Any:
     return value
 
 
-def _place(table: Table, key: str, example: str, here: Path, *, required: bool = False) -> str | None:
+def place_in(table: Table, key: str, example: str, here: Path, *, required: bool = False) -> str | None:
+    """A path or URL; a relative path is taken from `here`."""
     value = table.text(key, example, required=required)
     return value if value is None or _SCHEME.match(value) else str(here / Path(value).expanduser())
 
 
-def _trigger(top: Table) -> Trigger:
+def read_trigger(top: Table) -> Trigger:
+    """When batches begin."""
     value = top.text("trigger", _TRIGGER)
     if value is None:
         return Trigger()
@@ -207,7 +211,8 @@ def _trigger(top: Table) -> Trigger:
     return Trigger(every=f"{nanoseconds // 1_000_000} milliseconds")
 
 
-def _spark(table: Table) -> dict[str, Any]:
+def read_spark(table: Table) -> dict[str, Any]:
+    """The session's settings."""
     found = {
         "master": table.text("master", 'master = "local[4]", or "spark://host:7077"'),
         "memory": table.text("memory", 'memory = "4g"'),

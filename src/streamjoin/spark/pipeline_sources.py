@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamjoin.model.errors import PipelineFileError, SetupError
-from streamjoin.spark.pipeline_config import KAFKA_COLUMNS, Pipeline, Source, without_secrets
+from streamjoin.spark.pipeline_config import KAFKA_COLUMNS, Source, SourceFile, without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,8 +32,8 @@ class Streams:
     malformed: DataFrame | None = None
 
 
-def open_source(spark: SparkSession, pipeline: Pipeline, side: str) -> Streams:
-    """The streams of one side.
+def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
+    """The streams of one side, or of one stream of a service.
 
     Raises:
         PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
@@ -58,7 +58,7 @@ def open_source(spark: SparkSession, pipeline: Pipeline, side: str) -> Streams:
 
 
 @contextlib.contextmanager
-def at_line(pipeline: Pipeline, part: str, source: Source | None = None) -> Iterator[None]:
+def at_line(pipeline: SourceFile, part: str, source: Source | None = None) -> Iterator[None]:
     """Make Spark's refusal of what the file says an error of that line."""
     from pyspark.errors import PySparkException
 
@@ -75,7 +75,7 @@ def _first_line(error: Exception) -> str:
     return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
 
 
-def _kafka(spark: SparkSession, pipeline: Pipeline, side: str) -> Streams:
+def _kafka(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
@@ -109,7 +109,7 @@ def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Colu
     return F.from_csv(text, schema.toDDL(), options)
 
 
-def _files(spark: SparkSession, pipeline: Pipeline, side: str) -> Streams:
+def _files(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
@@ -137,7 +137,7 @@ def _counted(frame: DataFrame, side: str, bad: Column) -> DataFrame:
     return frame.observe(MALFORMED + side, F.count(F.when(bad, F.struct(*frame.columns))).alias("rows"))
 
 
-def _schema(pipeline: Pipeline, side: str) -> StructType:
+def _schema(pipeline: SourceFile, side: str) -> StructType:
     from pyspark.sql.types import StructType
 
     with at_line(pipeline, f"{side}.schema"):

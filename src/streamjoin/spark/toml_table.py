@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from streamjoin.model.errors import PipelineFileError, SpecError
 from streamjoin.spark.toml_lines import Path as KeyPath
 from streamjoin.spark.toml_lines import line_of, lines_of
+from streamjoin.spark.toml_variables import of_kind, overlay
 
 _Made = TypeVar("_Made")
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table", list: "a list"}
@@ -25,11 +26,20 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 class Table:
     """One table: its values, its place in the file, and which keys were asked for."""
 
-    def __init__(self, file: str, values: Mapping[str, Any], path: KeyPath, lines: Mapping[KeyPath, int]) -> None:
+    def __init__(
+        self,
+        file: str,
+        values: Mapping[str, Any],
+        path: KeyPath,
+        lines: Mapping[KeyPath, int],
+        variables: Mapping[KeyPath, str] | None = None,
+    ) -> None:
+        """`variables` names the environment variable of each path whose value is not the file's."""
         self.file = file
         self.values = values
         self.path = path
         self._lines = lines
+        self._variables = variables or {}
         self._known: list[str] = []
 
     @property
@@ -42,8 +52,10 @@ class Table:
         return line_of(self._lines, (*self.path, *keys))
 
     def fail(self, what: str, *keys: str | int) -> NoReturn:
-        """Raise what is wrong, at the line of `keys`."""
-        raise PipelineFileError(f"{self.file}, line {self.line(*keys)}: {what}")
+        """Raise what is wrong, at the line of `keys`, or in the variable that says it."""
+        variable = self._variables.get((*self.path, *keys))
+        place = f"{self.file}, line {self.line(*keys)}" if variable is None else f"the environment variable {variable}"
+        raise PipelineFileError(f"{place}: {what}")
 
     def missing(self, key: str, example: str) -> NoReturn:
         """Raise that `key` is not there."""
@@ -55,6 +67,8 @@ class Table:
         value = self.values.get(key)
         if value is None:
             return None
+        if isinstance(value, str) and (*self.path, key) in self._variables:
+            value = of_kind(value, kinds)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             wanted = " or ".join(dict.fromkeys(_NAMES[kind] for kind in kinds))
             self.fail(f"{key} is {wanted}, not {_NAMES.get(type(value), repr(value))}: write {example}", key)
@@ -148,7 +162,7 @@ class Table:
 
     def below(self, values: Mapping[str, Any], *keys: str | int) -> Table:
         """A table within this one."""
-        return Table(self.file, values, (*self.path, *keys), self._lines)
+        return Table(self.file, values, (*self.path, *keys), self._lines, self._variables)
 
     def made(self, make: Callable[[], _Made], *keys: str | int) -> _Made:
         """What `make` gives; what it refuses is an error of the line of `keys`."""
@@ -169,8 +183,8 @@ class Table:
                 self.fail(f"{self.title} takes no {key!r}; {hint}", key)
 
 
-def read_toml(file: Path) -> Table:
-    """The file's outermost table."""
+def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> Table:
+    """The file's outermost table, with what variables of the environment override if one is given."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -179,7 +193,8 @@ def read_toml(file: Path) -> Table:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PipelineFileError(f"{file}, {_where(error, text)}") from error
-    return Table(str(file), values, (), lines_of(text))
+    values, variables = overlay(values, environment or {})
+    return Table(str(file), values, (), lines_of(text), variables)
 
 
 def _where(error: tomllib.TOMLDecodeError, text: str) -> str:

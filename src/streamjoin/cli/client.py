@@ -1,0 +1,165 @@
+"""The command line's client of a service: JSON over HTTP with the standard library, and events as they come.
+
+Proxies of the environment are not used: a service is reached at the address that is given. The token goes into a
+header and into nothing else.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamjoin.model.errors import ServiceError
+
+DEFAULT_URL = "http://127.0.0.1:8765"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A server-sent event."""
+
+    name: str
+    data: Any
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Client:
+    """One service."""
+
+    url: str = DEFAULT_URL
+    token: str | None = field(default=None, repr=False)
+    timeout: float = 60.0
+
+    def get(self, path: str, **params: object) -> Any:
+        """The JSON at a path."""
+        return self._json("GET", path, None, params)
+
+    def post(self, path: str, body: object = None, **params: object) -> Any:
+        """The answer to a body."""
+        return self._json("POST", path, body, params)
+
+    def delete(self, path: str) -> None:
+        """Remove what is at a path."""
+        self._json("DELETE", path, None, {})
+
+    def text(self, path: str, **params: object) -> str:
+        """The text at a path."""
+        connection, response = self._ask("GET", path, None, params, self.timeout)
+        with connection, response:
+            return self._read(response).decode("utf-8", "replace")
+
+    def events(self, path: str, **params: object) -> Iterator[Event]:
+        """Events until the service ends them; signs of life are left out.
+
+        Raises:
+            ServiceError: the service can't be reached, refuses, or the connection is lost.
+        """
+        # Signs of life come every 15 seconds: three of them missing is a lost connection.
+        connection, response = self._ask("GET", path, None, params, 45.0)
+        with connection, response:
+            name, number = "message", None
+            data: list[str] = []
+            while line := self._line(response):
+                text = line.decode("utf-8").rstrip("\r\n")
+                if not text and data:
+                    yield Event(name, json.loads("\n".join(data)), number)
+                    name, number, data = "message", None, []
+                key, _, value = text.partition(": ")
+                if key == "event":
+                    name = value
+                elif key == "id":
+                    number = value
+                elif key == "data":
+                    data.append(value)
+
+    def _line(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.readline()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(f"the connection to {self.url} was lost: {_told(error)}") from error
+
+    def _json(self, method: str, path: str, body: object, params: dict[str, object]) -> Any:
+        connection, response = self._ask(method, path, body, params, self.timeout)
+        with connection, response:
+            raw = self._read(response)
+        try:
+            return json.loads(raw) if raw else None
+        except ValueError as error:
+            raise ServiceError(f"{self.url} answered, but not as a streamjoin service does", response.status) from error
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(f"the connection to {self.url} was lost: {_told(error)}") from error
+
+    def _ask(
+        self, method: str, path: str, body: object, params: dict[str, object], timeout: float
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
+        connection = self._connection(timeout)
+        given = {key: value for key, value in params.items() if value is not None}
+        target = f"/api/v1/{path}" + (f"?{urllib.parse.urlencode(given)}" if given else "")
+        headers = {"Accept": "*/*"}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        raw = None
+        if body is not None:
+            raw = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.http.request(method, target, raw, headers)
+            response = connection.http.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.http.close()
+            raise ServiceError(
+                f"no service answers at {self.url} ({_told(error)}): start one with `streamjoin serve`, "
+                "or name another with --url or STREAMJOIN_URL"
+            ) from error
+        if response.status >= 400:
+            with connection, response:
+                raise self._refusal(response, body)
+        return connection, response
+
+    def _refusal(self, response: http.client.HTTPResponse, body: object) -> ServiceError:
+        try:
+            problem = json.loads(self._read(response))
+        except ValueError:
+            problem = {}
+        if not isinstance(problem, dict):
+            problem = {}
+        detail = problem.get("detail") or f"{self.url} answered {response.status} {response.reason}"
+        if response.status == 401:
+            detail = "the service wants a token: give it in STREAMJOIN_TOKEN, or with --token"
+        sql = body.get("sql") if isinstance(body, dict) else None
+        return ServiceError(str(detail), response.status, {**problem, "sql": sql})
+
+    def _connection(self, timeout: float) -> _Connection:
+        parts = urllib.parse.urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if host is None or parts.scheme not in ("http", "https"):
+            raise ServiceError(f"{self.url!r} is no address of a service: write http://host:port", 422)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return _Connection(kind(host, port, timeout=timeout))
+
+
+@dataclass(frozen=True)
+class _Connection:
+    http: http.client.HTTPConnection
+
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+
+def _told(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,195 @@
+"""`streamjoin run --left ... --right ...`: two files joined in this process, batch by batch, without Spark.
+
+The side whose time is behind is read next, so that what waits at the gate stays small however long the files are.
+Rows that come too late are counted and told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.parquet
+from rich.console import Console
+
+from streamjoin.joins.driver import open as open_join
+from streamjoin.model import json_values
+from streamjoin.model.errors import InputError, PipelineFileError, SpecError
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.spark.pipeline_join import condition
+
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".arrow": "arrow",
+    ".feather": "feather",
+}
+_ROWS: Final = re.compile(r"(\d+)\s*(?:rows?|tuples?)", re.IGNORECASE)
+_BATCH: Final = 65_536
+Write = Callable[[pa.Table], None]
+
+
+@dataclass(frozen=True)
+class FileJoin:
+    """What the flags say."""
+
+    left: Path
+    right: Path
+    on: str
+    window: str
+    time: str | None = None
+    lateness: str | None = None
+
+    def spec(self) -> JoinSpec:
+        """The join.
+
+        Raises:
+            PipelineFileError: a flag says something that can't be.
+        """
+        try:
+            times = [part.strip() for part in self.time.split(",")] if self.time else []
+            if len(times) > 2:
+                raise SpecError("--time is one column, or a left and a right one: ts, or t,u")
+            time: Any = None if not times else times[0] if len(times) == 1 else (times[0], times[1])
+            lateness: Any = int(self.lateness) if self.lateness and self.lateness.isdigit() else self.lateness
+            return JoinSpec(
+                on=condition(self.on),
+                window=_window(self.window),
+                time=time,
+                order="event_time" if times else "arrival",
+                lateness=lateness,
+            )
+        except SpecError as error:
+            raise PipelineFileError(str(error)) from error
+
+
+def _window(text: str) -> Window:
+    rows = _ROWS.fullmatch(text.strip())
+    if rows is not None:
+        return CountWindow(int(rows[1]))
+    return TimeWindow(int(text) if text.strip().isdigit() else text)
+
+
+def join_files(given: FileJoin, out: Path | None, console: Console) -> None:
+    """Join the files and write the rows.
+
+    Raises:
+        PipelineFileError: the flags can't be, or a file can't be read.
+        SchemaError: the join does not fit the files' columns.
+    """
+    spec = given.spec()
+    sides = {"left": _Side(given.left), "right": _Side(given.right)}
+    rows = late = 0
+    with (
+        open_join(spec, left_schema=sides["left"].schema, right_schema=sides["right"].schema) as join,
+        _writer(out) as write,
+    ):
+        times = dict(zip(("left", "right"), spec.time_columns or (None, None), strict=True))
+        for side, batch in _in_turn(sides, times):
+            found = join.push(**{side: batch})
+            rows += found.num_rows
+            write(found)
+            late += join.late().num_rows
+        found = join.close()
+        write(found)
+        rows += found.num_rows
+    console.print(f"{rows:,} rows{f' in {out}' if out else ''}", highlight=False)
+    if late:
+        console.print(f"{late:,} rows came too late and were left out; --lateness lets them in", highlight=False)
+
+
+class _Side:
+    """A file or directory, read in batches."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise PipelineFileError(f"there is no file or directory {path}")
+        suffix = path.suffix if path.is_file() else next((p.suffix for p in sorted(path.iterdir()) if p.is_file()), "")
+        if suffix.lower() not in _FORMATS:
+            raise PipelineFileError(f"{path} is none of {', '.join(_FORMATS)}: convert it, or write a pipeline file")
+        try:
+            data = pyarrow.dataset.dataset(str(path), format=_FORMATS[suffix.lower()])
+            self.schema = data.schema
+            self._batches: Iterator[pa.RecordBatch] = data.to_batches(batch_size=_BATCH)
+        except (OSError, pa.ArrowException) as error:
+            raise PipelineFileError(f"can't read {path}: {error}") from error
+        self._path = path
+        self.reached: Any = None
+
+    def read(self, time: str | None) -> pa.Table | None:
+        """The next rows, None at the end; `reached` is then the latest time so far."""
+        try:
+            batch = next((batch for batch in self._batches if batch.num_rows), None)
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"can't read {self._path}: {error}") from error
+        if batch is None:
+            return None
+        if time is not None and time in batch.schema.names:
+            latest = pc.max(batch.column(time)).as_py()
+            self.reached = latest if self.reached is None else max(self.reached, latest or self.reached)
+        return pa.Table.from_batches([batch])
+
+
+def _in_turn(sides: dict[str, _Side], times: dict[str, str | None]) -> Iterator[tuple[str, pa.Table]]:
+    """Batches of both sides, of the one that is behind first."""
+    unfinished = list(sides)
+    while unfinished:
+        unread = [side for side in unfinished if sides[side].reached is None]
+        side = unread[0] if unread else min(unfinished, key=lambda name: sides[name].reached)
+        table = sides[side].read(times[side])
+        if table is None:
+            unfinished.remove(side)
+            continue
+        if times[side] is None:
+            # Without times the sides take turns.
+            unfinished.append(unfinished.pop(0))
+        yield side, table
+
+
+@contextlib.contextmanager
+def _writer(out: Path | None) -> Iterator[Write]:
+    if out is None:
+        yield lambda rows: _json_lines(rows, sys.stdout)
+        return
+    kind = _FORMATS.get(out.suffix.lower())
+    if kind is None:
+        raise PipelineFileError(f"--out {out}: its name ends with one of {', '.join(_FORMATS)}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "json":
+        with out.open("w", encoding="utf-8") as file:
+            yield lambda rows: _json_lines(rows, file)
+        return
+    with contextlib.ExitStack() as opened:
+        writers: list[Any] = []
+
+        def write(rows: pa.Table) -> None:
+            if not writers:
+                writers.append(opened.enter_context(_table_writer(kind, out, rows.schema)))
+            writers[0].write_table(rows)
+
+        yield write
+
+
+def _table_writer(kind: str, out: Path, schema: pa.Schema) -> Any:
+    if kind == "parquet":
+        return pyarrow.parquet.ParquetWriter(out, schema)
+    return pyarrow.csv.CSVWriter(out, schema) if kind == "csv" else pa.ipc.new_file(out, schema)
+
+
+def _json_lines(rows: pa.Table, file: Any) -> None:
+    names = rows.column_names
+    for row in json_values.rows(rows):
+        file.write(json_values.text(dict(zip(names, row, strict=True))) + "\n")

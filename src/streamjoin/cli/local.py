@@ -1,0 +1,122 @@
+"""Commands that need no service: demo, run, bench, doctor, warmup, version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from streamjoin._version import __version__
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the version."""
+    typer.echo(json.dumps({"version": __version__}) if as_json else __version__)
+
+
+def warmup() -> None:
+    """Compile every kernel now, so that no join has to wait for it later."""
+    from streamjoin.joins.warmup import warmup as run_all
+    from streamjoin.kernels.compiling import WATCH
+
+    console = Console(stderr=True)
+    with console.status("compiling kernels ..."):
+        for line in run_all():
+            console.print(line, highlight=False)
+    console.print(f"{WATCH.kernels} kernels compiled in {WATCH.seconds:.1f} s; the rest were cached", highlight=False)
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the feeds run.", min=2)] = 30,
+    seed: Annotated[int, typer.Option(help="Another seed, another market.")] = 7,
+    output: Annotated[Path, typer.Option(help="Where the feeds and the result go.")] = Path("demo-output"),
+) -> None:
+    """Join two live feeds, trades and quotes, by symbol, price band and time on Spark."""
+    from streamjoin.spark.demo import run as run_demo
+
+    run_demo(seconds=seconds, seed=seed, output=output, console=Console())
+
+
+def run(
+    file: Annotated[Path | None, typer.Argument(help="The pipeline: sources, join, sink.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Read the file, say what it means, and run nothing.")] = False,
+    left: Annotated[Path | None, typer.Option(help="Without a pipeline: the left file or directory.")] = None,
+    right: Annotated[Path | None, typer.Option(help="The right one.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="The condition, such as 'l.sym = r.sym AND abs(l.px - r.bid) <= 1'.")
+    ] = None,
+    window: Annotated[str | None, typer.Option(help="'5 seconds', '1000 rows', or a number for integer times.")] = None,
+    time: Annotated[str | None, typer.Option(help="The time column, or 'left,right'; not needed for rows.")] = None,
+    lateness: Annotated[str | None, typer.Option(help="How far behind a row may come.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the rows go: .parquet, .csv, .json or .arrow.")] = None,
+) -> None:
+    """Run one join: a pipeline file on Spark, or two files by flags in this process.
+
+    By flags: --left, --right, --on and --window join Parquet, CSV, JSON or Arrow files without Spark; rows go to --out,
+    or to the standard output as JSON lines.
+    """
+    flags = {"--left": left, "--right": right, "--on": on, "--window": window}
+    if file is None:
+        missing = [name for name, value in flags.items() if value is None]
+        if missing:
+            raise typer.BadParameter(
+                f"give a pipeline file, or all of {', '.join(flags)} (missing: {', '.join(missing)})"
+            )
+        from streamjoin.cli.join_files import FileJoin, join_files
+
+        given = FileJoin(left or Path(), right or Path(), on or "", window or "", time, lateness)
+        join_files(given, out, Console(stderr=True))
+        return
+    if any(value is not None for value in (*flags.values(), time, lateness, out)):
+        raise typer.BadParameter("a pipeline file says everything itself: leave the flags out, or the file")
+    _run_pipeline(file, check)
+
+
+def _run_pipeline(file: Path, check: bool) -> None:
+    from streamjoin.spark.pipeline import run as run_pipeline
+    from streamjoin.spark.pipeline_file import read_pipeline
+    from streamjoin.spark.pipeline_view import describe
+
+    pipeline = read_pipeline(file)
+    if check:
+        typer.echo(describe(pipeline))
+        return
+    run_pipeline(pipeline, Console(stderr=True))
+
+
+def doctor(
+    as_json: AsJson = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch Spark's Kafka connector first.")] = False,
+) -> None:
+    """Say what of Java, Spark, compiled kernels, Kafka jars and memory is there; exit code 1 if joins can't run."""
+    from streamjoin.spark import doctor as checks
+    from streamjoin.spark import jars
+
+    if fetch:
+        jars.fetch()
+    findings = checks.examine()
+    typer.echo(json.dumps(checks.as_data(findings), indent=2) if as_json else checks.as_text(findings))
+    raise typer.Exit(0 if checks.is_healthy(findings) else 1)
+
+
+def bench(
+    experiment: Annotated[str | None, typer.Argument(help="Its name; without one, all are listed.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small grid, once: to see that it runs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the result in the repository.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the workload.")] = 0,
+    repeats: Annotated[int | None, typer.Option(help="Runs of each cell.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="List the experiments as JSON.")] = False,
+) -> None:
+    """Run one experiment of a checkout, or list them."""
+    from streamjoin.cli.experiments import listed, run_experiment
+
+    if experiment is None:
+        typer.echo(listed(as_json))
+        return
+    given = [experiment, *(["--quick"] if quick else []), *(["--keep"] if keep else []), "--seed", str(seed)]
+    raise typer.Exit(run_experiment([*given, *(["--repeats", str(repeats)] if repeats else [])]))

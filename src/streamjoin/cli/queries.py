@@ -1,0 +1,155 @@
+"""Commands that ask a running service: `query ...`, `streams`, `plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamjoin.cli import tables
+from streamjoin.cli.client import DEFAULT_URL, Client
+from streamjoin.cli.local import AsJson
+from streamjoin.cli.query_text import read_sql
+from streamjoin.cli.tailing import tail_rows
+from streamjoin.model.errors import ServiceError
+
+commands = typer.Typer(help="Create, list, watch and drop the queries of a service.", no_args_is_help=True)
+
+Url = Annotated[str, typer.Option("--url", envvar="STREAMJOIN_URL", help="Where the service is.")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="STREAMJOIN_TOKEN", help="Its token; better in the variable.")
+]
+
+
+def _names(incomplete: str) -> list[str]:
+    """The names of queries for the shell's completion; none where no service answers at once."""
+    import os
+
+    client = Client(os.environ.get("STREAMJOIN_URL", DEFAULT_URL), os.environ.get("STREAMJOIN_TOKEN"), timeout=1.0)
+    try:
+        found = client.get("queries")["queries"]
+    except (ServiceError, KeyError, TypeError):
+        return []
+    return [query["name"] for query in found if query["name"].startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help="The query's name.", autocompletion=_names)]
+Sql = Annotated[str | None, typer.Argument(help="The query; - reads the standard input.")]
+SqlFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the query from a file.")]
+
+
+def _echo(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@commands.command("add")
+def add(
+    sql: Sql = None,
+    file: SqlFile = None,
+    name: Annotated[str | None, typer.Option(help="Its name; one is made up where it is left out.")] = None,
+    sink: Annotated[str | None, typer.Option(help="One of the sinks in the service's file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it, and say what it would share and cost.")] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """Create a query; returns when it is in force."""
+    client = Client(url, token)
+    body = {"sql": read_sql(sql, file), "name": name, "sink": sink}
+    if dry_run:
+        found = client.post("queries", body, dry_run="true")
+        _echo(found) if as_json else tables.preview(found)
+        return
+    created = client.post("queries", body)
+    _echo(created) if as_json else tables.query(created)
+
+
+@commands.command("list")
+def list_queries(as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """List the queries."""
+    found = Client(url, token).get("queries")
+    _echo(found) if as_json else tables.queries(found["queries"])
+
+
+@commands.command("show")
+def show(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Show a query and its figures."""
+    found = Client(url, token).get(f"queries/{_path(name)}")
+    _echo(found) if as_json else tables.query(found)
+
+
+@commands.command("drop")
+def drop(name: Name, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Drop a query; returns when it is in force."""
+    Client(url, token).delete(f"queries/{_path(name)}")
+    typer.echo(f"dropped {name}", err=True)
+
+
+@commands.command("pause")
+def pause(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Pause a query: it gives no rows until it is resumed."""
+    found = Client(url, token).post(f"queries/{_path(name)}/pause")
+    _echo(found) if as_json else tables.query(found)
+
+
+@commands.command("resume")
+def resume(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """End a query's pause."""
+    found = Client(url, token).post(f"queries/{_path(name)}/resume")
+    _echo(found) if as_json else tables.query(found)
+
+
+@commands.command("tail")
+def tail(
+    name: Name,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="Begin with so many of the newest rows.", min=0)] = 10,
+    limit: Annotated[int | None, typer.Option("--limit", help="End after so many rows.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """Print the rows of a query as they come, until Ctrl-C (exit code 0) or until it is dropped."""
+    tail_rows(Client(url, token), _path(name), first=rows, limit=limit, as_json=as_json)
+
+
+@commands.command("explain")
+def explain(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Show a query's part of the shared plan: with whom it shares what, and the figures."""
+    client = Client(url, token)
+    query = client.get(f"queries/{_path(name)}")
+    plan_ = client.get("plan", format="json")
+    nodes = [node for node in plan_["nodes"] if name in node["queries"]]
+    kept = {node["id"] for node in nodes}
+    edges = [edge for edge in plan_["edges"] if edge["from"] in kept and edge["to"] in kept]
+    if as_json:
+        _echo({"query": query, "nodes": nodes, "edges": edges})
+        return
+    tables.explained(query, nodes)
+
+
+def streams(as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """List the streams of a service with their columns, rates and lag."""
+    found = Client(url, token).get("streams")
+    _echo(found) if as_json else tables.streams(found["streams"])
+
+
+def plan(
+    as_json: AsJson = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print it for Graphviz.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """Show the shared plan of a service with its measured figures."""
+    client = Client(url, token)
+    if as_json:
+        _echo(client.get("plan", format="json"))
+        return
+    typer.echo(client.text("plan", format="dot" if dot else "text"))
+
+
+def _path(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")

@@ -1,0 +1,76 @@
+"""`streamjoin init` and `streamjoin serve`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from streamjoin.model.errors import PipelineFileError, SetupError
+
+DEFAULT_FILE = Path("streamjoin.toml")
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = DEFAULT_FILE,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a commented service file that runs as it is, with streams made up by Spark."""
+    if file.exists() and not force:
+        raise PipelineFileError(f"{file} is there already: name another file, or replace it with --force")
+    template = importlib.resources.files("streamjoin") / "service" / "template.toml"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+    except OSError as error:
+        raise SetupError(f"can't write {file}: {error.strerror}") from error
+    named = "" if file == DEFAULT_FILE else f" {file}"
+    Console(stderr=True).print(f"wrote {file}; start it with: streamjoin serve{named}", markup=False, highlight=False)
+
+
+def serve(
+    file: Annotated[Path, typer.Argument(help="The service file; `streamjoin init` writes one.")] = DEFAULT_FILE,
+    host: Annotated[
+        str | None, typer.Option(help="Instead of the file's; another than loopback needs a token.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Instead of the file's; 0 takes a free one.", min=0, max=65_535)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read the file, say what it means, and serve nothing.")
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Serve ad-hoc joins over live streams: REST, events, metrics and the page, until SIGINT or SIGTERM."""
+    console = Console(stderr=True)
+    try:
+        from streamjoin.service.config_file import read_config
+        from streamjoin.service.launch import launch
+        from streamjoin.service.server import serve as serve_config
+    except ImportError as error:
+        raise SetupError(
+            f"the service is not installed ({error.name}): pip install 'streamjoin[service,spark]'"
+        ) from error
+    if not file.exists():
+        raise PipelineFileError(f"there is no {file}: write one with `streamjoin init`, or name another")
+    _log_at(log_level)
+    config = read_config(file)
+    changed = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    if changed:
+        config = dataclasses.replace(config, **changed)  # type: ignore[arg-type]
+    if check:
+        typer.echo(f"{config.url}: streams {', '.join(config.streams)}; sinks {', '.join(config.sinks) or 'none'}")
+        return
+    serve_config(config, launch, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+
+
+def _log_at(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise typer.BadParameter(f"--log-level is debug, info, warning or error, not {level!r}")
+    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

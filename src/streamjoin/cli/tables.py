@@ -1,0 +1,126 @@
+"""Answers of a service as tables for people; `--json` is for programs."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Record = Mapping[str, Any]
+_STATES = {"running": "green", "paused": "yellow", "pending": "cyan", "failed": "red"}
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _print(table: Table | str) -> None:
+    console = Console()
+    if not console.is_terminal:
+        # Piped output is not broken into lines of 80 characters.
+        console = Console(width=10_000)
+    console.print(table, highlight=False)
+
+
+def queries(found: Sequence[Record]) -> None:
+    """All queries."""
+    if not found:
+        _print("no queries; add one with: streamjoin query add 'SELECT ...'")
+        return
+    table = _table("name", "state", "rows", "rows/s", "latency", "sink", "query", right=("rows", "rows/s", "latency"))
+    for query_ in found:
+        table.add_row(
+            query_["name"],
+            _state(query_["state"]),
+            f"{query_['rows']:,}",
+            f"{query_['rows_per_second']:,.1f}",
+            _latency(query_["latency_ms"]),
+            escape(str(query_["sink"])),
+            escape(" ".join(str(query_["sql"]).split())),
+        )
+    _print(table)
+
+
+def query(found: Record) -> None:
+    """One query."""
+    table = _table("", "")
+    table.show_header = False
+    columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"])
+    created = datetime.datetime.fromtimestamp(found["created_at"], datetime.UTC).isoformat(timespec="seconds")
+    for key, value in (
+        ("name", found["name"]),
+        ("state", _state(found["state"])),
+        ("query", escape(found["sql"])),
+        ("columns", escape(columns)),
+        ("created", f"{created}, batch {found['created_batch']}"),
+        ("rows", f"{found['rows']:,} ({found['rows_per_second']:,.1f} a second)"),
+        ("latency", _latency(found["latency_ms"])),
+        ("sink", escape(str(found["sink"]))),
+        *((("error", f"[red]{escape(found['error'])}[/]"),) if found["error"] else ()),
+    ):
+        table.add_row(f"[bold]{key}[/]", str(value))
+    _print(table)
+
+
+def streams(found: Sequence[Record]) -> None:
+    """All streams."""
+    table = _table("stream", "rows", "rows/s", "lag", "late", "columns", right=("rows", "rows/s", "lag", "late"))
+    for stream in found:
+        lag = stream["lag_seconds"]
+        columns = ", ".join(f"{name} {kind}{' (time)' * (name == stream['time'])}" for name, kind in stream["columns"])
+        table.add_row(
+            stream["name"],
+            f"{stream['rows']:,}",
+            f"{stream['rows_per_second']:,.1f}",
+            "-" if lag is None else f"{lag:,.1f} s",
+            f"{stream['late']:,}",
+            escape(columns),
+        )
+    _print(table)
+
+
+def preview(found: Record) -> None:
+    """What a query would be."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"])
+    shared = ", ".join(found["shares_with"]) or "no other query"
+    lines = [
+        "[green]the query is right[/]; nothing was created",
+        f"[bold]columns[/]  {escape(columns)}",
+        f"[bold]shares[/]   {found['shared_joins']} joins with {escape(shared)}; {found['new_joins']} new",
+        f"[bold]cost[/]     {found['cost_shared']:,.4g} shared, {found['cost_apart']:,.4g} apart (a batch)",
+        escape(str(found["text"])),
+    ]
+    _print("\n".join(lines))
+
+
+def explained(found: Record, nodes: Sequence[Record]) -> None:
+    """A query's part of the plan."""
+    query(found)
+    table = _table("step", "what", "shared with", "a batch", "selectivity", right=("a batch", "selectivity"))
+    for node in nodes:
+        others = [name for name in node["queries"] if name != found["name"]]
+        table.add_row(
+            node["kind"],
+            escape(node["label"]),
+            escape(", ".join(others)) or "-",
+            f"{node['rate']:,.4g}",
+            f"{node['selectivity']:.1%}",
+        )
+    _print(table)
+    for reason in dict.fromkeys(node["reason"] for node in nodes if node["reason"]):
+        _print(escape(reason))
+
+
+def _state(state: str) -> str:
+    return f"[{_STATES.get(state, 'default')}]{state}[/]"
+
+
+def _latency(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds:,.0f} ms"

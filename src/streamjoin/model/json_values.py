@@ -1,0 +1,87 @@
+"""Records and rows as JSON: plain values that every reader of JSON takes, JavaScript included.
+
+Whole numbers beyond 2^53, decimals, NaN and infinities become texts, because a JSON reader would round or refuse
+them; times become ISO 8601, binaries base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+_EXACT: Final = (1 << 53) - 1
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it.
+
+    >>> plain([1 << 60, float("nan"), decimal.Decimal("1.50"), b"x", None])
+    ['1152921504606846976', 'NaN', '1.50', 'eA==', None]
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int):
+        return value if -_EXACT <= value <= _EXACT else str(value)
+    if isinstance(value, float):
+        return (
+            value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        )
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    return plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def rows(table: pa.Table) -> list[list[Any]]:
+    """A table's rows."""
+    columns = [_column(column) for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)] if columns else []
+
+
+def _column(column: pa.ChunkedArray) -> list[Any]:
+    type_ = column.type
+    if pa.types.is_timestamp(type_):
+        # Python's times end at microseconds; Arrow prints nanoseconds too.
+        zone = "Z" if type_.tz == "UTC" else ""
+        return [None if text is None else text.replace(" ", "T").removesuffix("Z") + zone for text in _texts(column)]
+    values = column.to_pylist()
+    if pa.types.is_string(type_) or pa.types.is_boolean(type_) or (pa.types.is_integer(type_) and type_.bit_width < 64):
+        return list(values)
+    return [plain(value) for value in values]
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    return list(column.cast(pa.string()).to_pylist())
+
+
+def columns(table: pa.Table) -> list[list[str]]:
+    """The names and types of a table's columns."""
+    return [[field.name, str(field.type)] for field in table.schema]
+
+
+def text(value: Any) -> str:
+    """JSON in one line."""
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,15 @@
+"""Answers of JSON, written from records as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from streamjoin.model import json_values
+
+
+def respond(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response of JSON; records may be anywhere in `value`."""
+    return Response(json_values.text(json_values.plain(value)), status, dict(headers or {}), "application/json")

@@ -1,0 +1,58 @@
+"""The ASGI application: routes, errors, the guard before them, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from streamjoin._version import __version__
+from streamjoin.service import problems, routes_queries, routes_system
+from streamjoin.service.config import ServiceConfig
+from streamjoin.service.contract import Engine
+from streamjoin.service.guard import Guard
+from streamjoin.service.state import Service
+
+PAGE: Final = Path(__file__).parent / "page"
+_ABOUT: Final = (
+    "Joins of live streams, created, watched and dropped while the streams run. Errors are problem details (RFC 9457). "
+    "With a token, send it as `Authorization: Bearer ...`."
+)
+
+
+def create_app(engine: Engine | None, config: ServiceConfig | None = None) -> FastAPI:
+    """The application over an engine; without one it says that it starts, until `app.state.service.attach`."""
+    service = Service(config or ServiceConfig())
+    app = FastAPI(
+        title="streamjoin",
+        version=__version__,
+        description=_ABOUT,
+        openapi_url="/api/v1/openapi.json",
+        # Their pages load scripts from elsewhere; the service's own page works without the internet.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    problems.install(app)
+    app.include_router(routes_system.router)
+    app.include_router(routes_queries.router)
+    _serve_page(app)
+    app.add_middleware(Guard, config=service.config, requests=service.requests)
+    if engine is not None:
+        service.attach(engine)
+    return app
+
+
+def _serve_page(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        index = PAGE / "index.html"
+        if not index.is_file():
+            raise problems.Problem(404, "no-page", "this build has no page; the interface is at /api/v1")
+        return FileResponse(index, headers={"Cache-Control": "no-cache"})
+
+    app.mount("/static", StaticFiles(directory=PAGE, check_dir=False), name="static")

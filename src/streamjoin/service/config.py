@@ -1,0 +1,117 @@
+"""The service's settings as frozen data: what its TOML file says, checked, with defaults filled in.
+
+The token is a secret: it is left out of `repr`, and nothing that is printed or served is made from it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from streamjoin.model.errors import SpecError
+from streamjoin.spark.pipeline_config import Sink, Source
+
+DEFAULT_PORT: Final = 8765
+LEAST_TOKEN: Final = 16
+"""Characters of a token: shorter ones can be guessed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may ask of the service.
+
+    `window_seconds` bounds windows of time (and lateness is beside it), `window_rows` those of rows and of units;
+    `request_bytes` a request's body; `readers` the open event streams; `rows_kept` the newest rows kept of each query.
+    """
+
+    queries: int = 500
+    streams_in_query: int = 5
+    window_seconds: float = 3600.0
+    window_rows: int = 1_000_000
+    request_bytes: int = 65_536
+    readers: int = 64
+    rows_kept: int = 1000
+
+    def __post_init__(self) -> None:
+        least = {"streams_in_query": 2, "request_bytes": 256}
+        for name, value in vars(self).items():
+            if value < least.get(name, 1):
+                raise SpecError(f"the limit {name} is at least {least.get(name, 1)}, not {value}")
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """One stream: where its rows come from, which column is its time, and how late a row may come."""
+
+    source: Source
+    time: str
+    lateness: str | int = 0
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """A whole file. `sinks` are the places that a query may name; a path holds `{query}` for the query's name."""
+
+    file: str = "streamjoin.toml"
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    checkpoint: str = "streamjoin-data"
+    trigger: str | None = None
+    partitions: int | Literal["auto"] | None = None
+    sharing: str = "cost"
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    limits: Limits = Limits()
+    master: str | None = None
+    memory: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The line of each part, for errors that show only when it runs."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None and len(self.token) < LEAST_TOKEN:
+            raise SpecError(f"a token has at least {LEAST_TOKEN} characters; make one with: openssl rand -hex 32")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
+            raise SpecError("a token is printable ASCII without spaces; make one with: openssl rand -hex 32")
+        if self.token is None and not is_loopback(self.host):
+            raise SpecError(
+                f"host {self.host!r} can be reached from other machines, so a token is needed: set token in [service], "
+                "or STREAMJOIN_SERVICE__TOKEN (make one with: openssl rand -hex 32), or use host 127.0.0.1"
+            )
+
+    @property
+    def sides(self) -> dict[str, Source]:
+        """The sources by stream, as the pipeline's readers take them."""
+        return {name: stream.source for name, stream in self.streams.items()}
+
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether Spark's Kafka connector takes part."""
+        return "kafka" in {
+            *(source.format for source in self.sides.values()),
+            *(sink.format for sink in self.sinks.values()),
+        }
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the service."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else "[::1]" if self.host == "::" else self.host  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,146 @@
+"""`streamjoin.toml` as a `ServiceConfig`: every key checked, every mistake an error that names the line and the fix.
+
+Relative paths are taken from the directory of the file. Variables of the environment override keys (`STREAMJOIN_` and
+the parts of the key, separated by two underscores); a wrong one is named like a wrong line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from streamjoin.model import durations
+from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
+from streamjoin.service.models import NAME
+from streamjoin.spark.pipeline_config import Sink
+from streamjoin.spark.pipeline_file import place_in, read_partitions, read_source, read_spark, read_trigger
+from streamjoin.spark.toml_table import Table, read_toml
+
+_SINKS: Final = ("parquet", "kafka")
+_LIMITS: Final = ("queries", "streams_in_query", "window_rows", "request_bytes", "readers", "rows_kept")
+_STREAM: Final = '[streams.trades] with format = "rate" and time = "ts"'
+_PATH: Final = 'path = "out/{query}"'
+
+
+def read_config(file: Path, environment: Mapping[str, str] | None = None) -> ServiceConfig:
+    """The service that `file` and the environment (this process's, if none is given) describe.
+
+    Raises:
+        PipelineFileError: it can't be read, or something in it is wrong; the message names the line or the variable.
+    """
+    top = read_toml(file, os.environ if environment is None else environment)
+    here = file.resolve().parent
+    service = _table(top, "service")
+    given: dict[str, Any] = {**_service(service), **_engine(_table(top, "engine"), here)}
+    given["limits"] = _limits(_table(top, "limits"))
+    streams, lines = _streams(top, here)
+    sinks = _sinks(_table(top, "sinks"), here)
+    given |= read_spark(_table(top, "spark"))
+    top.finish()
+    host_or_token = "token" if "token" in service.values else "host"
+    return service.made(
+        lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **given), host_or_token
+    )
+
+
+def _table(top: Table, key: str) -> Table:
+    """The table under `key`; an empty one where it is left out."""
+    return top.table(key) or top.below({}, key)
+
+
+def _service(table: Table) -> dict[str, Any]:
+    port = table.get("port", (int,), example=f"port = {DEFAULT_PORT}")
+    if port is not None and not 0 <= port <= 65_535:
+        table.fail(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
+    found = {
+        "host": table.text("host", 'host = "127.0.0.1"') or "127.0.0.1",
+        "port": DEFAULT_PORT if port is None else port,
+        "token": table.text("token", 'token = "${MY_TOKEN}"'),
+        "allowed_hosts": table.texts("allowed_hosts", 'allowed_hosts = ["joins.example.org"]'),
+    }
+    table.finish()
+    return found
+
+
+def _engine(table: Table, here: Path) -> dict[str, Any]:
+    trigger = read_trigger(table)
+    if trigger.available_now:
+        table.fail('a service runs on: write trigger = "1 second", or leave it out', "trigger")
+    found = {
+        "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
+        "trigger": trigger.every,
+        "partitions": read_partitions(table),
+        "sharing": table.one_of("sharing", ("cost", "everything", "nothing"), "cost"),
+    }
+    table.finish()
+    return found
+
+
+def _limits(table: Table) -> Limits:
+    given: dict[str, Any] = {key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key)}") for key in _LIMITS}
+    window = table.text("window", 'window = "1 hour"')
+    if window is not None:
+        given["window_seconds"] = table.made(lambda: durations.nanoseconds(window), "window") / 1e9
+    table.finish()
+    for key, value in given.items():
+        if value is not None:
+            table.made(partial(Limits, **{key: value}), key if key in _LIMITS else "window")
+    return Limits(**{key: value for key, value in given.items() if value is not None})
+
+
+def _streams(top: Table, here: Path) -> tuple[dict[str, StreamConfig], dict[str, int]]:
+    table = top.table("streams")
+    if table is None or not table.values:
+        top.missing("streams", _STREAM)
+    streams: dict[str, StreamConfig] = {}
+    lines: dict[str, int] = {}
+    for name in table.values:
+        if not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
+            table.fail(f"{name!r} can't be a stream's name: letters, digits and underscores, a letter first", name)
+        inner = table.table(name)
+        if inner is None:
+            table.missing(name, _STREAM)
+        streams[name] = _stream(inner, here)
+        lines |= {name: table.line(name)} | {f"{name}.{k}": table.line(name, k) for k in ("schema", "select", "where")}
+    return streams, lines
+
+
+def _stream(table: Table, here: Path) -> StreamConfig:
+    time = table.required("time", 'time = "ts"')
+    lateness = table.get("lateness", (str, int), example='lateness = "5 seconds"')
+    if isinstance(lateness, str):
+        table.made(lambda: durations.nanoseconds(lateness), "lateness")
+    for key in ("by", "position", "malformed"):
+        if key in table.values:
+            table.fail(f"a service's stream takes no {key!r}: remove the line", key)
+    return StreamConfig(read_source(table, here), time, 0 if lateness is None else lateness)
+
+
+def _sinks(table: Table, here: Path) -> dict[str, Sink]:
+    sinks: dict[str, Sink] = {}
+    for name in table.values:
+        if not re.fullmatch(NAME, name):
+            table.fail(f"{name!r} can't be a sink's name: letters, digits and underscores, a letter first", name)
+        inner = table.table(name)
+        if inner is not None:
+            sinks[name] = _sink(inner, here)
+    return sinks
+
+
+def _sink(table: Table, here: Path) -> Sink:
+    if table.one_of("format", _SINKS) == "parquet":
+        path = place_in(table, "path", _PATH, here, required=True) or ""
+        if "{query}" not in path:
+            table.fail(f"every query needs a directory of its own: write {_PATH}", "path")
+        table.finish()
+        return Sink("parquet", path=path)
+    servers = table.required("servers", 'servers = "broker-1:9092"')
+    topic = table.required("topic", 'topic = "joined-{query}"')
+    options = {**table.options("options"), "kafka.bootstrap.servers": servers, "topic": topic}
+    key = table.text("key", 'key = "sym"')
+    table.finish()
+    return Sink("kafka", options=options, key=key)

@@ -1,0 +1,151 @@
+"""Server-sent events: the rows of a query, and what the engine does, for as long as a client listens.
+
+Each stream holds a position in what is kept anyway. Waiting for a slow client suspends its own coroutine alone; when it
+takes on again it gets the newest rows and the number it missed. A client that takes nothing for a minute is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from streamjoin.model import json_values
+from streamjoin.service.problems import Problem
+from streamjoin.service.state import Service
+
+HEARTBEAT: Final = 15.0
+_PATIENCE: Final = 60.0
+Events = AsyncGenerator[str, None]
+
+
+def event(name: str, data: Any, number: int | None = None) -> str:
+    r"""One event as it is sent.
+
+    >>> event("end", {"reason": "dropped"})
+    'event: end\ndata: {"reason":"dropped"}\n\n'
+    """
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}event: {name}\ndata: {json_values.text(json_values.plain(data))}\n\n"
+
+
+class EventStream(Response):
+    """A response that goes on until its events or its client end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, service: Service, events: Callable[[], Events], patience: float = _PATIENCE) -> None:
+        super().__init__(None, 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._service = service
+        self._events = events
+        self._patience = patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until there are no more or nobody listens."""
+        with self._service.readers.place() as free:
+            if not free:
+                told = f"{self._service.readers.most} event streams are open, which is the most"
+                await Problem(503, "too-many-readers", told, headers={"Retry-After": "10"}).response(scope["path"])(
+                    scope, receive, send
+                )
+                return
+            tasks = {asyncio.create_task(self._send_all(send)), asyncio.create_task(_until_left(receive))}
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with contextlib.aclosing(self._events()) as events:
+            # Something goes out at once, so that the client knows that it is connected.
+            await send({"type": "http.response.body", "body": b": connected\n\n", "more_body": True})
+            async for text in events:
+                body = {"type": "http.response.body", "body": text.encode(), "more_body": True}
+                await asyncio.wait_for(send(body), self._patience)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _news(signal: asyncio.Event, heartbeat: float) -> bool:
+    """Whether something is new; False when it is time for a sign of life."""
+    try:
+        await asyncio.wait_for(signal.wait(), heartbeat)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def row_events(
+    service: Service, name: str, after: int | None, limit: int, heartbeat: float = HEARTBEAT
+) -> Events:
+    """The rows of a query that come after row number `after`, or after now."""
+    first = await run_in_threadpool(service.query, name)
+    newest = await run_in_threadpool(service.engine.newest, name, 1)
+    seen = newest.total if after is None else min(after, newest.total)
+    state = None
+    while not service.hub.stopping:
+        signal = service.hub.signal()
+        try:
+            info = await run_in_threadpool(service.query, name)
+            newest = await run_in_threadpool(service.engine.newest, name, limit, seen)
+        except Problem:
+            info = None
+        if info is None or (info.created_at, info.created_batch) != (first.created_at, first.created_batch):
+            break
+        if info.state != state:
+            state = info.state
+            yield event("state", info)
+        if newest.total > seen:
+            yield await run_in_threadpool(_rows_event, service, newest, seen)
+            seen = newest.total
+        while not await _news(signal, heartbeat):
+            yield ": alive\n\n"
+    yield event("end", {"reason": "stopping" if service.hub.stopping else "dropped"})
+
+
+def _rows_event(service: Service, newest: Any, seen: int) -> str:
+    table = newest.table
+    skipped = newest.total - seen - table.num_rows
+    service.readers.skipped += skipped
+    last = service.hub.last
+    data = {
+        "batch": None if last is None else last.batch,
+        "rows": json_values.rows(table),
+        "columns": json_values.columns(table),
+        "skipped": skipped,
+        "total": newest.total,
+    }
+    return f"id: {newest.total}\nevent: rows\ndata: {json_values.text(data)}\n\n"
+
+
+async def engine_events(service: Service, heartbeat: float = HEARTBEAT) -> Events:
+    """Batches and changes from now on."""
+    hub = service.hub
+    position = hub.published
+    serial = max((record.serial for record in service.engine.changelog()), default=0)
+    while not hub.stopping:
+        signal = hub.signal()
+        fresh, gone, position = hub.since(position)
+        if gone:
+            yield event("skipped", {"events": gone})
+        for record in await run_in_threadpool(service.engine.changelog, serial):
+            serial = max(serial, record.serial)
+            yield event("change", record, None)
+        for batch in fresh:
+            yield event("batch", batch)
+        while not await _news(signal, heartbeat):
+            yield ": alive\n\n"
+    yield event("end", {"reason": "stopping"})

@@ -1,0 +1,81 @@
+"""Between the engine's thread and the event streams: the newest batches, and a signal that something is new.
+
+A reader holds a position and nothing else. It takes what is new since then when it gets to it, and what has gone from
+the shared history meanwhile is told as skipped: memory does not depend on readers, and no reader can hold back the
+engine, which only appends and signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Any, Final
+
+KEPT: Final = 600
+"""Batches whose events are kept."""
+
+
+class Hub:
+    """See the module; `publish` and `poke` may be called from any thread."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._lock = threading.Lock()
+        self._events: deque[Any] = deque(maxlen=kept)
+        self._published = 0
+        self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+        self.stopping = False
+
+    @property
+    def published(self) -> int:
+        """How many batches there were."""
+        return self._published
+
+    @property
+    def last(self) -> Any:
+        """The newest batch's event, or None."""
+        with self._lock:
+            return self._events[-1] if self._events else None
+
+    def history(self) -> list[Any]:
+        """The events kept, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    def since(self, position: int) -> tuple[list[Any], int, int]:
+        """The events after a position, how many of them are gone, and the new position."""
+        with self._lock:
+            fresh = self._published - position
+            kept = list(self._events)[-fresh:] if fresh > 0 else []
+            return kept, max(0, fresh) - len(kept), self._published
+
+    def publish(self, event: Any) -> None:
+        """A batch is done."""
+        with self._lock:
+            self._events.append(event)
+            self._published += 1
+        self.poke()
+
+    def poke(self) -> None:
+        """Wake the readers: something may be new."""
+        with self._lock:
+            waiting = list(self._loops.items())
+        for loop, event in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    def close(self) -> None:
+        """Let every reader end."""
+        self.stopping = True
+        self.poke()
+
+    def signal(self) -> asyncio.Event:
+        """What to wait for: taken before looking, so that nothing in between is missed."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            event = self._loops.get(loop)
+            if event is None or event.is_set():
+                event = asyncio.Event()
+                self._loops = {kept: e for kept, e in self._loops.items() if not kept.is_closed()}
+                self._loops[loop] = event
+            return event

@@ -1,0 +1,95 @@
+"""From a `ServiceConfig` to a running engine on Spark, and back to nothing.
+
+A start that fails leaves nothing running; `Running.stop` lets the batch that runs end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamjoin.adhoc.settings import Settings
+from streamjoin.model.errors import PipelineFileError, SchemaError
+from streamjoin.service.config import ServiceConfig
+from streamjoin.spark import jars
+from streamjoin.spark.pipeline_sources import open_source
+from streamjoin.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamjoin.adhoc.engine import Engine
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """An engine that runs, and its session."""
+
+    engine: Engine
+    spark: SparkSession
+    config: ServiceConfig
+
+    def sink(self, name: str, query: str) -> Any:
+        """The engine's sink for a query, from a sink of the file."""
+        from streamjoin.adhoc import KafkaSink, ParquetSink
+
+        given = self.config.sinks[name]
+        if given.format == "parquet":
+            return ParquetSink((given.path or "").replace("{query}", query))
+        options = {key: text for key, text in given.options.items() if key not in ("kafka.bootstrap.servers", "topic")}
+        topic = given.options["topic"].replace("{query}", query)
+        return KafkaSink(given.options["kafka.bootstrap.servers"], topic, key=given.key, options=options)
+
+    def stop(self) -> None:
+        """Let the batch that runs end, and stop everything."""
+        try:
+            self.engine.stop()
+        finally:
+            self.spark.stop()
+
+
+def launch(config: ServiceConfig, told: Told) -> Running:
+    """Start Spark, register the streams, start the engine; queries of the checkpoint come back.
+
+    Raises:
+        PipelineFileError: Spark can't take something the file says; the message names the line.
+        SetupError: Spark can't start, or the Kafka connector can't be had.
+        CheckpointError: the checkpoint belongs to other streams, or is damaged.
+    """
+    spark = _session(config, told)
+    try:
+        engine = _engine(spark, config)
+    except BaseException:
+        spark.stop()
+        raise
+    return Running(engine, spark, config)
+
+
+def _session(config: ServiceConfig, told: Told) -> SparkSession:
+    conf: dict[str, str] = dict(config.conf)
+    if config.needs_kafka and not jars.brings_connector(conf):
+        if jars.present() is None:
+            told("fetching Spark's Kafka connector (once) ...")
+        conf |= jars.classpath_setting(conf, jars.fetch())
+    return session("streamjoin serve", config.master, config=conf, memory=config.memory)
+
+
+def _engine(spark: SparkSession, config: ServiceConfig) -> Engine:
+    from streamjoin.adhoc.engine import Engine
+
+    lateness = {name: stream.lateness for name, stream in config.streams.items()}
+    settings = Settings(sharing=config.sharing, lateness=lateness, newest_rows=config.limits.rows_kept)  # type: ignore[arg-type]
+    engine = Engine(
+        spark, checkpoint=config.checkpoint, settings=settings, trigger=config.trigger, partitions=config.partitions
+    )
+    for name, stream in config.streams.items():
+        frame = open_source(spark, config, name).rows
+        try:
+            engine.register(name, frame, time=stream.time, lateness=stream.lateness)
+        except SchemaError as error:
+            raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+    engine.start()
+    return engine

@@ -1,0 +1,127 @@
+"""Figures for Prometheus, in its text format 0.0.4: of the engine as it is now, and of the requests so far.
+
+The format is a few lines of text, so it is written here; the invariant is that every sample of a name stands under one
+HELP and TYPE, and that label values are escaped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from streamjoin._version import __version__
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_STATES: Final = ("pending", "running", "paused", "failed")
+
+
+class Requests:
+    """Counts answers by method, route and status; one for the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str, int], int] = {}
+        self._seconds: dict[str, float] = {}
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """One more answer."""
+        method = method if method in ("GET", "POST", "DELETE", "HEAD") else "other"
+        with self._lock:
+            key = (method, route, status)
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._seconds[route] = self._seconds.get(route, 0.0) + seconds
+
+    def samples(self) -> tuple[dict[tuple[str, str, int], int], dict[str, float]]:
+        """The counts, and the seconds by route."""
+        with self._lock:
+            return dict(self._counts), dict(self._seconds)
+
+
+@dataclass
+class Text:
+    """Samples collected under their names."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(
+        self, name: str, kind: str, about: str, samples: Iterable[tuple[Mapping[str, object], float | None]]
+    ) -> None:
+        """All samples of one name; those without a value are left out."""
+        found = [(labels, value) for labels, value in samples if value is not None]
+        if not found:
+            return
+        self.lines += [f"# HELP streamjoin_{name} {about}", f"# TYPE streamjoin_{name} {kind}"]
+        for labels, value in found:
+            told = ",".join(f'{key}="{_escaped(str(text))}"' for key, text in labels.items())
+            self.lines.append(f"streamjoin_{name}{f'{{{told}}}' if told else ''} {_number(value)}")
+
+    def one(self, name: str, kind: str, about: str, value: float | None) -> None:
+        """A name with a single sample."""
+        self.add(name, kind, about, [({}, value)])
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines, ""])
+
+
+def _escaped(text: str) -> str:
+    r"""A label's value.
+
+    >>> print(_escaped('a"b'))
+    a\"b
+    """
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def of_requests(text: Text, requests: Requests, readers: int, skipped: int) -> None:
+    """What clients did."""
+    counts, seconds = requests.samples()
+    text.add("info", "gauge", "The version that runs.", [({"version": __version__}, 1)])
+    text.add(
+        "http_requests_total",
+        "counter",
+        "Answers by method, route and status.",
+        [({"method": m, "route": r, "status": s}, count) for (m, r, s), count in sorted(counts.items())],
+    )
+    text.add(
+        "http_request_seconds_total",
+        "counter",
+        "Time spent on answers by route; that of an event stream is how long it was open.",
+        [({"route": route}, total) for route, total in sorted(seconds.items())],
+    )
+    text.one("event_readers", "gauge", "Event streams that are open.", readers)
+    text.one("event_rows_skipped_total", "counter", "Rows that readers were too slow for.", skipped)
+
+
+def of_engine(text: Text, streams: Iterable[Any], queries: Iterable[Any], last: Any, batches: int) -> None:
+    """What the engine does."""
+    streams, queries = list(streams), list(queries)
+    by_stream = [({"stream": stream.name}, stream) for stream in streams]
+    by_query = [({"query": query.name}, query) for query in queries]
+    text.add("stream_rows_total", "counter", "Rows read.", [(at, s.rows) for at, s in by_stream])
+    text.add(
+        "stream_rows_per_second", "gauge", "Rows a second, newly.", [(at, s.rows_per_second) for at, s in by_stream]
+    )
+    text.add("stream_lag_seconds", "gauge", "How old the newest row is.", [(at, s.lag_seconds) for at, s in by_stream])
+    text.add("stream_late_total", "counter", "Rows set aside as late.", [(at, s.late) for at, s in by_stream])
+    text.add("query_rows_total", "counter", "Rows given.", [(at, q.rows) for at, q in by_query])
+    text.add("query_rows_per_second", "gauge", "Rows a second, newly.", [(at, q.rows_per_second) for at, q in by_query])
+    text.add(
+        "query_latency_seconds",
+        "gauge",
+        "Event time to sink, of the last batch.",
+        [(at, None if q.latency_ms is None else q.latency_ms / 1000) for at, q in by_query],
+    )
+    states = [query.state for query in queries]
+    text.add("queries", "gauge", "Queries by state.", [({"state": s}, states.count(s)) for s in _STATES])
+    text.one("batches_total", "counter", "Batches since the service started.", batches)
+    if last is not None:
+        text.one("batch", "gauge", "The number of the last batch.", last.batch)
+        text.one("batch_seconds", "gauge", "How long the last batch took.", last.seconds)
+        text.one("state_bytes", "gauge", "Bytes of state held.", last.state_bytes)
+        text.one("partitions", "gauge", "Partitions of the last batch.", last.partitions)

@@ -1,0 +1,236 @@
+"""The shapes of requests and answers, for the OpenAPI description and for checking what clients send.
+
+Answers are written from the engine's records as they are; the fuzz test checks that they have these shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
+EXAMPLE_SQL = (
+    "SELECT t.sym, t.px, q.bid FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND abs(t.px - q.bid) <= 1"
+)
+Column = tuple[str, str]
+"""A name and a type."""
+
+
+class NewQuery(BaseModel):
+    """A query to create or, with `dry_run`, to check."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"sql": EXAMPLE_SQL, "name": "near"}]})
+
+    sql: Annotated[str, Field(min_length=1, max_length=20_000, description="The join, in the ad-hoc dialect.")]
+    name: Annotated[str | None, Field(pattern=NAME, description="A name; one is made up where it is left out.")] = None
+    sink: Annotated[
+        str | None,
+        Field(pattern=NAME, description="One of the sinks in the service's file; the newest rows are kept anyway."),
+    ] = None
+
+
+class Place(BaseModel):
+    """A place in the query's text, counted from 1; the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    message: str
+
+
+class FieldError(BaseModel):
+    """A part of the request that is wrong."""
+
+    at: str
+    message: str
+
+
+class ProblemDetails(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
+    places: list[Place] = []
+    errors: list[FieldError] = []
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    """Whether queries are served."""
+
+    status: Literal["ready", "starting", "failed", "stopping"]
+    reason: str | None = None
+
+
+class StreamModel(BaseModel):
+    """A stream."""
+
+    name: str
+    time: str
+    columns: list[Column]
+    rows: int
+    rows_per_second: float
+    lag_seconds: float | None
+    watermark: str | int | None
+    late: int
+    error: str | None
+    untimed: int
+
+
+class Streams(BaseModel):
+    """All streams."""
+
+    streams: list[StreamModel]
+
+
+class QueryModel(BaseModel):
+    """A query."""
+
+    name: str
+    sql: str
+    state: Literal["pending", "running", "paused", "failed", "dropped"]
+    created_batch: int
+    created_at: float
+    rows: int
+    rows_per_second: float
+    latency_ms: float | None
+    sink: str
+    columns: list[Column]
+    error: str | None
+    rows_undelivered: int
+
+
+class Queries(BaseModel):
+    """All queries."""
+
+    queries: list[QueryModel]
+
+
+class PreviewModel(BaseModel):
+    """What a query would be: its columns, what it would share, and what it would cost a batch."""
+
+    columns: list[Column]
+    streams: list[str]
+    shares_with: list[str]
+    new_joins: int
+    shared_joins: int
+    cost_shared: float
+    cost_apart: float
+    text: str
+
+
+class Rows(BaseModel):
+    """The newest rows of a query; the last one is row number `total`."""
+
+    columns: list[Column]
+    rows: list[list[Any]]
+    total: int
+
+
+class Change(BaseModel):
+    """A record of the changelog."""
+
+    serial: int
+    action: Literal["create", "drop", "pause", "resume", "register"]
+    name: str
+    sql: str | None
+    batch: int
+    at: float
+    reason: str | None
+
+
+class Changes(BaseModel):
+    """Changes in order."""
+
+    changes: list[Change]
+
+
+class Batch(BaseModel):
+    """What a batch did."""
+
+    batch: int
+    at: float
+    seconds: float
+    rows_in: dict[str, int]
+    rows_out: dict[str, int]
+    state_bytes: int
+    partitions: int
+    changes: list[Change]
+    decisions: list[str]
+    scaling: list[str]
+
+
+class History(BaseModel):
+    """The newest batches, oldest first."""
+
+    samples: list[Batch]
+
+
+class Node(BaseModel):
+    """A node of the plan; rates and costs are for a batch."""
+
+    id: str
+    kind: Literal["source", "selection", "join", "sink"]
+    label: str
+    queries: list[str]
+    group: int | None
+    rate: float
+    cardinality: float
+    selectivity: float
+    cost_shared: float
+    cost_apart: float
+    reason: str
+
+
+class Edge(BaseModel):
+    """Tuples that go from one node to another, a batch."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    source: Annotated[str, Field(alias="from")]
+    to: str
+    rate: float
+
+
+class PlanModel(BaseModel):
+    """The shared plan as a graph."""
+
+    nodes: list[Node]
+    edges: list[Edge]
+    decisions: list[str]
+    sharing: str
+    cost_shared: float
+    cost_apart: float
+
+
+class LimitsModel(BaseModel):
+    """What a client may ask for."""
+
+    queries: int
+    streams_in_query: int
+    window_seconds: float
+    window_rows: int
+    request_bytes: int
+    readers: int
+    rows_kept: int
+
+
+class Info(BaseModel):
+    """The service itself."""
+
+    version: str
+    started_at: float
+    checkpoint_present: bool
+    limits: LimitsModel
+    sinks: list[str]
+    trigger: str | None

@@ -1,0 +1,123 @@
+"""Errors as problem details (RFC 9457): one shape for everything that goes wrong, with places in SQL texts.
+
+Invariants: a problem tells what was wrong and what to do, never a stack, a path of the server or a secret; whatever
+nobody expected is a 500 with no detail, and goes to the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from streamjoin.model.errors import InputError, QueryError, SetupError, SpecError, StateError, StreamJoinError
+
+MEDIA_TYPE: Final = "application/problem+json"
+_URN: Final = "urn:streamjoin:problem:"
+_LOG = logging.getLogger("streamjoin.service")
+
+
+class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
+    """An answer that is an error. `kind` names it for programs; `more` are further members."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """See the class."""
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
+
+    def response(self, instance: str = "") -> Response:
+        """The problem as a response."""
+        body = {
+            "type": _URN + self.kind,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            **({"instance": instance} if instance else {}),
+            **self.more,
+        }
+        return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)
+
+
+def query_problem(error: QueryError, sql: str) -> Problem:
+    """A wrong query, with the place in its text."""
+    place = place_of(error, sql)
+    return Problem(422, "invalid-query", f"{error.message} (line {error.line}, column {error.column})", places=[place])
+
+
+def place_of(error: QueryError, sql: str) -> dict[str, Any]:
+    """Where in the text an error is; lines and columns count from 1, the end is exclusive."""
+    lines = sql.split("\n")
+    start = sum(len(line) + 1 for line in lines[: error.line - 1]) + error.column - 1
+    before = sql[: min(len(sql), start + error.length)]
+    end_line = before.count("\n") + 1
+    end_column = len(before) - before.rfind("\n")
+    if (end_line, end_column) <= (error.line, error.column):
+        end_line, end_column = error.line, error.column + 1
+    return {
+        "line": error.line,
+        "column": error.column,
+        "end_line": end_line,
+        "end_column": end_column,
+        "message": error.message,
+    }
+
+
+def problem_of(error: StreamJoinError, sql: str = "") -> Problem:
+    """One of our errors as the answer it means for a client."""
+    if isinstance(error, QueryError):
+        return query_problem(error, sql)
+    if isinstance(error, StateError | SetupError):
+        return Problem(409, "wrong-moment", str(error))
+    if isinstance(error, SpecError | InputError):
+        return Problem(422, "invalid-request", str(error))
+    return Problem(503, "engine-failed", str(error))
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app a problem."""
+
+    @app.exception_handler(Problem)
+    async def of_problem(request: Request, error: Problem) -> Response:
+        return error.response(request.url.path)
+
+    @app.exception_handler(StreamJoinError)
+    async def of_ours(request: Request, error: StreamJoinError) -> Response:
+        return problem_of(error).response(request.url.path)
+
+    @app.exception_handler(HTTPException)
+    async def of_http(request: Request, error: HTTPException) -> Response:
+        kind = "not-found" if error.status_code == 404 else "http"
+        detail = f"nothing is served at {request.url.path}" if error.status_code == 404 else str(error.detail)
+        return Problem(error.status_code, kind, detail, headers=error.headers).response(request.url.path)
+
+    @app.exception_handler(RequestValidationError)
+    async def of_validation(request: Request, error: RequestValidationError) -> Response:
+        found = [{"at": ".".join(map(str, item["loc"])), "message": str(item["msg"])} for item in error.errors()]
+        detail = "; ".join(f"{item['at']}: {item['message']}" for item in found[:5])
+        return Problem(422, "invalid-request", detail, errors=found).response(request.url.path)
+
+    @app.exception_handler(Exception)
+    async def of_anything(request: Request, error: Exception) -> Response:
+        _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return Problem(500, "internal", "the service met an error of its own; its log says more").response(
+            request.url.path
+        )

@@ -1,0 +1,163 @@
+"""`streamjoin serve`: one process that owns the engine and serves it until SIGINT or SIGTERM.
+
+The address is bound first, so that a port in use is found before Spark starts. The interface answers at once and says
+that the engine starts. On a signal: event streams end, open requests finish, the batch that runs ends, and the
+process exits with 0. An engine that fails ends the process with an error, for a supervisor to start it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+import uvicorn
+from fastapi import FastAPI
+
+from streamjoin.model.errors import SetupError, StreamJoinError
+from streamjoin.service.app import create_app
+from streamjoin.service.config import ServiceConfig
+from streamjoin.service.contract import Engine
+from streamjoin.service.state import Service
+
+_WATCH: Final = 0.5
+_LONGEST_GOODBYE: Final = 5
+_BACKLOG: Final = 128
+
+
+class Started(Protocol):
+    """What a launcher gives: an engine, its sinks, and how to stop it."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+
+    def sink(self, name: str, query: str) -> object:
+        """A sink of the file for a query."""
+
+    def stop(self) -> None:
+        """Let the batch that runs end, and stop everything."""
+
+
+Launcher = Callable[[ServiceConfig, Callable[[str], None]], Started]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling, which would end the process by the signal instead of by exit code 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(config: ServiceConfig) -> socket.socket:
+    """The service's socket, listening.
+
+    Raises:
+        SetupError: the address is taken or is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((config.host, config.port))
+        found.listen(_BACKLOG)
+    except OSError as error:
+        found.close()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise SetupError(
+            f"can't listen on {config.host} port {config.port}: {reason}; "
+            "take another with --port, or port = 0 in [service] for a free one"
+        ) from error
+    return found
+
+
+def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        SetupError: the address is taken, or Spark can't start.
+        StreamJoinError: the engine failed.
+        KeyboardInterrupt: a second signal came before everything had stopped.
+    """
+    listening = bind(config)
+    with contextlib.closing(listening):
+        asyncio.run(_Serving(config, launcher, told).run(listening))
+
+
+class _Serving:
+    def __init__(self, config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._told = told
+        self._app: FastAPI = create_app(None, config)
+        self._service: Service = self._app.state.service
+        self._signals = 0
+        self._failure: BaseException | None = None
+        settings = uvicorn.Config(
+            self._app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_LONGEST_GOODBYE,
+        )
+        self._server = _Server(settings)
+
+    async def run(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        host, port = listening.getsockname()[:2]
+        self._told(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}; starting the engine ...")
+        engine = asyncio.create_task(self._run_engine())
+        try:
+            await self._server.serve(sockets=[listening])
+        finally:
+            self._service.begin_stop()
+            await engine
+        if self._failure is not None:
+            raise self._failure
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self._told("stopping at once")
+            os._exit(130)
+        self._told("stopping: the batch that runs ends first ...")
+        self._end()
+
+    def _end(self) -> None:
+        self._service.begin_stop()
+        self._server.should_exit = True
+
+    async def _run_engine(self) -> None:
+        """Start the engine, watch it, and stop it once the service ends."""
+        running: Started | None = None
+        try:
+            running = await asyncio.to_thread(self._launcher, self._config, self._told)
+            if not self._server.should_exit:
+                self._service.attach(running.engine, running.sink)
+                self._told(f"ready: streams {', '.join(stream.name for stream in running.engine.streams())}")
+            while not self._server.should_exit:
+                await asyncio.sleep(_WATCH)
+                if running.engine.error is not None:
+                    raise StreamJoinError(f"the engine stopped: {running.engine.error}")
+        except Exception as error:  # told after everything has stopped
+            self._failure = error
+            self._service.fail(str(error) if isinstance(error, StreamJoinError) else type(error).__name__)
+            self._server.should_exit = True
+        finally:
+            # Requests that wait for a batch need the engine until they are answered.
+            while not self._served():
+                await asyncio.sleep(_WATCH / 10)
+            if running is not None:
+                await asyncio.to_thread(running.stop)
+
+    def _served(self) -> bool:
+        state = self._server.server_state
+        return self._server.should_exit and not state.tasks

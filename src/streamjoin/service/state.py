@@ -1,0 +1,192 @@
+"""The service as one object: its engine once there is one, the hub of events, and the rules for changing queries.
+
+Invariants: the limit on queries holds whatever runs at the same time, because a create reserves its place under a
+lock before the engine is asked; no lock is held while the engine waits for a batch to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from streamjoin.model.errors import StateError, StreamJoinError
+from streamjoin.service.config import ServiceConfig
+from streamjoin.service.contract import Engine
+from streamjoin.service.hub import Hub
+from streamjoin.service.limits import check_limits
+from streamjoin.service.metrics import Requests
+from streamjoin.service.problems import Problem, problem_of
+
+Phase = Literal["starting", "running", "failed", "stopping"]
+SinkMaker = Callable[[str, str], Any]
+"""A sink of the engine, from the name of the sink in the file and the name of the query."""
+
+
+class Service:
+    """See the module."""
+
+    def __init__(self, config: ServiceConfig, clock: Callable[[], float] = time.time) -> None:
+        self.config = config
+        self.hub = Hub()
+        self.requests = Requests()
+        self.readers = Readers(config.limits.readers)
+        self.started_at = clock()
+        self.phase: Phase = "starting"
+        self.reason: str | None = None
+        self._engine: Engine | None = None
+        self._make_sink: SinkMaker | None = None
+        self._lock = threading.Lock()
+        self._reserved: set[str] = set()
+        self._named = 0
+
+    def attach(self, engine: Engine, make_sink: SinkMaker | None = None) -> None:
+        """The engine runs."""
+        engine.on_batch(self.hub.publish)
+        self._engine, self._make_sink = engine, make_sink
+        self.phase = "running"
+
+    def fail(self, reason: str) -> None:
+        """The engine is gone."""
+        self.phase, self.reason = "failed", reason
+        self.hub.poke()
+
+    def begin_stop(self) -> None:
+        """Take no more work and let every event stream end."""
+        self.phase = "stopping"
+        self.hub.close()
+
+    @property
+    def ready(self) -> tuple[Phase, str | None]:
+        """Where the service stands, and why if it failed."""
+        if self.phase == "running" and self._engine is not None and self._engine.error is not None:
+            return "failed", str(self._engine.error)
+        return self.phase, self.reason
+
+    @property
+    def engine(self) -> Engine:
+        """The engine.
+
+        Raises:
+            Problem: it is not there yet, or has failed.
+        """
+        if self._engine is None or self.phase in ("starting", "stopping"):
+            told = "the service is stopping" if self.phase == "stopping" else "the engine is starting; try again soon"
+            kind = "starting" if self.phase == "starting" else "stopping"
+            if self.phase == "failed":
+                kind, told = "engine-failed", f"the engine stopped: {self.reason}"
+            raise Problem(503, kind, told, headers={"Retry-After": "2"})
+        return self._engine
+
+    # Queries ------------------------------------------------------------------------------------------------------
+
+    def query(self, name: str) -> Any:
+        """One query's record.
+
+        Raises:
+            Problem: there is none of this name.
+        """
+        return _found(self.engine, name)
+
+    def preview(self, sql: str) -> Any:
+        """What a query would be."""
+        engine = self.engine
+        with _as_problem(sql):
+            check_limits(sql, self.config.limits)
+            return engine.preview(sql)
+
+    def create(self, sql: str, name: str | None, sink: str | None) -> Any:
+        """Create a query and give its record once it is in force."""
+        engine = self.engine
+        if sink is not None and sink not in self.config.sinks:
+            known = ", ".join(self.config.sinks) or "none"
+            raise Problem(422, "unknown-sink", f"there is no sink {sink!r}; the service's file has: {known}")
+        with _as_problem(sql):
+            check_limits(sql, self.config.limits)
+            with self._place_for(engine, name) as chosen:
+                place = self._make_sink(sink, chosen) if sink is not None and self._make_sink is not None else None
+                with _pending_is_fine(engine, chosen):
+                    engine.create(sql, name=chosen, sink=place, wait=True)
+        self.hub.poke()
+        return _found(engine, chosen)
+
+    @contextlib.contextmanager
+    def _place_for(self, engine: Engine, name: str | None) -> Iterator[str]:
+        with self._lock:
+            taken = {query.name for query in engine.queries()} | self._reserved
+            if name is not None and name in taken:
+                raise Problem(409, "name-taken", f"there is a query {name!r} already; drop it, or take another name")
+            if len(taken) >= self.config.limits.queries:
+                raise Problem(
+                    409, "too-many-queries", f"there are {len(taken)} queries, which is the most; drop one first"
+                )
+            chosen = name or self._free_name(taken)
+            self._reserved.add(chosen)
+        try:
+            yield chosen
+        finally:
+            with self._lock:
+                self._reserved.discard(chosen)
+
+    def _free_name(self, taken: set[str]) -> str:
+        while True:
+            self._named += 1
+            if f"q{self._named}" not in taken:
+                return f"q{self._named}"
+
+    def change(self, name: str, change: Callable[[Engine, str], None]) -> Any:
+        """Drop, pause or resume a query; gives its record as it is then, None if it is gone."""
+        engine = self.engine
+        _found(engine, name)
+        with _as_problem(""):
+            change(engine, name)
+        self.hub.poke()
+        return next((query for query in engine.queries() if query.name == name), None)
+
+
+class Readers:
+    """Counts the open event streams, and what they were too slow for."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.open = 0
+        self.skipped = 0
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[bool]:
+        """Whether there is room for one more, which is held for the block; used on the event loop's thread alone."""
+        if self.open >= self.most:
+            yield False
+            return
+        self.open += 1
+        try:
+            yield True
+        finally:
+            self.open -= 1
+
+
+def _found(engine: Engine, name: str) -> Any:
+    found = next((query for query in engine.queries() if query.name == name), None)
+    if found is None:
+        raise Problem(404, "no-such-query", f"there is no query {name!r}")
+    return found
+
+
+@contextlib.contextmanager
+def _pending_is_fine(engine: Engine, name: str) -> Iterator[None]:
+    """A create that is not in force in time stands all the same, and its record says so."""
+    try:
+        yield
+    except StateError:
+        if not any(query.name == name and query.state == "pending" for query in engine.queries()):
+            raise
+
+
+@contextlib.contextmanager
+def _as_problem(sql: str) -> Iterator[None]:
+    try:
+        yield
+    except StreamJoinError as error:
+        raise problem_of(error, sql) from error
