@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,35 +19,11 @@ from streamjoin.adhoc.core import Shared
 from streamjoin.adhoc.info import BatchEvent, ChangeRecord, Preview, QueryInfo, StreamInfo
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.settings import Settings
+from streamjoin.adhoc.sinks import Newest, NewestRows
 from streamjoin.adhoc.sql import parse
 from streamjoin.model.errors import SpecError
 
 ACTIONS = {Create: "create", Drop: "drop", Pause: "pause", Resume: "resume"}
-
-
-@dataclass(frozen=True)
-class Newest:
-    total: int
-    table: pa.Table
-
-
-class Kept:
-    """The newest rows of a query and how many there were."""
-
-    def __init__(self, schema: pa.Schema, limit: int) -> None:
-        self.schema, self.limit, self.total, self.tables = schema, limit, 0, deque[pa.Table]()
-
-    def add(self, rows: pa.Table) -> None:
-        self.total += rows.num_rows
-        if rows.num_rows:
-            self.tables.append(rows.slice(max(0, rows.num_rows - self.limit)))
-        while sum(t.num_rows for t in self.tables) - (self.tables[0].num_rows if self.tables else 0) >= self.limit:
-            self.tables.popleft()
-
-    def newest(self, limit: int, after: int | None) -> Newest:
-        rows = pa.concat_tables(self.tables) if self.tables else self.schema.empty_table()
-        limit = min(limit, self.limit, self.total - min(self.total, after or 0))
-        return Newest(self.total, rows.slice(max(0, rows.num_rows - limit)))
 
 
 @dataclass(frozen=True)
@@ -76,7 +51,7 @@ class MemoryEngine:
         self._lock = threading.RLock()
         self._batch = -1
         self._infos: dict[str, QueryInfo] = {}
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, NewestRows] = {}
         self._rows_in = {stream.name: 0 for stream in streams}
         self._last_in: Mapping[str, int] = {}
         self._changes: list[ChangeRecord] = []
@@ -110,7 +85,7 @@ class MemoryEngine:
             self._infos[name] = QueryInfo(
                 name, sql, "running", self._batch + 1, self._clock(), 0, 0.0, None, str(sink or "memory"), columns
             )
-            self._kept[name] = Kept(schema, self._kept_rows)
+            self._kept[name] = NewestRows(schema, self._kept_rows)
         return Handle(name)
 
     def drop(self, name: str, wait: bool = True) -> None:
@@ -177,7 +152,7 @@ class MemoryEngine:
         with self._lock:
             if name not in self._kept:
                 raise SpecError(f"there is no query {name!r}")
-            return self._kept[name].newest(limit, after)
+            return self._kept[name].after(after or 0, limit)
 
     def on_batch(self, callback: Callable[[BatchEvent], None]) -> Callable[[], None]:
         self._listeners.append(callback)
@@ -193,9 +168,9 @@ class MemoryEngine:
             tables = self._source(self._batch)
             outputs = self._core.process(self._batch, tables)
             for name, rows in outputs.items():
-                self._kept[name].add(rows)
+                self._kept[name].write(self._batch, rows)
                 info = self._infos[name]
-                self._infos[name] = replace(info, rows=self._kept[name].total, rows_per_second=float(rows.num_rows))
+                self._infos[name] = replace(info, rows=info.rows + rows.num_rows, rows_per_second=float(rows.num_rows))
             for name, table in tables.items():
                 self._rows_in[name] += table.num_rows
             self._last_in = {name: table.num_rows for name, table in tables.items()}

@@ -34,7 +34,7 @@ from streamjoin.adhoc.notices import Notices
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.preview import preview
 from streamjoin.adhoc.settings import Lateness, Settings
-from streamjoin.adhoc.sinks import MemorySink, Sink
+from streamjoin.adhoc.sinks import MemorySink, Newest, Sink
 from streamjoin.adhoc.spark_feed import Feed, stream_of
 from streamjoin.adhoc.sql import parse
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
@@ -306,11 +306,19 @@ class Engine:
         Raises:
             SpecError: there is no such query.
         """
+        return self.newest(name, limit).table
+
+    def newest(self, name: str, limit: int = 100, after: int | None = None) -> Newest:
+        """The newest rows of a query with their number, taken together; `after` leaves out those up to this number.
+
+        Raises:
+            SpecError: there is no such query.
+        """
         entry = self._loop.entries.get(name) or self._loop.dropped.get(name)
         if entry is not None:
-            return entry.newest.newest(limit)
+            return entry.newest.after(after or 0, limit)
         if name in self._pending():
-            return self._pending()[name].query.schema.empty_table()  # type: ignore[union-attr]
+            return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
         raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._loop.entries) or 'none'}")
 
     # Looking ------------------------------------------------------------------------------------------------------

@@ -53,36 +53,49 @@ class Sink(Protocol):
     def __str__(self) -> str: ...
 
 
-class NewestRows:
-    """The newest rows of a query, at least `limit` of them if there were as many."""
+@dataclass(frozen=True)
+class Newest:
+    """The newest rows of a query, oldest first; the last of them is row number `total`."""
 
-    def __init__(self, schema: pa.Schema, limit: int) -> None:
+    total: int
+    table: pa.Table
+
+
+class NewestRows:
+    """The newest rows of a query, at least `limit` of them if there were as many; `before` were given earlier."""
+
+    def __init__(self, schema: pa.Schema, limit: int, before: int = 0) -> None:
         self._schema = schema
         self._limit = limit
         self._tables: deque[pa.Table] = deque()
         self._held = 0
+        self._total = before
         self._lock = threading.Lock()
 
     def write(self, batch: int, rows: pa.Table) -> None:  # noqa: ARG002
         """Take the rows of a batch."""
-        if not self._limit:
-            return
+        given = rows.num_rows
         if rows.num_rows > self._limit:
             # A slice would hold on to the whole batch.
             rows = rows.take(pa.array(np.arange(rows.num_rows - self._limit, rows.num_rows)))
         with self._lock:
+            self._total += given
             self._tables.append(rows)
             self._held += rows.num_rows
-            while self._held - self._tables[0].num_rows >= self._limit:
+            while self._tables and self._held - self._tables[0].num_rows >= self._limit:
                 self._held -= self._tables.popleft().num_rows
 
     def newest(self, limit: int) -> pa.Table:
         """The newest rows, oldest first."""
+        return self.after(0, limit).table
+
+    def after(self, position: int, limit: int) -> Newest:
+        """The newest rows that come after row number `position`; what is missing between is gone."""
         with self._lock:
-            tables = list(self._tables)
+            tables, total = list(self._tables), self._total
         rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
-        limit = min(limit, self._limit)
-        return rows.slice(max(0, rows.num_rows - limit))
+        limit = max(0, min(limit, self._limit, total - position))
+        return Newest(total, rows.slice(max(0, rows.num_rows - limit)))
 
     def close(self) -> None:
         """Nothing to do: what was taken can still be read."""

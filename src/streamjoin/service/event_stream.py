@@ -88,13 +88,9 @@ async def _news(signal: asyncio.Event, heartbeat: float) -> bool:
     return True
 
 
-async def row_events(
-    service: Service, name: str, after: int | None, limit: int, heartbeat: float = HEARTBEAT
-) -> Events:
-    """The rows of a query that come after row number `after`, or after now."""
+async def row_events(service: Service, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT) -> Events:
+    """The rows of a query that come after row number `seen`."""
     first = await run_in_threadpool(service.query, name)
-    newest = await run_in_threadpool(service.engine.newest, name, 1)
-    seen = newest.total if after is None else min(after, newest.total)
     state = None
     while not service.hub.stopping:
         signal = service.hub.signal()

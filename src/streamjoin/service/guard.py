@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamjoin.service.config import ServiceConfig, is_loopback
 from streamjoin.service.metrics import Requests
-from streamjoin.service.problems import Problem
+from streamjoin.service.problems import Problem, unexpected
 
 OPEN: Final = frozenset({"/", "/api/v1/health", "/api/v1/ready"})
 """Paths that need no token: the page itself holds no data, and probes carry no header."""
@@ -115,6 +115,10 @@ class Guard:
         except _TooLarge:
             if not started:
                 await self._too_large().response(scope["path"])(scope, receive, send)
+        except Exception as error:
+            told = unexpected(scope["method"], scope["path"], error)
+            if not started:
+                await told.response(scope["path"])(scope, receive, send)
 
 
 class _TooLarge(BaseException):

@@ -9,7 +9,7 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,10 @@ class _Node:
 class PlanGraph:
     """Builds the graph of an explanation."""
 
-    def __init__(self, explanation: Explanation, streams: Iterable[str], sinks: dict[str, str]) -> None:
+    def __init__(
+        self, explanation: Explanation, streams: Iterable[str], sinks: Mapping[str, str], given: Mapping[str, int]
+    ) -> None:
+        """`sinks` are those of the queries, `given` the rows that each query gave in the last batch."""
         self._explanation = explanation
         self._nodes: dict[str, _Node] = {}
         self._edges: dict[tuple[str, str], float] = {}
@@ -71,7 +74,10 @@ class PlanGraph:
             # A paused query has no step, and still somewhere to go.
             node = self._node(f"sink:{name}", "sink", name)
             node.label, node.queries = f"{name} → {sink}", {name}
-            node.rate = node.cardinality = sum(rate for (_, to), rate in self._edges.items() if to == node.id)
+            node.rate = node.cardinality = float(given.get(name, 0))
+            for edge in self._edges:
+                if edge[1] == node.id:
+                    self._edges[edge] = node.rate
 
     def as_data(self) -> dict[str, Any]:
         """The graph as the REST interface gives it."""
@@ -127,7 +133,7 @@ class PlanGraph:
         self._edge(held, id_, 0.0)
         for name in step.ends:
             self._node(f"sink:{name}", "sink", name).queries = {name}
-            self._edge(id_, f"sink:{name}", step.pairs)
+            self._edge(id_, f"sink:{name}", 0.0)
         for child in step.steps:
             self._step(child, id_, group, path, conditions)
 

@@ -115,9 +115,8 @@ def install(app: FastAPI) -> None:
         detail = "; ".join(f"{item['at']}: {item['message']}" for item in found[:5])
         return Problem(422, "invalid-request", detail, errors=found).response(request.url.path)
 
-    @app.exception_handler(Exception)
-    async def of_anything(request: Request, error: Exception) -> Response:
-        _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return Problem(500, "internal", "the service met an error of its own; its log says more").response(
-            request.url.path
-        )
+
+def unexpected(method: str, path: str, error: Exception) -> Problem:
+    """What a client hears of an error that nobody expected; the log hears all."""
+    _LOG.error("%s %s failed", method, path, exc_info=error)
+    return Problem(500, "internal", "the service met an error of its own; its log says more")

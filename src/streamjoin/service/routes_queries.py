@@ -125,4 +125,7 @@ async def follow_rows(
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):
             raise Problem(422, "invalid-request", "Last-Event-ID is the id of one of these events, a whole number")
         after = int(last_event_id)
-    return EventStream(service, partial(row_events, service, name, after, limit))
+    # Taken before the answer begins: what comes after its first byte is in it.
+    newest = await run_in_threadpool(service.engine.newest, name, 1)
+    seen = newest.total if after is None else min(after, newest.total)
+    return EventStream(service, partial(row_events, service, name, seen, limit))

@@ -114,7 +114,8 @@ def plan(
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
-    engine = _service(request).engine
+    service = _service(request)
+    engine = service.engine
     explanation = engine.explain()
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
     if wanted == "dot":
@@ -122,7 +123,9 @@ def plan(
     if wanted == "text":
         return PlainTextResponse(str(explanation))
     streams = [stream.name for stream in engine.streams()]
-    graph = PlanGraph(explanation, streams, {query.name: query.sink for query in engine.queries()})
+    last = service.hub.last
+    sinks = {query.name: str(query.sink) for query in engine.queries()}
+    graph = PlanGraph(explanation, streams, sinks, last.rows_out if last is not None else {})
     return respond(graph.as_data())
 
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
@@ -27,6 +28,8 @@ from streamjoin.service.state import Service
 _WATCH: Final = 0.5
 _LONGEST_GOODBYE: Final = 5
 _BACKLOG: Final = 128
+_SAME_SIGNAL: Final = 1.0
+"""One signal to a group of processes may come twice, directly and passed on."""
 
 
 class Started(Protocol):
@@ -82,7 +85,6 @@ def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]
     Raises:
         SetupError: the address is taken, or Spark can't start.
         StreamJoinError: the engine failed.
-        KeyboardInterrupt: a second signal came before everything had stopped.
     """
     listening = bind(config)
     with contextlib.closing(listening):
@@ -96,7 +98,7 @@ class _Serving:
         self._told = told
         self._app: FastAPI = create_app(None, config)
         self._service: Service = self._app.state.service
-        self._signals = 0
+        self._stopped_at: float | None = None
         self._failure: BaseException | None = None
         settings = uvicorn.Config(
             self._app,
@@ -111,7 +113,7 @@ class _Serving:
     async def run(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._signalled, number)
         host, port = listening.getsockname()[:2]
         self._told(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}; starting the engine ...")
         engine = asyncio.create_task(self._run_engine())
@@ -123,17 +125,17 @@ class _Serving:
         if self._failure is not None:
             raise self._failure
 
-    def _signalled(self) -> None:
-        self._signals += 1
-        if self._signals > 1:
+    def _signalled(self, number: int) -> None:
+        now = time.monotonic()
+        if self._stopped_at is None:
+            self._stopped_at = now
+            self._told("stopping: the batch that runs ends first ...")
+            self._service.begin_stop()
+            self._server.should_exit = True
+        elif number == signal.SIGINT and now - self._stopped_at > _SAME_SIGNAL:
+            # A supervisor that has no more patience kills; only a person at the terminal interrupts twice.
             self._told("stopping at once")
             os._exit(130)
-        self._told("stopping: the batch that runs ends first ...")
-        self._end()
-
-    def _end(self) -> None:
-        self._service.begin_stop()
-        self._server.should_exit = True
 
     async def _run_engine(self) -> None:
         """Start the engine, watch it, and stop it once the service ends."""

@@ -42,6 +42,9 @@ for argument do
     *) set -- "$@" "$argument" ;;
   esac
 done
+# A driver's JVM ends with its Python, when its standard input does. A signal to the whole group (a supervisor, a
+# terminal) must not take it from under the batch that is let to its end.
+[ -z "$_PYSPARK_DRIVER_CONN_INFO_PATH" ] || trap '' TERM
 exec {java} "$@"
 """
 

@@ -1,0 +1,85 @@
+"""A running service over the engine without Spark: uvicorn on a thread, batches when the test says so."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from streamjoin.service.app import create_app
+from streamjoin.service.config import ServiceConfig
+from tests.service import feeds
+from tests.service.memory_engine import MemoryEngine
+
+NEAR = (
+    "SELECT t.sym, t.px, q.bid FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND abs(t.px - q.bid) <= 1"
+)
+
+
+@dataclass
+class Live:
+    """A service that listens."""
+
+    engine: MemoryEngine
+    app: FastAPI
+    url: str
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    def client(self, **options: object) -> httpx.Client:
+        made = httpx.Client(base_url=self.url, timeout=20, **options)  # type: ignore[arg-type]
+        self.clients.append(made)
+        return made
+
+    def create(self, sql: str = NEAR, **more: object) -> str:
+        answer = httpx.post(f"{self.url}/api/v1/queries", json={"sql": sql, **more}, timeout=20)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["name"])
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """The app on a free port of loopback."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    # Small, so that a reader that takes nothing is felt after kilobytes and not after megabytes.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        app.state.service.begin_stop()
+        server.should_exit = True
+        thread.join(20)
+        listening.close()
+        assert not thread.is_alive(), "the service did not stop"
+
+
+Start = Callable[..., Live]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts services; options go to the engine (rows, rows_kept) and to the config."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(*, rows: int = 20, rows_kept: int = 1000, config: ServiceConfig | None = None) -> Live:
+            engine = MemoryEngine(feeds.STREAMS, lambda number: feeds.batch(number, rows), rows_kept=rows_kept)
+            app = create_app(engine, config)
+            live = Live(engine, app, stack.enter_context(serving(app)))
+            stack.callback(lambda: [client.close() for client in live.clients])
+            return live
+
+        yield begin
+
+
+@pytest.fixture
+def live(start: Start) -> Live:
+    return start()

@@ -1,0 +1,157 @@
+"""The queries of the service: created, checked, listed, paused, dropped, and their rows."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+
+from streamjoin.service.config import Limits, ServiceConfig
+from tests.service.conftest import NEAR, Live, Start
+
+
+@pytest.fixture
+def client(live: Live) -> httpx.Client:
+    return live.client()
+
+
+def problem(answer: httpx.Response, status: int, kind: str) -> dict[str, object]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, object] = answer.json()
+    assert body["type"] == f"urn:streamjoin:problem:{kind}"
+    assert body["status"] == status
+    assert body["title"] and body["detail"]
+    return body
+
+
+def test_a_query_lives_from_create_to_drop(live: Live, client: httpx.Client) -> None:
+    made = client.post("/api/v1/queries", json={"sql": NEAR, "name": "near"})
+    assert (made.status_code, made.headers["location"]) == (201, "/api/v1/queries/near")
+    assert made.json()["columns"] == [["sym", "string"], ["px", "int64"], ["bid", "int64"]]
+    assert [query["name"] for query in client.get("/api/v1/queries").json()["queries"]] == ["near"]
+    live.engine.tick()
+    shown = client.get("/api/v1/queries/near").json()
+    assert (shown["state"], shown["sql"]) == ("running", NEAR)
+    assert shown["rows"] > 0
+    page = client.get("/api/v1/queries/near/rows", params={"limit": 3}).json()
+    assert page["total"] == shown["rows"]
+    assert len(page["rows"]) == 3
+    assert all(abs(px - bid) <= 1 for _, px, bid in page["rows"])
+    assert client.delete("/api/v1/queries/near").status_code == 204
+    problem(client.get("/api/v1/queries/near"), 404, "no-such-query")
+    problem(client.delete("/api/v1/queries/near"), 404, "no-such-query")
+    problem(client.get("/api/v1/queries/near/rows"), 404, "no-such-query")
+    actions = [(change["action"], change["name"]) for change in client.get("/api/v1/changelog").json()["changes"]]
+    assert actions == [("create", "near"), ("drop", "near")]
+    assert [c["action"] for c in client.get("/api/v1/changelog", params={"since": 1}).json()["changes"]] == ["drop"]
+
+
+def test_a_paused_query_gives_nothing_until_it_is_resumed(live: Live, client: httpx.Client) -> None:
+    name = live.create()
+    assert client.post(f"/api/v1/queries/{name}/pause").json()["state"] == "paused"
+    live.engine.tick()
+    assert client.get(f"/api/v1/queries/{name}").json()["rows"] == 0
+    assert client.post(f"/api/v1/queries/{name}/resume").json()["state"] == "running"
+    live.engine.tick()
+    assert client.get(f"/api/v1/queries/{name}").json()["rows"] > 0
+
+
+def test_a_dry_run_creates_nothing_and_says_what_would_be_shared(live: Live, client: httpx.Client) -> None:
+    alone = client.post("/api/v1/queries", params={"dry_run": True}, json={"sql": NEAR}).json()
+    assert alone["shares_with"] == []
+    assert alone["streams"] == ["trades", "quotes"]
+    name = live.create()
+    beside = client.post("/api/v1/queries", params={"dry_run": True}, json={"sql": f"{NEAR} WHERE t.qty > 3"}).json()
+    assert beside["shares_with"] == [name]
+    assert len(client.get("/api/v1/queries").json()["queries"]) == 1
+
+
+def test_a_wrong_query_names_the_place(client: httpx.Client) -> None:
+    text = "SELECT t.sym\nFROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.symbol = q.sym"
+    for params in ({}, {"dry_run": True}):
+        told = problem(client.post("/api/v1/queries", params=params, json={"sql": text}), 422, "invalid-query")
+        [place] = told["places"]  # type: ignore[misc]
+        assert (place["line"], place["column"]) == (2, text.split("\n")[1].index("t.symbol") + 1)
+        assert (place["end_line"], place["end_column"]) == (2, place["column"] + len("t.symbol"))
+        assert "did you mean t.sym?" in place["message"]
+    assert client.get("/api/v1/queries").json()["queries"] == []
+
+
+@pytest.mark.parametrize("text", ["SELECT", "DROP TABLE trades", "SELECT 1; SELECT 2", "SELECT * FROM trades", "é\x00"])
+def test_what_is_no_join_is_refused(client: httpx.Client, text: str) -> None:
+    told = problem(client.post("/api/v1/queries", json={"sql": text}), 422, "invalid-query")
+    assert told["places"]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"sql": ""}, {"sql": 3}, {"sql": NEAR, "more": 1}, {"sql": NEAR, "name": "a b"}, [], "text"]
+)
+def test_a_wrong_body_names_the_part(client: httpx.Client, body: object) -> None:
+    told = problem(client.post("/api/v1/queries", json=body), 422, "invalid-request")
+    assert all(error["at"].startswith("body") for error in told["errors"])  # type: ignore[attr-defined]
+
+
+def test_names_are_unique_and_made_up_where_left_out(live: Live, client: httpx.Client) -> None:
+    live.create(name="q1")
+    assert live.create() == "q2"
+    problem(client.post("/api/v1/queries", json={"sql": NEAR, "name": "q1"}), 409, "name-taken")
+    problem(client.post("/api/v1/queries", json={"sql": NEAR, "sink": "nowhere"}), 422, "unknown-sink")
+
+
+def test_limits_on_streams_windows_and_queries(start: Start) -> None:
+    limits = Limits(queries=2, streams_in_query=2, window_seconds=5, window_rows=100)
+    client = start(config=ServiceConfig(limits=limits)).client()
+
+    def refused(sql: str) -> str:
+        [place] = problem(client.post("/api/v1/queries", json={"sql": sql}), 422, "invalid-query")["places"]  # type: ignore[misc]
+        lines = sql.split("\n")
+        assert place["end_line"] == place["line"] == 1
+        return lines[0][place["column"] - 1 : place["end_column"] - 1]
+
+    assert "6 SECONDS" in refused(NEAR.replace("3 SECONDS", "6 SECONDS"))
+    assert "101 ROWS" in refused(NEAR.replace("3 SECONDS", "101 ROWS"))
+    assert "quotes r" in refused(f"{NEAR} JOIN quotes r WITHIN 1 SECOND ON r.sym = t.sym")
+    for _ in range(2):
+        assert client.post("/api/v1/queries", json={"sql": NEAR}).status_code == 201
+    told = problem(client.post("/api/v1/queries", json={"sql": NEAR}), 409, "too-many-queries")
+    assert "2 queries" in str(told["detail"])
+
+
+def test_the_limit_on_queries_holds_whatever_runs_at_the_same_time(start: Start) -> None:
+    live = start(config=ServiceConfig(limits=Limits(queries=5)))
+    entered, leave = threading.Barrier(5 + 1), threading.Event()
+    create = live.engine.create
+
+    def slow(*args: object, **options: object) -> object:
+        """Nobody is in force before all that were let in wait."""
+        entered.wait(20)
+        leave.wait(20)
+        return create(*args, **options)  # type: ignore[arg-type]
+
+    live.engine.create = slow  # type: ignore[method-assign, assignment]
+    statuses: list[int] = []
+
+    def ask() -> None:
+        statuses.append(httpx.post(f"{live.url}/api/v1/queries", json={"sql": NEAR}, timeout=30).status_code)
+
+    askers = [threading.Thread(target=ask) for _ in range(12)]
+    for asker in askers:
+        asker.start()
+    entered.wait(20)
+    leave.set()
+    for asker in askers:
+        asker.join()
+    assert sorted(statuses) == [201] * 5 + [409] * 7
+
+
+def test_numbers_that_json_can_not_hold_become_texts(live: Live, client: httpx.Client) -> None:
+    sql = NEAR.replace("t.px, q.bid", "t.ts AS at, t.px * 1000000000000000 AS big, t.px / 0.0 AS ratio")
+    name = live.create(sql)
+    live.engine.tick()
+    row = client.get(f"/api/v1/queries/{name}/rows", params={"limit": 1}).json()["rows"][0]
+    assert row[1].startswith("2026-01-01T00:00:0")
+    assert int(row[2]) > 1 << 53
+    assert isinstance(row[2], str)
+    assert row[3] in (None, "Infinity")

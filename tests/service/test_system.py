@@ -1,0 +1,161 @@
+"""Streams, plan, history, health, metrics and the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from streamjoin.adhoc.changes import Create
+from streamjoin.adhoc.core import Shared
+from streamjoin.model.errors import StateError
+from streamjoin.service import app as application
+from streamjoin.service.app import create_app
+from streamjoin.service.config import ServiceConfig
+from streamjoin.service.plan_graph import PlanGraph, readable
+from tests.service import feeds
+from tests.service.conftest import NEAR, Live, serving
+
+
+def test_streams_with_their_columns_and_figures(live: Live) -> None:
+    client = live.client()
+    live.engine.tick()
+    found = client.get("/api/v1/streams").json()["streams"]
+    assert [stream["name"] for stream in found] == ["trades", "quotes", "clicks"]
+    assert found[0]["columns"][0] == ["ts", "timestamp[us]"]
+    assert found[0]["rows"] == 20
+    assert client.get("/api/v1/streams/quotes").json() == found[1]
+    assert client.get("/api/v1/streams/nowhere").status_code == 404
+
+
+def test_the_plan_shows_what_is_shared_and_why(live: Live) -> None:
+    client = live.client()
+    one, two = live.create(), live.create(f"{NEAR} WHERE t.px > 120")
+    live.create("SELECT a.user FROM clicks a JOIN clicks b WITHIN 2 SECONDS ON a.user = b.user", name="again")
+    for _ in range(10):
+        last = live.engine.tick()
+    plan = client.get("/api/v1/plan").json()
+    nodes = {node["id"]: node for node in plan["nodes"]}
+    kinds = [node["kind"] for node in plan["nodes"]]
+    assert (kinds.count("source"), kinds.count("sink"), kinds.count("join")) == (3, 3, 2)
+    shared = next(node for node in plan["nodes"] if node["kind"] == "join" and one in node["queries"])
+    assert shared["queries"] == [one, two]
+    assert shared["cost_apart"] == pytest.approx(2 * shared["cost_shared"])
+    assert 0 < shared["selectivity"] < 1
+    assert two in shared["reason"]
+    assert {edge["from"] for edge in plan["edges"]} | {edge["to"] for edge in plan["edges"]} == set(nodes)
+    to_sink = next(edge for edge in plan["edges"] if edge["to"] == f"sink:{one}")
+    assert (to_sink["from"], to_sink["rate"]) == (shared["id"], last.rows_out[one])
+    assert nodes["source:trades"]["queries"] == [one, two]
+    live.engine.drop(two)
+    live.engine.tick()
+    plan = client.get("/api/v1/plan").json()
+    assert [n["queries"] for n in plan["nodes"] if n["kind"] == "join" and one in n["queries"]] == [[one]]
+
+
+def test_the_plan_as_text_and_dot(live: Live) -> None:
+    live.create()
+    client = live.client()
+    text = client.get("/api/v1/plan", params={"format": "text"})
+    assert text.headers["content-type"].startswith("text/plain")
+    assert "1 queries, sharing: cost" in text.text
+    dot = client.get("/api/v1/plan", headers={"Accept": "text/vnd.graphviz"})
+    assert dot.text.startswith("digraph plan {")
+    assert client.get("/api/v1/plan", headers={"Accept": "text/plain"}).text == text.text
+    assert client.get("/api/v1/plan", params={"format": "svg"}).status_code == 422
+
+
+def test_a_join_is_one_node_whichever_side_drives_it() -> None:
+    core = Shared(feeds.STREAMS)
+    three = f"{NEAR} JOIN quotes r WITHIN 2 SECONDS ON r.sym = q.sym"
+    core.apply([Create("two", NEAR), Create("three", three)])
+    core.process(0, feeds.batch(0))
+    graph = PlanGraph(core.explain(), ["trades", "quotes"], {"two": "memory", "three": "memory"}, {}).as_data()
+    joins = {node["id"]: node["queries"] for node in graph["nodes"] if node["kind"] == "join"}
+    shared = [queries for queries in joins.values() if queries == ["three", "two"]]
+    assert len(shared) == 1
+    ends = {edge["from"] for edge in graph["edges"] if edge["to"] == "sink:three"}
+    assert len(ends) == 1
+    assert readable("any tuple in the window", ["a", "b"]) == "any tuple in the window"
+
+
+def test_history_keeps_the_newest_batches(live: Live) -> None:
+    name = live.create()
+    batches = [live.engine.tick() for _ in range(3)]
+    found = live.client().get("/api/v1/history").json()["samples"]
+    assert [sample["batch"] for sample in found] == [batch.batch for batch in batches]
+    assert found[0]["changes"][0]["name"] == name
+    assert found[-1]["rows_out"] == {name: batches[-1].rows_out[name]}
+
+
+def test_info_tells_limits_and_no_paths(live: Live) -> None:
+    info = live.client().get("/api/v1/info").json()
+    assert info["limits"]["queries"] == 500
+    assert info["checkpoint_present"] is False
+    assert "/" not in str({key: value for key, value in info.items() if key != "version"})
+
+
+def test_before_the_engine_is_there_and_after_it_failed() -> None:
+    app = create_app(None, ServiceConfig())
+    service = app.state.service
+    with serving(app) as url:
+        live = Live(None, app, url)  # type: ignore[arg-type]
+        client = live.client()
+        assert client.get("/api/v1/health").status_code == 200
+        ready = client.get("/api/v1/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "starting")
+        answer = client.get("/api/v1/queries")
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:streamjoin:problem:starting")
+        assert answer.headers["retry-after"]
+        assert "streamjoin_ready 0" in client.get("/metrics").text
+        service.fail("the disk is full")
+        assert client.get("/api/v1/ready").json() == {"status": "failed", "reason": "the disk is full"}
+        assert "the disk is full" in client.get("/api/v1/queries").json()["detail"]
+        client.close()
+
+
+def test_a_failed_stream_is_not_ready(live: Live) -> None:
+    live.engine.error = StateError("stream 'trades' failed: no broker")
+    ready = live.client().get("/api/v1/ready")
+    assert (ready.status_code, ready.json()["status"]) == (503, "failed")
+    assert "no broker" in ready.json()["reason"]
+
+
+def test_metrics_are_what_prometheus_reads(live: Live) -> None:
+    client = live.client()
+    name = live.create()
+    live.engine.tick()
+    client.get("/api/v1/queries/nowhere")
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = answer.text
+    assert f'streamjoin_query_rows_total{{query="{name}"}} {live.engine.query(name).rows}' in text
+    assert 'streamjoin_stream_rows_total{stream="trades"} 20' in text
+    assert 'streamjoin_queries{state="running"} 1' in text
+    assert 'streamjoin_http_requests_total{method="GET",route="/api/v1/queries/{name}",status="404"} 1' in text
+    sample = re.compile(r'streamjoin_[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+')
+    typed = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            name_ = line.split()[2]
+            assert name_ not in typed
+            typed.add(name_)
+        elif not line.startswith("#"):
+            assert sample.fullmatch(line), line
+            assert re.split(r"[{ ]", line)[0] in typed
+
+
+def test_the_page_and_its_files(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html><title>joins</title>")
+    (tmp_path / "page.js").write_text("1")
+    monkeypatch.setattr(application, "PAGE", tmp_path)
+    app = create_app(live.engine, ServiceConfig(token="x" * 20))
+    with serving(app) as url:
+        client = Live(live.engine, app, url).client()
+        page = client.get("/")
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert client.get("/static/page.js").headers["content-type"].startswith("text/javascript")
+        for path in ("/static/", "/static/nothing.js", "/static/../app.py", "/static/%2e%2e/app.py"):
+            assert client.get(path).status_code in (401, 404)
+        client.close()
