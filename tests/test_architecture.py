@@ -18,6 +18,9 @@ CONFINED = {
     "pyspark": ("spark", "adhoc/spark_feed.py", "adhoc/engine.py"),
     "py4j": ("spark",),
     "sqlglot": ("model",),
+    "fastapi": ("service",),
+    "starlette": ("service",),
+    "uvicorn": ("service",),
     "typer": ("cli",),
     "hypothesis": ("testing",),
 }

@@ -39,7 +39,7 @@ def test_our_errors_are_one_line_and_exit_code_1() -> None:
     program = (
         "import streamjoin.cli as c, streamjoin as sj\n"
         "def fail(): raise sj.SetupError('no Java; install one')\n"
-        "c._commands.command('fail')(fail)\n"
+        "c.commands.command('fail')(fail)\n"
         "import sys; sys.argv = ['streamjoin', 'fail']\n"
         "c.app()\n"
     )

@@ -17,8 +17,6 @@ from streamjoin.spark.pipeline_sources import open_source
 from streamjoin.spark.session import session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from streamjoin.adhoc.engine import Engine
 
 Told = Callable[[str], None]
@@ -29,7 +27,7 @@ class Running:
     """An engine that runs, and its session."""
 
     engine: Engine
-    spark: SparkSession
+    spark: Any
     config: ServiceConfig
 
     def sink(self, name: str, query: str) -> Any:
@@ -68,7 +66,7 @@ def launch(config: ServiceConfig, told: Told) -> Running:
     return Running(engine, spark, config)
 
 
-def _session(config: ServiceConfig, told: Told) -> SparkSession:
+def _session(config: ServiceConfig, told: Told) -> Any:
     conf: dict[str, str] = dict(config.conf)
     if config.needs_kafka and not jars.brings_connector(conf):
         if jars.present() is None:
@@ -77,7 +75,7 @@ def _session(config: ServiceConfig, told: Told) -> SparkSession:
     return session("streamjoin serve", config.master, config=conf, memory=config.memory)
 
 
-def _engine(spark: SparkSession, config: ServiceConfig) -> Engine:
+def _engine(spark: Any, config: ServiceConfig) -> Engine:
     from streamjoin.adhoc.engine import Engine
 
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
