@@ -37,7 +37,7 @@ class _Node:
     def as_data(self, decisions: Iterable[str]) -> dict[str, Any]:
         share = self.selectivity
         if share is None:
-            share = self.rate / self.candidates if self.candidates else 1.0
+            share = min(1.0, self.rate / self.candidates) if self.candidates else 1.0
         return {
             "id": self.id,
             "kind": self.kind,
