@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.handle import QueryHandle
     from streamjoin.adhoc.settings import Settings
     from streamjoin.adhoc.sinks import CallbackSink, MemorySink
+    from streamjoin.adhoc.sinks_files import ParquetSink
+    from streamjoin.adhoc.sinks_spark import KafkaSink, TableSink
 
 __all__ = [
     "BandTerm",
@@ -21,14 +23,17 @@ __all__ = [
     "Equality",
     "JoinKey",
     "JoinStep",
+    "KafkaSink",
     "KeyedJoin",
     "MemorySink",
     "Output",
+    "ParquetSink",
     "Predicate",
     "Query",
     "QueryHandle",
     "Settings",
     "Source",
     "Stream",
+    "TableSink",
     "parse",
 ]

@@ -9,9 +9,12 @@ from typing import Any, Final
 _HOMES: Final = {
     "CallbackSink": "sinks",
     "Engine": "engine",
+    "KafkaSink": "sinks_spark",
     "MemorySink": "sinks",
+    "ParquetSink": "sinks_files",
     "QueryHandle": "handle",
     "Settings": "settings",
+    "TableSink": "sinks_spark",
 }
 
 

@@ -29,13 +29,16 @@ from streamjoin.adhoc.info import (
     QueryInfo,
     StreamInfo,
 )
+from streamjoin.adhoc.journal import Journal
 from streamjoin.adhoc.loop import BatchLoop
 from streamjoin.adhoc.notices import Notices
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.preview import preview
+from streamjoin.adhoc.recovery import recover
+from streamjoin.adhoc.registrations import Registrations
+from streamjoin.adhoc.roster import Roster
 from streamjoin.adhoc.settings import Lateness, Settings
 from streamjoin.adhoc.sinks import MemorySink, Newest, Sink
-from streamjoin.adhoc.spark_feed import Feed, stream_of
 from streamjoin.adhoc.sql import parse
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 
@@ -64,15 +67,22 @@ class Engine:
     ) -> None:
         self.settings = settings or Settings()
         self.checkpoint = str(checkpoint)
-        self._spark, self._trigger, self._partitions = spark, trigger, partitions
+        self._partitions = partitions
         self._inbox = Inbox()
         self._notices = Notices()
-        core = open_core([], self.settings)
-        self._loop = BatchLoop(core, self._inbox, self.settings.newest_rows, self._notices.publish)
-        self._loop.spark = spark
         self._lock = threading.RLock()
-        self._catalog: dict[str, Stream] = {}
-        self._feeds: dict[str, Feed] = {}
+        self._journal = Journal(self.checkpoint)
+        try:
+            found = recover(self._journal, self.settings)
+            self._roster = Roster(open_core([], self.settings), self._journal, self.settings.newest_rows, spark)
+            self._loop = BatchLoop(self._roster, self._journal, self._inbox, self._notices.publish)
+            self._loop.restore(found)
+        except BaseException:
+            self._journal.close()
+            raise
+        self._registrations = Registrations(
+            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._fail
+        )
         self._names = itertools.count(1)
         self._thread: threading.Thread | None = None
         self._started_at: float | None = None
@@ -95,31 +105,11 @@ class Engine:
             SchemaError: there is no such time column, or it is no time.
             StateError: there is a stream of this name.
         """
-        stream = stream_of(name, frame, time)
-        given = self.settings if lateness is None else Settings(lateness=lateness)
-        ticks = given.lateness_of(stream)
-        with self._lock:
-            if name in self._catalog:
-                raise StateError(f"stream {name!r} is registered already")
-            request = Request("register", name, stream=stream, lateness=ticks)
-            self._inbox.submit(request)
-            self._catalog[name] = stream
-            place = f"{self.checkpoint.rstrip('/')}/streams/{name}"
-            feed = self._feeds[name] = Feed(stream, frame, self._inbox, place, self._trigger, self._stream_failed)
-            running = self._thread is not None
-        if running:
-            request.done.result()
-            feed.start()
-        return stream
+        return self._registrations.register(name, frame, time, lateness)
 
     def streams(self) -> list[StreamInfo]:
         """The registered streams."""
-        return [figures.info() for figures in tuple(self._loop.streams.values())]
-
-    def _stream_failed(self, name: str, error: StreamJoinError) -> None:
-        if name in self._loop.streams:
-            self._loop.streams[name].error = str(error)
-        self._fail(error)
+        return [figures.info() for figures in tuple(self._roster.streams.values())]
 
     # Running ------------------------------------------------------------------------------------------------------
 
@@ -138,11 +128,13 @@ class Engine:
             self._started_at = time.time()
             self._thread = threading.Thread(target=self._run, daemon=True, name="adhoc batches")
             self._thread.start()
-            feeds = list(self._feeds.values())
         # The streams are known to the core before their first tuples come.
         self._inbox.ask(lambda: None).result()
-        for feed in feeds:
-            feed.start()
+        try:
+            self._registrations.begin()
+        except StreamJoinError:
+            self.stop()
+            raise
         return self
 
     def _run(self) -> None:
@@ -162,17 +154,12 @@ class Engine:
 
     def stop(self) -> None:
         """End: the batch that runs is let to its end. Nothing is lost: a new engine on the checkpoint goes on."""
-        with self._lock:
-            feeds, thread = list(self._feeds.values()), self._thread
-        stopping = [threading.Thread(target=feed.stop, daemon=True) for feed in feeds]
-        for one in stopping:
-            one.start()
-        for one in stopping:
-            one.join()
+        self._registrations.stop()
         self._inbox.close()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._loop.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._roster.close()
+        self._journal.close()
         self._notices.close()
         self._ended.set()
 
@@ -207,8 +194,7 @@ class Engine:
 
     def process_all_available(self) -> None:
         """Return when everything that is in the sources now has come out of the sinks. For tests."""
-        for feed in list(self._feeds.values()):
-            feed.process_all_available()
+        self._registrations.process_all_available()
         self._between_batches(lambda: None)
 
     # Queries ------------------------------------------------------------------------------------------------------
@@ -234,10 +220,10 @@ class Engine:
             chosen = self._unused_name() if name is None else name
             if not isinstance(chosen, str) or not chosen or not chosen.isprintable():
                 raise SpecError(f"a query's name is a printable text, not {chosen!r}")
-            query = parse(sql, self._catalog, chosen)
+            query = parse(sql, self._registrations.catalog, chosen)
             request = Request("create", chosen, sql, query, sink if sink is not None else MemorySink())
             handle = QueryHandle(self, chosen, request.done)
-            if chosen in self._loop.entries or chosen in self._pending():
+            if chosen in self._roster.entries or chosen in self._pending():
                 self._refuse_taken(chosen)
             self._inbox.submit(request)
         if wait and self._thread is not None:
@@ -250,7 +236,7 @@ class Engine:
             raise SpecError(f"there is a query {name!r} already; drop it, or take another name")
 
     def _unused_name(self) -> str:
-        taken = {*self._loop.entries, *self._pending()}
+        taken = {*self._roster.entries, *self._pending()}
         return next(name for number in self._names if (name := f"q{number}") not in taken)
 
     def _pending(self) -> dict[str, Request]:
@@ -280,7 +266,7 @@ class Engine:
 
     def queries(self) -> list[QueryInfo]:
         """All queries that are there or about to be."""
-        found = [entry.info() for entry in tuple(self._loop.entries.values())]
+        found = [entry.info() for entry in tuple(self._roster.entries.values())]
         known = {info.name for info in found}
         return found + [pending_info(r) for name, r in self._pending().items() if name not in known]
 
@@ -290,15 +276,15 @@ class Engine:
         Raises:
             SpecError: there is no such query.
         """
-        entry = self._loop.entries.get(name)
+        entry = self._roster.entries.get(name)
         if entry is not None:
             return entry.info()
         pending = self._pending().get(name)
         if pending is not None:
             return pending_info(pending)
-        if name in self._loop.dropped:
-            return self._loop.dropped[name].info()
-        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._loop.entries) or 'none'}")
+        if name in self._roster.dropped:
+            return self._roster.dropped[name].info()
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._roster.entries) or 'none'}")
 
     def rows(self, name: str, limit: int = 100) -> pa.Table:
         """The newest rows of a query, oldest first.
@@ -314,18 +300,35 @@ class Engine:
         Raises:
             SpecError: there is no such query.
         """
-        entry = self._loop.entries.get(name) or self._loop.dropped.get(name)
+        entry = self._roster.entries.get(name) or self._roster.dropped.get(name)
         if entry is not None:
             return entry.newest.after(after or 0, limit)
         if name in self._pending():
             return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
-        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._loop.entries) or 'none'}")
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._roster.entries) or 'none'}")
+
+    def attach(self, name: str, sink: Sink) -> None:
+        """Give a query whose sink a restart could not bring back, such as a function, another one.
+
+        Raises:
+            SpecError: there is no such query, or its sink came back.
+        """
+        self._between_batches(lambda: self._roster.attach(name, sink))
+
+    def late(self, stream: str) -> pa.Table:
+        """All tuples of a stream since the beginning that were late or had no usable time."""
+        if stream not in self._registrations.catalog:
+            raise SpecError(
+                f"there is no stream {stream!r}; registered: {', '.join(sorted(self._registrations.catalog)) or 'none'}"
+            )
+        found = self._journal.late(stream)
+        return self._registrations.catalog[stream].schema.empty_table() if found is None else found
 
     # Looking ------------------------------------------------------------------------------------------------------
 
     def changelog(self, since: int = 0) -> list[ChangeRecord]:
         """The records with a serial above `since`, oldest first."""
-        return [record for record in tuple(self._loop.changelog) if record.serial > since]
+        return [record for record in tuple(self._roster.changelog) if record.serial > since]
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""
@@ -339,7 +342,7 @@ class Engine:
             QueryError: the text does not parse or does not fit the streams.
         """
         with self._lock:
-            query = parse(sql, self._catalog)
+            query = parse(sql, self._registrations.catalog)
         found: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
         return found
 
@@ -349,7 +352,7 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """Sums since the start, and figures of the last batch."""
         loop = self._loop
-        streams = tuple(loop.streams.values())
+        streams = tuple(self._roster.streams.values())
         event = loop.last_event
         return EngineMetrics(
             self.running,
@@ -358,13 +361,13 @@ class Engine:
             loop.rows_in,
             loop.rows_out,
             sum(figures.late for figures in streams),
-            len(loop.entries),
+            len(self._roster.entries),
             len(streams),
             dict(loop.state_bytes),
             event.partitions if event is not None else 0,
             event.seconds if event is not None else 0.0,
             sum(figures.rate.value for figures in streams),
-            loop.deploy_ms,
+            self._roster.deploy_ms,
             len(self._inbox.waiting),
             dict(loop.seconds),
         )

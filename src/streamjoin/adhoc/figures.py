@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -157,7 +158,7 @@ def columns_of(schema: pa.Schema) -> Columns:
     return tuple((column.name, str(column.type)) for column in schema)
 
 
-def mean_event_time(buckets: list[Bucket], streams: dict[str, Stream]) -> float | None:
+def mean_event_time(buckets: list[Bucket], streams: Mapping[str, Stream]) -> float | None:
     """The Unix time of a batch's tuples, on average; None without tuples, or where times are integers."""
     timed = [b for b in buckets if b.n and streams[b.stream].tick_ns is not None]
     if not timed:

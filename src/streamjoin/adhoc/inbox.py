@@ -51,13 +51,36 @@ class Request:
     done: Future[None] = field(default_factory=Future, repr=False)
 
 
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Something to be done between two batches."""
+
+    asked: Callable[[], Any]
+    answer: Future[Any] = field(default_factory=Future, repr=False)
+
+    def reply(self) -> None:
+        """Do it; an error goes to who asked."""
+        try:
+            self.answer.set_result(self.asked())
+        except BaseException as error:
+            self.answer.set_exception(error)
+
+
 @dataclass(frozen=True)
 class Work:
     """What one batch boundary takes."""
 
     requests: list[Request]
     portions: dict[str, Portion]
-    questions: list[Callable[[], None]]
+    questions: list[Question]
+
+    def fail(self, error: BaseException) -> None:
+        """Tell all who still wait."""
+        requests = [request.done for request in self.requests]
+        portions = [portion.safe for portion in self.portions.values()]
+        for waiting in (*requests, *portions, *(question.answer for question in self.questions)):
+            if not waiting.done():
+                waiting.set_exception(error)
 
 
 class Inbox:
@@ -67,7 +90,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._requests: list[Request] = []
         self._portions: dict[str, Portion] = {}
-        self._questions: list[Callable[[], None]] = []
+        self._questions: list[Question] = []
         self._reading: set[str] = set()
         self._closed = False
         self._failure: BaseException | None = None
@@ -85,21 +108,14 @@ class Inbox:
             self._requests.append(request)
             self._changed.notify_all()
 
-    def ask(self, question: Callable[[], Any]) -> Future[Any]:
+    def ask(self, asked: Callable[[], Any]) -> Future[Any]:
         """Have something done between two batches, when nothing changes."""
-        answer: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
-
+        question = Question(asked)
         with self._changed:
             self._refuse_when_closed()
-            self._questions.append(run)
+            self._questions.append(question)
             self._changed.notify_all()
-        return answer
+        return question.answer
 
     @contextmanager
     def reading(self, stream: str) -> Iterator[None]:
@@ -119,11 +135,17 @@ class Inbox:
         Raises:
             StateError: the engine has stopped, or it failed.
         """
+        self.put(portion)
+        portion.safe.result()
+
+    def put(self, portion: Portion) -> None:
+        """Give a portion; the one before it of the same stream must be safe."""
         with self._changed:
             self._refuse_when_closed()
+            if portion.stream in self._portions:
+                raise StateError(f"a portion of stream {portion.stream!r} waits already")
             self._portions[portion.stream] = portion
             self._changed.notify_all()
-        portion.safe.result()
 
     def _refuse_when_closed(self) -> None:
         if self._failure is not None:
@@ -158,11 +180,9 @@ class Inbox:
         """Take nothing in any more; what is there can still be taken out, unless there was a failure."""
         with self._changed:
             self._closed, self._failure = True, self._failure or failure
-            left = Work(self._requests, self._portions, []) if failure is not None else None
-            if left is not None:
-                self._requests, self._portions = [], {}
+            left = Work([], {}, [])
+            if failure is not None:
+                left = Work(self._requests, self._portions, self._questions)
+                self._requests, self._portions, self._questions = [], {}, []
             self._changed.notify_all()
-        if left is not None:
-            told = StateError(f"the engine failed: {failure}")
-            for waiting in (*(r.done for r in left.requests), *(p.safe for p in left.portions.values())):
-                waiting.set_exception(told)
+        left.fail(StateError(f"the engine failed: {failure}"))

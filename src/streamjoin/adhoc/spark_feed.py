@@ -56,7 +56,8 @@ class Feed:
         self.stream = stream
         self.consumed = -1
         self._frame, self._inbox, self._checkpoint, self._trigger = frame, inbox, checkpoint, trigger
-        self._failed = failed
+        self._tell = failed
+        self.failed = False
         self._query: StreamingQuery | None = None
         self._stopping = False
 
@@ -80,8 +81,7 @@ class Feed:
             return
         with self._inbox.reading(self.stream.name):
             table = frame.toArrow().select(self.stream.schema.names).cast(self.stream.schema)
-        if table.num_rows:
-            self._inbox.hand(Portion(self.stream.name, spark_batch, table))
+        self._inbox.hand(Portion(self.stream.name, spark_batch, table))
         self.consumed = spark_batch
 
     def _watch(self, query: StreamingQuery) -> None:
@@ -90,7 +90,8 @@ class Feed:
             query.awaitTermination()
         except Exception as error:
             if not self._stopping:
-                self._failed(self.stream.name, StateError(f"stream {self.stream.name!r} failed: {_cause(error)}"))
+                self.failed = True
+                self._tell(self.stream.name, StateError(f"stream {self.stream.name!r} failed: {_cause(error)}"))
 
     def process_all_available(self) -> None:
         """Wait until everything that was there when this was called is safe in the engine."""

@@ -54,6 +54,18 @@ class Horizon:
         # The clock when the count passed each of the last two multiples of GRACE.
         self._marks = (NEVER, NEVER)
 
+    @classmethod
+    def resumed(cls, lateness: int, clock: int) -> Horizon:
+        """One that has come to `clock`, with a lateness that is set."""
+        found = cls(lateness, 0)
+        found._clock = clock
+        return found
+
+    @property
+    def clock(self) -> int:
+        """The newest time so far."""
+        return self._clock
+
     def late(self, ticks: Array) -> Array:
         """Which of the next tuples are late."""
         clocks = np.maximum.accumulate(np.concatenate([np.array([self._clock], np.int64), ticks]))

@@ -1,0 +1,128 @@
+"""The streams of an engine: those its log knows, those registered in this run, and what reads them.
+
+The invariant: a stream that the log holds tuples of is only ever read as it was, and from where the log ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamjoin.adhoc.inbox import Inbox, Request
+from streamjoin.adhoc.journal import Journal
+from streamjoin.adhoc.loop import BatchLoop
+from streamjoin.adhoc.plan import Stream
+from streamjoin.adhoc.roster import Roster
+from streamjoin.adhoc.settings import Lateness, Settings
+from streamjoin.adhoc.spark_feed import Feed, stream_of
+from streamjoin.model.errors import SchemaError, StateError, StreamJoinError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Registrations:
+    """See the module. `failed` is told why a stream can't be read any more."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        roster: Roster,
+        loop: BatchLoop,
+        inbox: Inbox,
+        trigger: str | None,
+        failed: Callable[[StreamJoinError], None],
+    ) -> None:
+        self.catalog = {name: figures.stream for name, figures in roster.streams.items()}
+        self._lateness = {name: figures.lateness for name, figures in roster.streams.items()}
+        self._feeds: dict[str, Feed] = {}
+        self._running = False
+        self._settings, self._journal, self._roster, self._loop = settings, journal, roster, loop
+        self._inbox, self._trigger, self._failed = inbox, trigger, failed
+        self._lock = threading.Lock()
+
+    def register(self, name: str, frame: DataFrame, time: str, lateness: Lateness | None) -> Stream:
+        """Make a stream known, and read it if the engine runs."""
+        stream = stream_of(name, frame, time)
+        settings = self._settings if lateness is None else Settings(lateness=lateness)
+        ticks = settings.lateness_of(stream)
+        with self._lock:
+            if name in self._feeds and not self._feeds[name].failed:
+                raise StateError(f"stream {name!r} is registered already")
+            request = None
+            if name in self.catalog:
+                self._check_same(stream, ticks)
+            else:
+                request = Request("register", name, stream=stream, lateness=ticks)
+                self._inbox.submit(request)
+                self.catalog[name], self._lateness[name] = stream, ticks
+            place = self._journal.spark_checkpoint(name)
+            feed = self._feeds[name] = Feed(stream, frame, self._inbox, place, self._trigger, self._stream_failed)
+            running = self._running
+        if running:
+            if request is not None:
+                request.done.result()
+            self._begin(feed)
+        return stream
+
+    def _check_same(self, stream: Stream, lateness: int) -> None:
+        """Refuse a stream that differs from the one that the log holds tuples of."""
+        known = self.catalog[stream.name]
+        for what, before, now in (
+            ("columns", known.schema, stream.schema),
+            ("time column", known.time, stream.time),
+            ("lateness in ticks", self._lateness[stream.name], lateness),
+        ):
+            if before != now:
+                raise SchemaError(
+                    f"stream {stream.name!r} is in the checkpoint with other {what}: {_short(before)}, now "
+                    f"{_short(now)}. Register it as it was, or under another name, or begin with a new checkpoint"
+                )
+
+    def _stream_failed(self, name: str, error: StreamJoinError) -> None:
+        if name in self._roster.streams:
+            self._roster.streams[name].error = str(error)
+        self._failed(error)
+
+    def begin(self) -> None:
+        """Let all streams flow; those of the log that nobody registered say so."""
+        with self._lock:
+            self._running = True
+            feeds = list(self._feeds.values())
+        for feed in feeds:
+            self._begin(feed)
+        for name in self.catalog.keys() - self._feeds.keys():
+            self._roster.streams[name].error = f"stream {name!r} is in the checkpoint, but not registered in this run"
+
+    def _begin(self, feed: Feed) -> None:
+        name = feed.stream.name
+        feed.consumed = self._loop.consumed.get(name, -1)
+        self._journal.check_spark(name, feed.consumed)
+        self._roster.streams[name].error = None
+        feed.start()
+
+    def process_all_available(self) -> None:
+        """Return when all that is in the sources now is in the engine."""
+        for feed in list(self._feeds.values()):
+            feed.process_all_available()
+
+    def stop(self) -> None:
+        """Stop reading; portions that are being handed in are still taken."""
+        with self._lock:
+            self._running = False
+            feeds = list(self._feeds.values())
+        stopping = [threading.Thread(target=feed.stop, daemon=True) for feed in feeds]
+        for one in stopping:
+            one.start()
+        for one in stopping:
+            one.join()
+
+
+def _short(value: object) -> str:
+    if isinstance(value, pa.Schema):
+        return ", ".join(f"{column.name} {column.type}" for column in value)
+    return str(value)

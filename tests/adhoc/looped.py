@@ -1,0 +1,107 @@
+"""The ad-hoc engine's loop and log without Spark: tests hand in tables, again from where the log ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc.apart import open_core
+from streamjoin.adhoc.inbox import Inbox, Portion, Request
+from streamjoin.adhoc.info import BatchEvent
+from streamjoin.adhoc.journal import Journal
+from streamjoin.adhoc.loop import BatchLoop
+from streamjoin.adhoc.recovery import recover
+from streamjoin.adhoc.roster import Roster
+from streamjoin.adhoc.settings import Settings
+from streamjoin.adhoc.sinks import Sink
+
+
+class Looped:
+    """One run of the loop over a checkpoint."""
+
+    def __init__(self, checkpoint: Path, settings: Settings | None = None) -> None:
+        settings = settings or Settings()
+        self.events: list[BatchEvent] = []
+        self.inbox = Inbox()
+        self.journal = Journal(str(checkpoint))
+        self.failure: BaseException | None = None
+        try:
+            found = recover(self.journal, settings)
+            self.roster = Roster(open_core([], settings), self.journal, settings.newest_rows, None)
+            self.loop = BatchLoop(self.roster, self.journal, self.inbox, self.events.append)
+            self.loop.restore(found)
+        except BaseException:
+            self.journal.close()
+            raise
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run()
+        except BaseException as error:
+            self.failure = error
+            self.inbox.close(error)
+
+    def register(self, stream: Stream, lateness: int = 0) -> None:
+        self.wait(Request("register", stream.name, stream=stream, lateness=lateness))
+
+    def create(self, name: str, sql: str, sink: Sink | None = None) -> None:
+        catalog = {name: figures.stream for name, figures in self.roster.streams.items()}
+        self.wait(Request("create", name, sql, parse(sql, catalog, name), sink))
+
+    def ask_for(self, action: Any, name: str) -> None:
+        self.wait(Request(action, name))
+
+    def wait(self, *requests: Request) -> None:
+        for request in requests:
+            self.inbox.submit(request)
+        for request in requests:
+            request.done.result(20)
+
+    def hand(self, portions: Mapping[str, tuple[int, pa.Table]]) -> None:
+        """Hand in Spark batches by stream, in one boundary or more, and wait until their rows are out."""
+        given = [Portion(stream, number, table) for stream, (number, table) in portions.items()]
+        for portion in given:
+            self.inbox.put(portion)
+        for portion in given:
+            portion.safe.result(20)
+        self.settle()
+
+    def settle(self) -> None:
+        self.inbox.ask(lambda: None).result(20)
+
+    def stop(self) -> None:
+        self.inbox.close()
+        self._thread.join(20)
+        self.roster.close()
+        self.journal.close()
+
+    def abandon(self) -> None:
+        """What a kill leaves: nothing more is done, and the checkpoint is free."""
+        self.inbox.close(RuntimeError("abandoned"))
+        self._thread.join(20)
+        self.journal.close()
+
+    def __enter__(self) -> Looped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def read_back(directory: Path, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """All rows of a directory of Parquet files, as any reader finds them."""
+    import pyarrow.parquet as pq
+
+    rows: list[tuple[Any, ...]] = []
+    for file in sorted(directory.glob("*.parquet")):
+        table = pq.read_table(file)
+        assert table.column_names == list(names)
+        rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return rows
