@@ -56,9 +56,10 @@ class Roster:
         for name, entry in found.snapshot.registry.queries.items():
             stored_query = found.state.queries[name]
             sink = sink_of(stored_query.sink, name)
-            made = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True)
+            rows = found.counts.get("rows", {}).get(name, 0)
+            made = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True, before=rows)
             made.state, made.error = stored_query.state, stored_query.error
-            made.rows = found.counts.get("rows", {}).get(name, 0)
+            made.rows = rows
             made.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
             self.entries[name] = made
         self.changelog = list(found.changelog)
@@ -203,17 +204,21 @@ class Roster:
 
     # Entries ------------------------------------------------------------------------------------------------------
 
-    def _entry(self, query: Query, created: int, at: float, sink: Sink, *, lazy: bool = False) -> QueryEntry:
-        newest, writer = self._opened(query.name, query.schema, sink, lazy)
+    def _entry(
+        self, query: Query, created: int, at: float, sink: Sink, *, lazy: bool = False, before: int = 0
+    ) -> QueryEntry:
+        newest, writer = self._opened(query.name, query.schema, sink, lazy, before)
         streams = frozenset(source.stream.name for source in query.sources)
         return QueryEntry(query.name, query.text, query.schema, streams, created, at, sink, writer, newest)
 
-    def _opened(self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False) -> tuple[NewestRows, Any]:
+    def _opened(
+        self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False, before: int = 0
+    ) -> tuple[NewestRows, Any]:
         if isinstance(sink, MemorySink):
-            return NewestRows(schema, max(sink.limit, self._newest_rows)), None
+            return NewestRows(schema, max(sink.limit, self._newest_rows), before), None
         target = Target(name, schema, self.journal.engine, self.spark)
         writer = OpenedLater(sink, target) if lazy else sink.open(target)
-        return NewestRows(schema, self._newest_rows), writer
+        return NewestRows(schema, self._newest_rows, before), writer
 
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query another sink of the same kind, one that a restart could not bring back."""
