@@ -103,6 +103,22 @@ def test_more_queries_than_a_word_has_bits() -> None:
     assert [len(step.queries) for root in core._execution.meetings for step in root.directions] == [150, 150]
 
 
+def test_queries_that_are_the_same_share_a_bit_and_live_their_own_lives() -> None:
+    core = core_of(PAIRS, PAIRS, PAIRS + " WHERE x.p > 0")
+    found = core.process(0, {"l": batch((1, 0, 0), (1, 1, 0)), "r": batch((1, 10, 0))})
+    assert found["q0"] is found["q1"] and found["q0"].num_rows == 2 and found["q2"].num_rows == 1
+    (meeting,) = core._execution.meetings
+    assert meeting.forward.queries == ("q0", "q1", "q2")
+    assert int(meeting.forward.mask[0]).bit_count() == 2
+    core.apply([Drop("q0"), Pause("q1"), Create("q3", PAIRS)])
+    found = core.process(1, {"r": batch((1, 20, 1))})
+    assert {name: rows.num_rows for name, rows in found.items()} == {"q1": 0, "q2": 1, "q3": 0}
+    core.apply([Resume("q1"), Create("q0", PAIRS)])
+    found = core.process(2, {"l": batch((1, 2, 2)), "r": batch((1, 30, 2))})
+    # q1 has seen all, q3 the tuples from batch 1 on, q0 from batch 2 on.
+    assert {name: rows.num_rows for name, rows in found.items()} == {"q1": 5, "q2": 4, "q3": 2, "q0": 1}
+
+
 def test_a_pause_gives_no_rows_and_keeps_tuples() -> None:
     core = core_of(PAIRS)
     core.process(0, {"l": batch((1, 0, 0))})

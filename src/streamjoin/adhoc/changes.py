@@ -71,6 +71,11 @@ class Registered:
         }
 
     @cached_property
+    def plan(self) -> Query:
+        """The query without its name: what it has in common with others that are the same."""
+        return replace(self.query, name="", text="")
+
+    @cached_property
     def shape(self) -> Shape:
         """What retention needs of it."""
         return shape_of(self.query)

@@ -8,6 +8,7 @@ batch to come is run as if everything had been made from scratch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -17,13 +18,12 @@ from streamjoin.adhoc.meetings import Meetings
 from streamjoin.adhoc.outputs import Outputs
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import Choice, PathKey
+from streamjoin.adhoc.query_classes import QueryClasses
 from streamjoin.adhoc.running_plan import Preparer, ReadyMeeting, steps_of
 from streamjoin.adhoc.shared_join import BatchRun, Scratch, Share, StepCounts
 from streamjoin.adhoc.shared_step import Compiler
 from streamjoin.adhoc.stored_stream import Run, StoredStream
 from streamjoin.model.errors import InputError
-
-_Placed = tuple[Registered, Choice]
 
 
 class Execution:
@@ -34,8 +34,8 @@ class Execution:
         self._schemas = {stream.stream.name: stream.stream for stream in self.streams.values()}
         self._meetings = Meetings()
         self._outputs = Outputs()
-        self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs)
-        self._placed: dict[str, _Placed] = {}
+        self._classes = QueryClasses()
+        self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes)
         self._ready: dict[PathKey, ReadyMeeting] = {}
         self._scratch = Scratch()
         self._fresh: dict[str, Run] = {}
@@ -56,21 +56,14 @@ class Execution:
 
     def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice], batch: int) -> None:
         """Run these queries by these choices; `batch` came last."""
-        gone = [
-            name
-            for name, (entry, choice) in self._placed.items()
-            if queries.get(name) is not entry or choices[name] != choice
-        ]
-        for name in gone:
-            entry, choice = self._placed.pop(name)
-            self._meetings.remove(entry, choice)
-            self._outputs.remove(entry)
-        came = [name for name in queries if name not in self._placed]
-        for name in came:
-            entry, choice = queries[name], choices[name]
-            self._placed[name] = entry, choice
-            self._meetings.add(entry, choice)
-            self._outputs.add(entry)
+        changes = self._classes.update(queries, choices)
+        for found in (*changes.gone, *changes.changed):
+            self._meetings.remove(found.entry, found.choice)
+            self._outputs.remove(found.entry)
+        for found in (*changes.changed, *changes.came):
+            found.entry = replace(found.entry, paused=not found.active)
+            self._outputs.add(found)
+            self._meetings.add(found.entry, found.choice)
         self._prepare(batch)
 
     def _prepare(self, batch: int) -> None:
@@ -78,6 +71,7 @@ class Execution:
         for key, meeting in touched.items():
             ready = self._preparer.ready(meeting, batch)
             if ready is None:
+                self._meetings.forget(key)
                 self._ready.pop(key, None)
             else:
                 self._ready[key] = ready

@@ -136,8 +136,10 @@ class Meetings:
         for meeting, node, member in self._placed(entry, choice):
             node.remove(member)
             self.touched[meeting.key] = meeting
-            if not any(node.members for node in meeting.nodes):
-                del self._found[meeting.key]
+
+    def forget(self, key: PathKey) -> None:
+        """Drop a meeting that nobody is in any more."""
+        del self._found[key]
 
     def _placed(self, entry: Registered, choice: Choice) -> Iterator[tuple[Meeting, Node, Member]]:
         for order in choice.orders:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.changes import Registered
 from streamjoin.adhoc.gathering import Read
+from streamjoin.adhoc.query_classes import QueryClass
 from streamjoin.adhoc.stored_stream import StoredStream
 from streamjoin.kernels.shared_sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
@@ -50,13 +51,13 @@ class OutputClass:
     def __init__(self, reads: tuple[Read, ...], sources: int) -> None:
         self.reads = reads
         self._sources = sources
-        self._members: list[tuple[Registered, int | None] | None] = []
+        self._members: list[tuple[QueryClass, int | None] | None] = []
         self._kinds: list[_Kind] = []
         self._free: list[int] = []
 
-    def add(self, entry: Registered) -> int:
+    def add(self, found: QueryClass) -> int:
         """Give a query a number."""
-        member = entry, self._kind(entry)
+        member = found, self._kind(found.entry)
         if not self._free:
             self._members.append(member)
             return len(self._members) - 1
@@ -98,45 +99,51 @@ class OutputClass:
             member = self._members[number]
             if member is None:
                 raise AssertionError("rows for a query that is gone")
-            entry, kind = member
+            owner, kind = member
             first, count = int(starts[number]), int(starts[number + 1] - starts[number])
             if kind is not None:
                 if kind not in wholes:
                     schema, picks = self._kinds[kind]
                     wholes[kind] = pa.Table.from_arrays([taken[pick] for pick in picks], schema=schema)
-                yield entry.query.name, wholes[kind].slice(first, count)
-                continue
-            try:
-                yield entry.query.name, entry.gatherer.rows([column.slice(first, count) for column in taken], count)
-            except InputError as error:
-                yield entry.query.name, error
+                rows: pa.Table | InputError = wholes[kind].slice(first, count)
+            else:
+                try:
+                    rows = owner.entry.gatherer.rows([column.slice(first, count) for column in taken], count)
+                except InputError as error:
+                    rows = error
+            yield from ((name, rows) for name in owner.active)
 
 
 @dataclass
 class Outputs:
-    """All classes, and the tables of queries that gain nothing."""
+    """All classes of outputs, and the tables of queries that gain nothing."""
 
     empty: dict[str, pa.Table] = field(default_factory=dict)
     _classes: dict[tuple[Any, ...], OutputClass] = field(default_factory=dict)
     _places: dict[int, tuple[OutputClass, int]] = field(default_factory=dict)
+    _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    def add(self, entry: Registered) -> None:
-        """Take a query in."""
+    def add(self, found: QueryClass) -> None:
+        """Take queries in."""
+        entry = found.entry
         sources = tuple(source.stream.name for source in entry.query.sources)
         key = sources, entry.gatherer.reads
         if key not in self._classes:
             self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
-        self._places[entry.serial] = self._classes[key], self._classes[key].add(entry)
-        self.empty[entry.query.name] = entry.gatherer.schema.empty_table()
+        self._places[entry.serial] = self._classes[key], self._classes[key].add(found)
+        self._names[entry.serial] = tuple(found.members)
+        nothing = entry.gatherer.schema.empty_table()
+        self.empty.update(dict.fromkeys(found.members, nothing))
 
     def remove(self, entry: Registered) -> None:
-        """Take a query out."""
+        """Take the queries out that were in a class."""
         sink, number = self._places.pop(entry.serial)
         sink.remove(number)
-        self.empty.pop(entry.query.name)
+        for name in self._names.pop(entry.serial):
+            del self.empty[name]
 
     def place_of(self, entry: Registered) -> tuple[OutputClass, int]:
-        """A query's class and its number there."""
+        """A class's outputs and its number there."""
         return self._places[entry.serial]
 
     def tables(

@@ -31,15 +31,21 @@ Order = tuple[str, ...]
 class _HashedOnce:
     """Keys are looked up often and hold deep terms: the hash is kept, not pickled, as another process's differs."""
 
+    def __post_init__(self) -> None:
+        self._keep_hash()
+
+    def _keep_hash(self) -> None:
+        object.__setattr__(self, "_hash", hash(tuple(self.__getstate__().values())))
+
     def __hash__(self) -> int:
-        found = self.__dict__.get("_hash")
-        if found is None:
-            found = hash(tuple(value for name, value in self.__dict__.items() if name != "_hash"))
-            object.__setattr__(self, "_hash", found)
-        return int(found)
+        return self._hash  # type: ignore[attr-defined,no-any-return]
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._keep_hash()
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,7 @@ class Paths:
     def __init__(self, query: Query) -> None:
         self.query = query
         self._made: dict[Order, Path] = {}
+        self._keys: dict[tuple[int, Order], tuple[PathKey, ...]] = {}
 
     @cached_property
     def keyed(self) -> KeyedJoin:
@@ -146,15 +153,22 @@ class Paths:
             self._made[order] = path_of(self.query, order)
         return self._made[order]
 
+    def keys(self, group: int, order: Order) -> tuple[PathKey, ...]:
+        """The keys of an order's path in a group, step by step."""
+        if (group, order) not in self._keys:
+            path = self.of(order)
+            self._keys[group, order] = tuple(path.key(group, length) for length in range(1, len(path.steps) + 1))
+        return self._keys[group, order]
+
 
 def shared_steps(queries: Iterable[Paths], choices: Mapping[str, Choice]) -> dict[PathKey, set[str]]:
     """Every step of every path, with the queries that take it."""
     found: dict[PathKey, set[str]] = {}
     for paths in queries:
         choice = choices[paths.query.name]
-        for path in map(paths.of, choice.orders):
-            for length in range(1, len(path.steps) + 1):
-                found.setdefault(path.key(choice.group, length), set()).add(path.query)
+        for order in choice.orders:
+            for key in paths.keys(choice.group, order):
+                found.setdefault(key, set()).add(paths.query.name)
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from streamjoin.adhoc.meetings import Meeting, Member, Node
 from streamjoin.adhoc.outputs import OutputClass, Outputs
 from streamjoin.adhoc.probe_plan import PathKey
+from streamjoin.adhoc.query_classes import QueryClasses
 from streamjoin.adhoc.query_sets import Layout, Owner, SetColumn
 from streamjoin.adhoc.selection_tables import BITS, Bits
 from streamjoin.adhoc.shared_step import Compiler, Tests
@@ -87,8 +88,11 @@ class ReadyMeeting:
 class Preparer:
     """Makes meetings ready."""
 
-    def __init__(self, streams: Mapping[str, StoredStream], compiler: Compiler, outputs: Outputs) -> None:
+    def __init__(
+        self, streams: Mapping[str, StoredStream], compiler: Compiler, outputs: Outputs, classes: QueryClasses
+    ) -> None:
         self._streams = streams
+        self._classes = classes
         self._compiler = compiler
         self._outputs = outputs
 
@@ -144,8 +148,8 @@ class Preparer:
             layout.of(owner for owner, member in node.members.items() if not member.entry.paused),
             self._endings(layout, enders),
             tuple(children),
-            _names(node.members),
-            _names(node.enders),
+            self._classes.names(member.entry for member in node.members.values()),
+            self._classes.names(member.entry for member in node.enders.values()),
         )
 
     def _endings(self, layout: Layout, enders: Mapping[Owner, Member]) -> tuple[Ending, ...]:
@@ -188,10 +192,6 @@ def _role_bits(layout: Layout, node: Node) -> Bits:
         members[owner].entry.selected[members[owner].path.order[number]] if owner in members else None
         for owner in layout
     )
-
-
-def _names(members: Mapping[Owner, Member]) -> tuple[str, ...]:
-    return tuple(sorted({member.entry.query.name for member in members.values()}))
 
 
 def steps_of(meetings: Iterable[ReadyMeeting]) -> Iterator[Step]:

@@ -6,13 +6,8 @@ that share its steps. Costs come later, when there is something measured.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
-from streamjoin.adhoc.probe_plan import Choice, Order, PathKey, Paths, StepKey, orders_of
-
-_Known = Counter[tuple[int, str, tuple[StepKey, ...]]]
+from streamjoin.adhoc.probe_plan import Choice, PathKey, Paths, orders_of
 
 
 def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:
@@ -20,46 +15,37 @@ def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
     new = [name for name in facts.queries if name not in plan.choices]
     if not new:
         return plan, ()
-    known = known_steps(plan, facts)
-    decisions = []
+    known, groups = known_steps(plan, facts), set(plan.groups)
+    decisions, choices = [], {}
     for name in new:
-        choice, shared = _choice(facts.queries[name], known, sorted(plan.groups) or [0])
-        plan = plan.with_choices({name: choice})
-        count_steps(facts.queries[name], choice, known)
+        choice, shared = _choice(facts.queries[name], known, sorted(groups) or [0])
+        choices[name] = choice
+        groups.add(choice.group)
+        known.update(*(facts.queries[name].keys(choice.group, order) for order in choice.orders))
         total = sum(len(order) - 1 for order in choice.orders)
         why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
         what = f"{name} joins group {choice.group}"
         decisions.append(Decision("share_eagerly", what, why, {"shared steps": shared, "steps": total}))
-    return plan, tuple(decisions)
+    return plan.with_choices(choices), tuple(decisions)
 
 
-def known_steps(plan: Plan, facts: Facts) -> _Known:
-    """How many paths pass through each step of the plan."""
-    known: _Known = Counter()
-    for name, choice in plan.choices.items():
-        count_steps(facts.queries[name], choice, known)
-    return known
+def known_steps(plan: Plan, facts: Facts) -> set[PathKey]:
+    """The steps that the plan has."""
+    return {
+        key
+        for name, choice in plan.choices.items()
+        for order in choice.orders
+        for key in facts.queries[name].keys(choice.group, order)
+    }
 
 
-def count_steps(paths: Paths, choice: Choice, known: _Known) -> None:
-    """Add the steps of a choice."""
-    for order in choice.orders:
-        for key in _keys(paths, order, choice.group):
-            known[key.group, key.driver, key.steps] += 1
-
-
-def _keys(paths: Paths, order: Order, group: int) -> Iterable[PathKey]:
-    path = paths.of(order)
-    return (path.key(group, length) for length in range(1, len(path.steps) + 1))
-
-
-def _choice(paths: Paths, known: _Known, groups: list[int]) -> tuple[Choice, int]:
+def _choice(paths: Paths, known: set[PathKey], groups: list[int]) -> tuple[Choice, int]:
     best: tuple[int, Choice] | None = None
     for group in groups:
         orders, shared = [], 0
         for driver in paths.query.aliases:
             counted = [
-                (sum((key.group, key.driver, key.steps) in known for key in _keys(paths, order, group)), order)
+                (sum(key in known for key in paths.keys(group, order)), order)
                 for order in orders_of(paths.query, driver)
             ]
             most = max(count for count, _ in counted)
