@@ -6,6 +6,7 @@ so a tuple costs the same however long the window is. The invariant: `view(a, b)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,23 @@ class Growing:
         return int(self.view().nbytes)
 
 
+def pooled(count: int, dtype: Any) -> Array:
+    """An array from Arrow's memory pool, which keeps what is given back.
+
+    Large arrays that come and go with every batch would otherwise go back to the system, and every page of
+    the next ones be asked for anew: for columns of results that took longer than to write them.
+    """
+    type_ = np.dtype(dtype)
+    return np.frombuffer(pa.allocate_buffer(max(1, count) * type_.itemsize), type_)[:count]
+
+
+def joined(arrays: Sequence[Array]) -> Array:
+    """Arrays one after the other; a single one as it is."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays, out=pooled(sum(map(len, arrays)), arrays[0].dtype))
+
+
 def _shape(count: int, width: int | None) -> tuple[int, ...]:
     return (count,) if width is None else (count, width)
 
@@ -109,7 +127,7 @@ class GrowingColumn:
     def take(self, numbers: Array) -> pa.Array:
         """The values of chosen tuples."""
         if self._is_plain:
-            found = np.empty(len(numbers), self._plain.view().dtype)
+            found = pooled(len(numbers), self._plain.view().dtype)
             gather(self._plain.view(), numbers, self._plain.first, found, 0, len(numbers))
             return pa.Array.from_buffers(self.type, len(found), [None, pa.py_buffer(found)])
         places = pa.array(numbers - self._first)

@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from streamjoin.adhoc.changes import Registered
 from streamjoin.adhoc.gathering import Read
+from streamjoin.adhoc.growing import joined, pooled
 from streamjoin.adhoc.query_classes import QueryClass
 from streamjoin.adhoc.stored_stream import StoredStream
+from streamjoin.kernels.gather import gather
 from streamjoin.kernels.shared_sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
 
@@ -40,7 +42,7 @@ def found_by(sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], r
     count = count_bits(sets, mask)
     if not count:
         return None
-    found = Found(np.empty(count, np.int64), np.empty(count, np.int64), tuple(refs[role] for role in roles))
+    found = Found(pooled(count, np.int64), pooled(count, np.int64), tuple(refs[role] for role in roles))
     list_owners(sets, mask, owners, 0, found.owners, found.rows)
     return found
 
@@ -83,13 +85,15 @@ class OutputClass:
         self, found: list[Found], streams: Mapping[str, StoredStream]
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The rows of every query that gained some, or why it has none."""
-        refs = [_joined([part.refs[source] for part in found]) for source in range(self._sources)]
+        refs = [joined([part.refs[source] for part in found]) for source in range(self._sources)]
         shifts = np.cumsum([0, *(len(part.refs[0]) for part in found)])
-        rows = _joined([part.rows + shift for part, shift in zip(found, shifts, strict=False)])
-        owners = _joined([part.owners for part in found])
-        starts, dealt = np.zeros(len(self._members) + 1, np.int64), np.empty(len(rows), np.int64)
+        for part, shift in zip(found, shifts, strict=False):
+            part.rows += shift
+        rows = joined([part.rows for part in found])
+        owners = joined([part.owners for part in found])
+        starts, dealt = np.zeros(len(self._members) + 1, np.int64), pooled(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
-        chosen = [ref[dealt] for ref in refs]
+        chosen = [_chosen(ref, dealt) for ref in refs]
         taken = [streams[stream].take(column, chosen[source]) for source, stream, column in self.reads]
         yield from self._cut(taken, starts)
 
@@ -160,5 +164,7 @@ class Outputs:
         return outputs, failures
 
 
-def _joined(arrays: list[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _chosen(numbers: Array, places: Array) -> Array:
+    found = pooled(len(places), np.int64)
+    gather(numbers, places, 0, found, 0, len(places))
+    return found
