@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from streamjoin.adhoc import Stream, parse
 from streamjoin.adhoc.apart import open_core
 from streamjoin.adhoc.changes import Create, Drop
+from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.optimizer.plans import Plan
+from streamjoin.adhoc.probe_plan import Choice, orders_of
 from streamjoin.adhoc.settings import Settings
 from streamjoin.testing import ajoin_workload as ajoin
 from streamjoin.testing import nexmark, row_evaluator
@@ -32,12 +36,23 @@ def test_nexmark_queries_together_are_what_duckdb_says() -> None:
         assert sum(wanted.values()) > 3
 
 
+def any_plan(core: Shared, random: np.random.Generator) -> Plan:
+    """Queries in one of two groups, and joined in any order."""
+    found = {}
+    for name, entry in core.queries.items():
+        orders = [orders_of(entry.query, alias) for alias in entry.query.aliases]
+        found[name] = Choice(int(random.integers(2)), tuple(some[random.integers(len(some))] for some in orders))
+    return Plan(found)
+
+
 @pytest.mark.parametrize(("ways", "keys"), [(2, 20), (3, 60), (4, 120)])
 def test_the_papers_queries_give_the_same_shared_and_apart(ways: int, keys: int) -> None:
     generator = ajoin.QueryGenerator(ways, 50, seed=ways, selectivity=0.7)
     streams = [Stream(name, ajoin.SCHEMA, ajoin.TIME) for name in generator.streams]
     queries = [query.text for query in generator.queries(24)]
     cores = [open_core(streams, Settings(sharing=how, replan_every=2)) for how in ("cost", "everything", "nothing")]
+    shuffled = Shared(streams)
+    random = np.random.default_rng(ways)
     rows = 0
     for number in range(8):
         tables = {
@@ -45,11 +60,13 @@ def test_the_papers_queries_give_the_same_shared_and_apart(ways: int, keys: int)
             for n, name in enumerate(generator.streams)
         }
         answers = []
-        for core in cores:
+        for core in (*cores, shuffled):
             # Six queries come at each of the first four batches; later the oldest go.
             core.apply([Create(f"q{n}", queries[n]) for n in range(6 * number, min(24, 6 * number + 6))])
             core.apply([Drop(f"q{n}") for n in range(6 * (number - 5), 6 * (number - 4)) if number > 4])
+            if core is shuffled:
+                core.adopt(any_plan(core, random))
             answers.append({name: rows_of(table) for name, table in core.process(number, tables).items()})
-        assert answers[0] == answers[1] == answers[2]
+        assert answers[0] == answers[1] == answers[2] == answers[3]
         rows += sum(sum(found.values()) for found in answers[0].values())
     assert rows > 100

@@ -100,9 +100,10 @@ class Meeting:
         """The sets for these bits of these streams: those that there are, as far as they fit."""
         found: list[SetColumn] = []
         for stream, bits in asked:
-            column = next((c for c in (*found, *self._columns) if c.fits(stream, bits)), None)
-            if column is None:
-                column = SetColumn(stream, bits)
+            same = next((c for c in found if c.stream is stream and c.bits == bits), None)
+            # One that is taken already stands for other bits: it may be shared as it is, not changed again.
+            free = (c for c in self._columns if c not in found and c.fits(stream, bits))
+            column = same or next(free, None) or SetColumn(stream, bits)
             column.extend(bits)
             found.append(column)
         self._columns = list(dict.fromkeys(found))
