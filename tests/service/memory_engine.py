@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamjoin.adhoc.changes import Change, Create, Drop, Pause, Resume
 from streamjoin.adhoc.core import Shared
 from streamjoin.adhoc.info import BatchEvent, ChangeRecord, Preview, QueryInfo, StreamInfo
-from streamjoin.adhoc.plan import Stream
+from streamjoin.adhoc.plan import Query, Stream
 from streamjoin.adhoc.settings import Settings
 from streamjoin.adhoc.sinks import Newest, NewestRows
 from streamjoin.adhoc.sql import parse
@@ -42,7 +42,10 @@ class MemoryEngine:
         rows_kept: int = 1000,
         clock: Callable[[], float] = time.time,
         settings: Settings | None = None,
+        together: bool = False,
     ) -> None:
+        self._together = together
+        self._waiting: list[Change] = []
         self._core = Shared(streams, settings)
         self._streams = streams
         self._source = source
@@ -62,12 +65,15 @@ class MemoryEngine:
         self.error: Exception | None = None
         self.stopped = False
 
-    # Changes: in force at once, since there is always a boundary between two ticks.
+    # Changes: in force at once, since there is always a boundary between two ticks; or all together at the next one.
 
     def _change(self, change: Change) -> None:
         with self._lock:
-            self._core.apply([change])
-            sql = change.query if isinstance(change, Create) else None
+            if self._together:
+                self._waiting.append(change)
+            else:
+                self._core.apply([change])
+            sql = change.query.text if isinstance(change, Create) and isinstance(change.query, Query) else None
             record = ChangeRecord(
                 len(self._changes) + 1, ACTIONS[type(change)], change.name, sql, self._batch + 1, self._clock()
             )
@@ -79,8 +85,9 @@ class MemoryEngine:
     ) -> Handle:
         with self._lock:
             name = name or f"q{len(self._changes) + 1}"
-            self._change(Create(name, sql))
-            schema = self._core.queries[name].query.schema
+            query = parse(sql, self._streams, name)
+            self._change(Create(name, query))
+            schema = query.schema
             columns = tuple((field.name, str(field.type)) for field in schema)
             self._infos[name] = QueryInfo(
                 name, sql, "running", self._batch + 1, self._clock(), 0, 0.0, None, str(sink or "memory"), columns
@@ -164,6 +171,8 @@ class MemoryEngine:
         """One batch."""
         begin = time.perf_counter()
         with self._lock:
+            self._core.apply(self._waiting)
+            self._waiting = []
             self._batch += 1
             tables = self._source(self._batch)
             outputs = self._core.process(self._batch, tables)

@@ -13,7 +13,7 @@ NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 EXAMPLE_SQL = (
     "SELECT t.sym, t.px, q.bid FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND abs(t.px - q.bid) <= 1"
 )
-Column = tuple[str, str]
+Column = Annotated[list[str], Field(min_length=2, max_length=2)]
 """A name and a type."""
 
 
