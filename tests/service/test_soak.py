@@ -1,7 +1,7 @@
 """Half an hour of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
 
-Batches repeat after a while, shifted in time, so the oracle of the first of them in a query's life tells all others. One
-change in five goes through the interface, the others to the engine behind it: 18,000 in all.
+Batches repeat after a while, shifted in time, so the oracle of the first of them in a query's life tells all others.
+One change in five goes through the interface, the others to the engine behind it: 18,000 in all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PERIOD = 30
 ROWS = 4
 CHANGES = 20
 TEMPLATES = [
-    "SELECT t.sym, t.px, q.bid FROM trades t JOIN quotes q WITHIN {w} SECONDS ON t.sym = q.sym AND abs(t.px - q.bid) <= {d}",
+    NEAR.replace("3 SECONDS", "{w} SECONDS").replace("<= 1", "<= {d}"),
     "SELECT t.sym, q.ask FROM trades t JOIN quotes q WITHIN {w} SECONDS ON t.sym = q.sym WHERE t.qty > {d}",
     "SELECT a.page, b.user FROM clicks a JOIN clicks b WITHIN {w} SECONDS ON a.page = b.page WHERE b.user < {d}0",
     "SELECT t.px, c.user FROM trades t JOIN clicks c WITHIN {w} SECONDS ON abs(t.px - c.user) <= {d}",

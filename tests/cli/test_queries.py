@@ -1,0 +1,176 @@
+"""The commands that ask a service, against a running one; and what they say when there is none."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamjoin.cli import tailing
+from streamjoin.cli.client import Client, Event
+from streamjoin.cli.queries import _names
+from streamjoin.model.errors import ServiceError
+from streamjoin.service.config import ServiceConfig
+from tests.cli.commands import Done, run
+from tests.service.conftest import NEAR, Live, Start, live, start
+
+__all__ = ["live", "start"]
+Cli = Callable[..., Done]
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, live: Live) -> Cli:
+    monkeypatch.setenv("STREAMJOIN_URL", live.url)
+    return lambda *arguments: run(capsys, monkeypatch, *arguments)
+
+
+def test_a_query_is_added_listed_shown_paused_and_dropped(live: Live, cli: Cli) -> None:
+    made = cli("query", "add", NEAR, "--name", "near")
+    assert made.code == 0
+    assert "near" in made.out
+    live.engine.tick()
+    listed = json.loads(cli("query", "list", "--json").out)["queries"]
+    assert [(query["name"], query["state"]) for query in listed] == [("near", "running")]
+    assert "running" in cli("query", "list").out
+    shown = json.loads(cli("query", "show", "near", "--json").out)
+    assert shown["rows"] == live.engine.query("near").rows > 0
+    assert f"{shown['rows']:,}" in cli("query", "show", "near").out
+    assert json.loads(cli("query", "pause", "near", "--json").out)["state"] == "paused"
+    assert "paused" in cli("query", "show", "near").out
+    assert json.loads(cli("query", "resume", "near", "--json").out)["state"] == "running"
+    assert cli("query", "drop", "near").code == 0
+    assert "no queries" in cli("query", "list").out
+    gone = cli("query", "show", "near")
+    assert (gone.code, gone.err.strip()) == (1, "error: there is no query 'near'")
+
+
+def test_a_query_comes_from_a_file_or_the_standard_input(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: Live
+) -> None:
+    file = tmp_path / "near.sql"
+    file.write_text(NEAR)
+    assert json.loads(cli("query", "add", "--file", str(file), "--json").out)["sql"] == NEAR
+    monkeypatch.setattr(sys, "stdin", io.StringIO(NEAR))
+    assert cli("query", "add", "-").code == 0
+    assert len(live.engine.queries()) == 2
+    for wrong in ([], [NEAR, "--file", str(file)], ["--file", str(tmp_path / "none.sql")]):
+        assert cli("query", "add", *wrong).code == 2
+
+
+def test_a_wrong_query_is_pointed_at(cli: Cli) -> None:
+    done = cli("query", "add", NEAR.replace("t.px,", "t.price,"))
+    assert done.code == 2
+    lines = done.err.splitlines()
+    assert lines[0].startswith("error: t has no column 'price'; it has: ts, sym, px, qty")
+    assert lines[2][lines[3].index("^") : lines[3].rindex("^") + 1] == "t.price"
+
+
+def test_a_dry_run_and_explain(live: Live, cli: Cli) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    told = cli("query", "add", f"{NEAR} WHERE t.qty > 2", "--dry-run")
+    assert "shares   1 joins with near" in told.out
+    assert json.loads(cli("query", "add", NEAR, "--dry-run", "--json").out)["shares_with"] == ["near"]
+    assert len(live.engine.queries()) == 1
+    live.engine.tick()
+    explained = cli("query", "explain", "near")
+    assert "quotes ⋈ trades" in explained.out
+    assert "share_eagerly" in explained.out
+    data = json.loads(cli("query", "explain", "near", "--json").out)
+    kept = {node["id"] for node in data["nodes"]}
+    assert all({edge["from"], edge["to"]} <= kept for edge in data["edges"])
+
+
+def test_streams_and_plan(live: Live, cli: Cli) -> None:
+    assert [s["name"] for s in json.loads(cli("streams", "--json").out)["streams"]] == ["trades", "quotes", "clicks"]
+    assert "ts timestamp[us] (time)" in cli("streams").out
+    cli("query", "add", NEAR)
+    assert "1 queries, sharing: cost" in cli("plan").out
+    assert cli("plan", "--dot").out.startswith("digraph")
+    assert {node["kind"] for node in json.loads(cli("plan", "--json").out)["nodes"]} >= {"source", "join", "sink"}
+
+
+def test_tail_prints_the_newest_rows_first_and_ends_at_its_limit(live: Live, cli: Cli) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    live.engine.tick()
+    rows = live.engine.newest("near", 5).table.to_pylist()
+    done = cli("query", "tail", "near", "-n", "5", "--limit", "5", "--json")
+    assert done.code == 0
+    assert [json.loads(line) for line in done.out.splitlines()] == rows
+    table = cli("query", "tail", "near", "-n", "2", "--limit", "2").out.splitlines()
+    assert table == ["sym\tpx\tbid", *("\t".join(map(str, row.values())) for row in rows[-2:])]
+    assert cli("query", "tail", "nothing").code == 1
+
+
+def tailed(monkeypatch: pytest.MonkeyPatch, *events: Event | type[BaseException]) -> None:
+    def script(*_: object, **__: object) -> object:
+        for event in events:
+            if not isinstance(event, Event):
+                raise event
+            yield event
+
+    monkeypatch.setattr(Client, "events", script)
+
+
+def rows_event(*rows: list[object], skipped: int = 0) -> Event:
+    return Event("rows", {"rows": list(rows), "skipped": skipped})
+
+
+def test_ctrl_c_is_the_way_to_end_a_tail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    tailed(monkeypatch, rows_event(["A", 1, None], ["B\t", 2, 2.5], skipped=7), KeyboardInterrupt)
+    done = cli("query", "tail", "near")
+    assert done.code == 0
+    assert done.out.splitlines()[1:] == ["A\t1\t", "B\\t\t2\t2.5"]
+    assert "7 rows skipped" in done.err
+
+
+def test_how_a_tail_ends_otherwise(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    tailed(monkeypatch, Event("state", {"state": "failed", "error": "disk full"}), Event("end", {"reason": "dropped"}))
+    done = cli("query", "tail", "near")
+    assert (done.code, done.err.splitlines()) == (0, ["... failed: disk full", "... the query was dropped"])
+    tailed(monkeypatch, Event("end", {"reason": "stopping"}))
+    assert cli("query", "tail", "near").code == 3
+    tailed(monkeypatch)
+    assert cli("query", "tail", "near").code == 3
+    with pytest.raises(ServiceError):
+        tailing.tail_rows(Client("http://127.0.0.1:1"), "near", first=1, limit=None, as_json=False)
+
+
+def test_without_a_service_it_says_how_to_start_one(cli: Cli) -> None:
+    done = cli("query", "list", "--url", "http://127.0.0.1:1")
+    assert done.code == 3
+    assert "streamjoin serve" in done.err
+    for wrong in ("ftp://x", "http://", "http://x:port"):
+        assert cli("streams", "--url", wrong).code == 2
+
+
+def test_the_token_comes_from_the_environment_and_is_never_shown(
+    start: Start, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = start(config=ServiceConfig(token=TOKEN))
+    monkeypatch.setenv("STREAMJOIN_URL", locked.url)
+    refused = cli("query", "list")
+    assert refused.code == 1
+    assert "STREAMJOIN_TOKEN" in refused.err
+    monkeypatch.setenv("STREAMJOIN_TOKEN", TOKEN)
+    assert cli("query", "list").code == 0
+    assert TOKEN not in cli("query", "list", "--help").out
+    assert TOKEN not in repr(Client(locked.url, TOKEN))
+
+
+def test_names_are_completed(live: Live, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("near", "nearer", "far"):
+        live.create(name=name)
+    assert _names("ne") == ["near", "nearer"]
+    monkeypatch.setenv("STREAMJOIN_URL", "http://127.0.0.1:1")
+    assert _names("") == []
+
+
+def test_completion_of_the_shell_is_there(cli: Cli) -> None:
+    assert "--install-completion" in cli("--help").out
