@@ -174,9 +174,9 @@ async def collected(stream: event_stream.Events, count: int) -> list[str]:
 def test_silence_is_filled_with_signs_of_life(live: Live) -> None:
     name = live.create()
     service: Service = live.app.state.service
-    told = asyncio.run(collected(row_events(service, name, 0, 10, heartbeat=0.01), 4))
+    told = asyncio.run(collected(row_events(service, live.engine, name, 0, 10, heartbeat=0.01), 4))
     assert told[1:] == [": alive\n\n"] * 3
-    assert asyncio.run(collected(engine_events(service, heartbeat=0.01), 2)) == [": alive\n\n"] * 2
+    assert asyncio.run(collected(engine_events(service, live.engine, heartbeat=0.01), 2)) == [": alive\n\n"] * 2
 
 
 def test_a_client_that_takes_nothing_is_let_go(live: Live) -> None:
@@ -193,7 +193,7 @@ def test_a_client_that_takes_nothing_is_let_go(live: Live) -> None:
         raise AssertionError
 
     async def run() -> None:
-        response = EventStream(service, lambda: engine_events(service, heartbeat=0.001), patience=0.05)
+        response = EventStream(service, lambda: engine_events(service, live.engine, heartbeat=0.001), patience=0.05)
         await asyncio.wait_for(response({"type": "http", "path": "/"}, never, stuck), 10)  # type: ignore[arg-type]
 
     asyncio.run(run())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
@@ -16,9 +17,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from streamjoin.model import json_values
+from streamjoin.model.errors import SpecError
+from streamjoin.service.contract import Engine
 from streamjoin.service.problems import Problem
-from streamjoin.service.state import Service
+from streamjoin.service.state import Service, find_query
 
+_LOG = logging.getLogger("streamjoin.service")
 HEARTBEAT: Final = 15.0
 _PATIENCE: Final = 60.0
 Events = AsyncGenerator[str, None]
@@ -55,13 +59,15 @@ class EventStream(Response):
                     scope, receive, send
                 )
                 return
-            tasks = {asyncio.create_task(self._send_all(send)), asyncio.create_task(_until_left(receive))}
+            tasks = [asyncio.create_task(self._send_all(send)), asyncio.create_task(_until_left(receive))]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                sent, _ = await asyncio.gather(*tasks, return_exceptions=True)
+            if isinstance(sent, Exception) and not isinstance(sent, OSError | TimeoutError):
+                _LOG.error("the events of %s failed", scope["path"], exc_info=sent)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -88,18 +94,21 @@ async def _news(signal: asyncio.Event, heartbeat: float) -> bool:
     return True
 
 
-async def row_events(service: Service, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT) -> Events:
+async def row_events(
+    service: Service, engine: Engine, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT
+) -> Events:
     """The rows of a query that come after row number `seen`."""
-    first = await run_in_threadpool(service.query, name)
-    state = None
+    first = state = None
     while not service.hub.stopping:
         signal = service.hub.signal()
         try:
-            info = await run_in_threadpool(service.query, name)
-            newest = await run_in_threadpool(service.engine.newest, name, limit, seen)
-        except Problem:
-            info = None
-        if info is None or (info.created_at, info.created_batch) != (first.created_at, first.created_batch):
+            info = await run_in_threadpool(find_query, engine, name)
+            newest = await run_in_threadpool(engine.newest, name, limit, seen)
+        except (Problem, SpecError):
+            break
+        first = first or info
+        if info.created_at != first.created_at:
+            # Another query under the same name.
             break
         if info.state != state:
             state = info.state
@@ -127,17 +136,17 @@ def _rows_event(service: Service, newest: Any, seen: int) -> str:
     return f"id: {newest.total}\nevent: rows\ndata: {json_values.text(data)}\n\n"
 
 
-async def engine_events(service: Service, heartbeat: float = HEARTBEAT) -> Events:
+async def engine_events(service: Service, engine: Engine, heartbeat: float = HEARTBEAT) -> Events:
     """Batches and changes from now on."""
     hub = service.hub
     position = hub.published
-    serial = max((record.serial for record in service.engine.changelog()), default=0)
+    serial = max((record.serial for record in engine.changelog()), default=0)
     while not hub.stopping:
         signal = hub.signal()
         fresh, gone, position = hub.since(position)
         if gone:
             yield event("skipped", {"events": gone})
-        for record in await run_in_threadpool(service.engine.changelog, serial):
+        for record in await run_in_threadpool(engine.changelog, serial):
             serial = max(serial, record.serial)
             yield event("change", record, None)
         for batch in fresh:

@@ -18,7 +18,7 @@ from streamjoin.service.answers import respond
 from streamjoin.service.documented import ERRORS, EVENTS, problems
 from streamjoin.service.event_stream import EventStream, row_events
 from streamjoin.service.problems import Problem
-from streamjoin.service.state import Service
+from streamjoin.service.state import Service, find_query
 
 router = APIRouter(prefix="/api/v1/queries", tags=["queries"], responses=ERRORS)
 Name = Annotated[str, Path(pattern=models.NAME, description="The query's name.", examples=["near"])]
@@ -120,12 +120,13 @@ async def follow_rows(
 ) -> Response:
     """Server-sent events: `rows`, `state` when the query's state changes, `end`."""
     service = _service(request)
-    await run_in_threadpool(service.query, name)
+    engine = service.engine
+    await run_in_threadpool(find_query, engine, name)
     if after is None and last_event_id:
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):
             raise Problem(422, "invalid-request", "Last-Event-ID is the id of one of these events, a whole number")
         after = int(last_event_id)
     # Taken before the answer begins: what comes after its first byte is in it.
-    newest = await run_in_threadpool(service.engine.newest, name, 1)
+    newest = await run_in_threadpool(engine.newest, name, 1)
     seen = newest.total if after is None else min(after, newest.total)
-    return EventStream(service, partial(row_events, service, name, seen, limit))
+    return EventStream(service, partial(row_events, service, engine, name, seen, limit))

@@ -162,8 +162,7 @@ def history(request: Request) -> Response:
 async def events(request: Request) -> Response:
     """Server-sent events: `batch`, `change`, `skipped` where a reader was too slow, `end`."""
     service = _service(request)
-    service.engine  # noqa: B018 - refuses while there is none
-    return EventStream(service, partial(engine_events, service))
+    return EventStream(service, partial(engine_events, service, service.engine))
 
 
 @router.get(

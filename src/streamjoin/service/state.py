@@ -88,7 +88,7 @@ class Service:
         Raises:
             Problem: there is none of this name.
         """
-        return _found(self.engine, name)
+        return find_query(self.engine, name)
 
     def preview(self, sql: str) -> Any:
         """What a query would be."""
@@ -110,7 +110,7 @@ class Service:
                 with _pending_is_fine(engine, chosen):
                     engine.create(sql, name=chosen, sink=place, wait=True)
         self.hub.poke()
-        return _found(engine, chosen)
+        return find_query(engine, chosen)
 
     @contextlib.contextmanager
     def _place_for(self, engine: Engine, name: str | None) -> Iterator[str]:
@@ -139,7 +139,7 @@ class Service:
     def change(self, name: str, change: Callable[[Engine, str], None]) -> Any:
         """Drop, pause or resume a query; gives its record as it is then, None if it is gone."""
         engine = self.engine
-        _found(engine, name)
+        find_query(engine, name)
         with _as_problem(""):
             change(engine, name)
         self.hub.poke()
@@ -167,7 +167,12 @@ class Readers:
             self.open -= 1
 
 
-def _found(engine: Engine, name: str) -> Any:
+def find_query(engine: Engine, name: str) -> Any:
+    """One query's record.
+
+    Raises:
+        Problem: there is none of this name.
+    """
     found = next((query for query in engine.queries() if query.name == name), None)
     if found is None:
         raise Problem(404, "no-such-query", f"there is no query {name!r}")
