@@ -25,8 +25,8 @@ _OPEN_PREFIX: Final = "/static/"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONGEST_LENGTH: Final = 15
 _POLICY: Final = (
-    b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; "
-    b"form-action 'self'; frame-ancestors 'none'"
+    b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    b"require-trusted-types-for 'script'"
 )
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -163,4 +163,7 @@ def _add_headers(message: MutableMapping[str, Any], path: str) -> None:
     added = [*_HEADERS]
     if path.startswith("/api/"):
         added.append((b"cache-control", b"no-store"))
+    elif path.startswith(_OPEN_PREFIX):
+        # After an upgrade the page and its modules must be of one version.
+        added.append((b"cache-control", b"no-cache"))
     message["headers"] = [*message.get("headers", []), *added]

@@ -10,6 +10,7 @@ import { change, putQuery, state, watch } from "./store.js";
 import { Suggestions } from "./suggestions.js";
 
 const PAUSE = 300;
+const AGAIN_AFTER = 5000;
 const PLACEHOLDER = "SELECT …\nFROM stream AS a\nJOIN other AS b WITHIN 5 SECONDS ON a.key = b.key\nWHERE …";
 
 class Editor {
@@ -17,7 +18,7 @@ class Editor {
     this.area = h("textarea", { id: "sql", name: "sql", "aria-describedby": "verdict-words editor-hint", "aria-autocomplete": "list", "aria-haspopup": "listbox", spellcheck: "false", autocomplete: "off", autocapitalize: "off", placeholder: PLACEHOLDER });
     this.copy = h("pre", { "aria-hidden": "true" });
     this.box = h("div", { class: "code" }, this.copy, this.area);
-    this.sink = h("select", { id: "query-sink", name: "sink" }, h("option", { value: "" }, "memory (newest rows)"));
+    this.sink = h("select", { id: "query-sink", name: "sink" }, h("option", { value: "" }, "memory"));
     this.sinkField = h("div", { class: "field", hidden: true }, h("label", { for: "query-sink" }, "Sink"), this.sink);
     this.verdict = h("div", { class: "verdict" }, h("div", { id: "verdict-words" }), h("div", { id: "preview" }));
     this.name = h("input", { id: "query-name", name: "name", autocomplete: "off", spellcheck: "false", placeholder: "chosen for you", "aria-describedby": "name-problem" });
@@ -44,6 +45,8 @@ class Editor {
     document.addEventListener("write-query", (event) => this.write(event.detail));
     watch(["streams"], ({ streams }) => this.tools(streams));
     watch(["info"], ({ info }) => this.sinks(info.sinks ?? []));
+    // Costs are measured, and others come and go: a preview is of its moment.
+    setInterval(() => this.checked === this.area.value && state.connection.state === "live" && !document.hidden && this.check(), AGAIN_AFTER);
     watch(["connection"], () => state.connection.state === "live" && !this.checked && this.check());
   }
 
@@ -75,6 +78,9 @@ class Editor {
   }
 
   paint() {
+    const content = JSON.stringify([this.area.value, this.wrong, (state.streams ?? []).map(({ name }) => name)]);
+    if (content === this.painted) return;
+    this.painted = content;
     // The line break at the end gives the copy the line on which the caret may stand.
     this.copy.replaceChildren(...highlighted(this.area.value, state.streams ?? [], this.wrong), "\n");
     attribute(this.box, "data-wrong", this.wrong.length > 0);
@@ -91,7 +97,7 @@ class Editor {
   }
 
   allow(allowed) {
-    attribute(this.button, "aria-disabled", String(!allowed));
+    attribute(this.button, "aria-disabled", String(!allowed || Boolean(this.creating)));
   }
 
   async check() {
@@ -118,11 +124,29 @@ class Editor {
     attribute(this.area, "aria-invalid", problem ? "true" : null);
     this.paint();
     this.allow(Boolean(preview));
-    if (problem) words.replaceChildren(...this.mistakes(problem));
+    if (problem) this.problem(words, problem);
     else words.replaceChildren(...(away ? [h("p", { class: "quiet" }, "It can't be checked while the service does not answer.")] : []));
+    this.preview(preview);
+    const verdict = problem ? `Not valid. ${words.textContent}` : preview ? byId("preview").querySelector(".lead").textContent : "";
+    if (verdict && verdict !== this.told) announce(verdict);
+    this.told = verdict;
+  }
+
+  /** The same preview again leaves its elements, and what is open in it, as they are. */
+  preview(preview) {
+    const shown = JSON.stringify(preview ?? null);
+    if (shown === this.shown) return;
+    this.shown = shown;
+    const open = byId("preview").querySelector("details")?.open;
     byId("preview").replaceChildren(...(preview ? [previewOf(preview)] : []));
-    if (problem) announce(`Not valid. ${words.textContent}`);
-    else if (preview) announce(byId("preview").querySelector(".lead").textContent);
+    const details = byId("preview").querySelector("details");
+    if (details && open) details.open = true;
+  }
+
+  problem(words, problem) {
+    const mistakes = this.mistakes(problem);
+    // The button to the place may have the focus.
+    if (words.textContent !== mistakes.map(({ textContent }) => textContent).join("")) words.replaceChildren(...mistakes);
   }
 
   mistakes(problem) {
@@ -150,31 +174,30 @@ class Editor {
     if (this.name.value.trim()) body.name = this.name.value.trim();
     if (this.sink.value) body.sink = this.sink.value;
     this.creating = true;
+    this.allow(false);
     say(this.button, "Creating …");
-    try {
-      this.created(await call("POST", "queries", { body }));
-    } catch (error) {
-      this.refused(error);
-    } finally {
-      this.creating = false;
-      say(this.button, "Create query");
-    }
+    const outcome = await call("POST", "queries", { body }).then((query) => () => this.created(query, body), (error) => () => this.refused(error));
+    this.creating = false;
+    say(this.button, "Create query");
+    outcome();
   }
 
-  created(query) {
-    this.area.value = "";
-    this.name.value = "";
+  /** It takes until the next batch, and the next query may be half written by then: that stays. */
+  created(query, { sql, name }) {
+    if (this.area.value === sql) this.area.value = "";
+    if (this.name.value.trim() === (name ?? "")) this.name.value = "";
     this.complain("");
     this.changed(false);
-    this.judge({});
+    this.check();
     putQuery(query);
     change({ chosen: query.name });
     refreshSoon();
-    this.area.focus();
+    if (!this.name.matches(":focus")) this.area.focus();
     announce(`${query.name} created. Its rows are shown under the queries.`);
   }
 
   refused(error) {
+    this.allow(true);
     if (error instanceof Problem && error.places.length) this.judge({ problem: error });
     else if (error instanceof Problem) {
       this.complain(error.message);

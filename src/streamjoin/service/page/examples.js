@@ -32,7 +32,7 @@ function written(first, second, key) {
   const b = letter(second.name) === a ? `${a}2` : letter(second.name);
   const column = key ?? first.columns.find(([name]) => name !== first.time)?.[0] ?? first.time;
   const other = key ?? second.columns.find(([name]) => name !== second.time)?.[0] ?? second.time;
-  return `SELECT ${a}.*, ${b}.*\nFROM ${first.name} AS ${a}\nJOIN ${second.name} AS ${b} WITHIN ${windowOf(first)} ON ${a}.${column} = ${b}.${other}`;
+  return `SELECT *\nFROM ${first.name} AS ${a}\nJOIN ${second.name} AS ${b} WITHIN ${windowOf(first)} ON ${a}.${column} = ${b}.${other}`;
 }
 
 export function exampleButton(text) {

@@ -4,8 +4,8 @@ import { byId, h, say } from "./dom.js";
 import { bytes, count, milliseconds, plural, whole } from "./format.js";
 import { series, watch } from "./store.js";
 
-const RECENT = 5;
-const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+const RECENT_SECONDS = 5;
+const RECENT_SAMPLES = 100;
 
 function quantile(values, part) {
   if (!values.length) return null;
@@ -13,9 +13,8 @@ function quantile(values, part) {
 }
 
 function rates({ samples }) {
-  const recent = samples.slice(-RECENT - 1);
-  const first = recent.length > RECENT ? 1 : 0;
-  return ["rows_in", "rows_out"].map((field) => mean(series(recent, field).slice(first)));
+  const recent = samples.slice(-RECENT_SAMPLES);
+  return ["rows_in", "rows_out"].map((field) => series(recent, field, undefined, RECENT_SECONDS).at(-1) ?? null);
 }
 
 /** What all queries cost together, and what they would cost each on its own. */

@@ -1,6 +1,7 @@
 /* Numbers, durations and times as people read them. */
 
 const SMALL = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const TINY = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const LARGE = new Intl.NumberFormat("en", { notation: "compact", minimumSignificantDigits: 2, maximumSignificantDigits: 3 });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
@@ -11,6 +12,7 @@ export function count(value) {
   if (missing(value)) return "–";
   const size = Math.abs(value);
   if (size >= 10_000) return LARGE.format(value);
+  if (size > 0 && size < 1) return TINY.format(value);
   return size < 100 && !Number.isInteger(value) ? SMALL.format(value) : WHOLE.format(value);
 }
 

@@ -7,8 +7,8 @@ const number = (value) => (Array.isArray(value) ? value.length : (value ?? 0));
 
 function lead({ shares_with, shared_joins, new_joins }) {
   const [shared, fresh] = [number(shared_joins), number(new_joins)];
-  if (!shares_with?.length) return `Shares nothing yet: ${plural(fresh || shared, "new join")}.`;
-  const steps = shared ? `${plural(shared, "join")}${fresh ? ` of ${shared + fresh}` : ""} ` : "";
+  if (!shares_with?.length) return `Shares nothing: ${plural(fresh || shared, "new join step")}.`;
+  const steps = shared ? `${fresh ? `${shared} of ${plural(shared + fresh, "join step")}` : plural(shared, "join step")} ` : "";
   return `Would share ${steps}with ${names(shares_with)}.`;
 }
 

@@ -4,7 +4,7 @@ import { Problem, call, queryPath } from "./api.js";
 import { announce, attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
 import { age, count, milliseconds, plural, rate } from "./format.js";
 import { refreshSoon } from "./connection.js";
-import { drawSparkline, sparkline } from "./sparkline.js";
+import { SPARK_SAMPLES, drawSparkline, sparkline } from "./sparkline.js";
 import { change, putQuery, removeQuery, series, state, watch } from "./store.js";
 import { exampleButton } from "./examples.js";
 
@@ -15,6 +15,7 @@ const SHAPES = {
   failed: "M1 2l1-1 3 3 3-3 1 1-3 3 3 3-1 1-3-3-3 3-1-1 3-3Z",
   pending: "M5 0a5 5 0 1 0 0 10A5 5 0 0 0 5 0Zm0 1.5a3.5 3.5 0 1 1 0 7 3.5 3.5 0 0 1 0-7Z",
 };
+const MANY = 8;
 const HEADINGS = [["Query"], ["State"], ["Rows/s", "number"], ["", "spark-cell", "Rows a second over the last minute"], ["Latency", "number"], ["Rows", "number"], ["Age", "number"], ["", "acts", "Actions"]];
 
 const shape = (name) => s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s("path", { d: SHAPES[name] ?? SHAPES.pending, fill: "currentColor" }));
@@ -25,7 +26,7 @@ export function badge(name) {
 
 function table() {
   const headings = HEADINGS.map(([text, kind, unseen]) => h("th", { scope: "col", class: kind }, text || h("span", { class: "unseen" }, unseen)));
-  return h("div", { class: "scroll" }, h("table", { class: "queries-table" }, h("caption", { class: "unseen" }, "Queries and what they give"), h("thead", {}, h("tr", {}, headings)), h("tbody")));
+  return h("div", { class: "queries-scroll" }, h("table", { class: "queries-table" }, h("caption", { class: "unseen" }, "Queries and what they give"), h("thead", {}, h("tr", {}, headings)), h("tbody")));
 }
 
 function created(query) {
@@ -72,7 +73,7 @@ function updated(row, query) {
   say(part("pause"), paused ? "Resume" : "Pause");
   attribute(part("pause"), "aria-label", `${paused ? "Resume" : "Pause"} ${query.name}`);
   part("pause").disabled = query.state === "pending";
-  drawSparkline(row.querySelector(".spark"), series(state.samples, "rows_out", query.name));
+  drawSparkline(row.querySelector(".spark"), series(state.samples.slice(-SPARK_SAMPLES), "rows_out", query.name));
 }
 
 function choose(name) {
@@ -128,18 +129,32 @@ export function confirmDrop(name, opener) {
   dialog.showModal();
 }
 
-function summary(queries) {
+function summary(queries, shown) {
   const running = queries.filter((query) => query.state === "running").length;
+  if (shown < queries.length) return `${shown} of ${queries.length} found`;
   return queries.length ? `${running} of ${queries.length} running` : "";
+}
+
+/** A field to find queries by, where there are too many to look through. */
+function finder(changed) {
+  const field = h("input", { type: "search", class: "find", placeholder: "Find a query", "aria-label": "Find a query by its name or SQL", oninput: changed, hidden: true });
+  byId("queries-tools").append(field);
+  return {
+    show: (many) => (field.hidden = !many && !field.value),
+    fits: ({ name, sql }) => `${name} ${sql}`.toLowerCase().includes(field.value.trim().toLowerCase()),
+  };
 }
 
 export function startQueries() {
   const body = byId("queries-body");
   const list = table();
   body.append(skeleton());
+  const find = finder(() => show(state));
   const show = ({ queries, streams }) => {
     if (queries === null) return;
-    say(byId("queries-summary"), summary(queries));
+    find.show(queries.length > MANY);
+    const found = queries.filter(find.fits);
+    say(byId("queries-summary"), summary(queries, found.length));
     if (!queries.length) {
       if (body.firstChild?.className !== "empty") {
         body.replaceChildren(empty("No queries yet", "Write one in the editor: its rows show up here, and what it shares with others in the plan."));
@@ -149,7 +164,7 @@ export function startQueries() {
       return;
     }
     if (body.firstChild !== list) body.replaceChildren(list);
-    const sorted = [...queries].sort((a, b) => a.created_at - b.created_at || a.name.localeCompare(b.name));
+    const sorted = found.sort((a, b) => a.created_at - b.created_at || a.name.localeCompare(b.name));
     reconcile(list.querySelector("tbody"), sorted, (query) => query.name, created, updated);
   };
   watch(["queries", "samples", "chosen", "streams"], show);

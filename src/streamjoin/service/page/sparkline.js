@@ -3,6 +3,8 @@
 import { s } from "./dom.js";
 
 const POINTS = 60;
+/** So many samples are enough: the first has no other to measure its time by. */
+export const SPARK_SAMPLES = POINTS + 1;
 const [WIDTH, HEIGHT] = [104, 26];
 
 export function sparkline() {

@@ -71,9 +71,12 @@ export function stretches(text, places) {
   return places.map(({ line, column, end_line, end_column, message }) => {
     let start = offset(line, column);
     let end = Math.max(offset(end_line ?? line, end_column ?? column + 1), start);
-    if (end === start) end = Math.min(start + 1, text.length);
-    if (end === start) start = Math.max(0, text.trimEnd().length - 1);
-    return { start, end: Math.max(end, start + 1), line, column, message };
+    if (end === start) {
+      // A place at the end of the text, where something is missing: the last character stands for it.
+      start = Math.min(start, Math.max(0, text.trimEnd().length - 1));
+      end = start + 1;
+    }
+    return { start, end, line, column, message };
   });
 }
 
@@ -95,11 +98,17 @@ function candidates(before, text, streams) {
   return unique([...aliases, ...columns, ...KEYWORDS.map(option("keyword")), ...FUNCTIONS.map(option("function"))]);
 }
 
+/** Whether the caret stands in a string or a comment, rather than behind one. */
+function within(token, caret) {
+  if (token?.kind === "comment") return caret < token.end || !token.text.endsWith("*/");
+  if (token?.kind !== "string" && token?.kind !== "quoted") return false;
+  return caret < token.end || token.text.length < 2 || !token.text.endsWith(token.text[0]);
+}
+
 /** What may complete the word at the caret: `{start, options}`; none where nothing fits or inside strings and comments. */
 export function complete(text, caret, streams, asked = false) {
   const nothing = { start: caret, options: [] };
-  const inside = tokenize(text).find(({ start, end }) => start < caret && caret <= end);
-  if ((inside?.kind === "string" || inside?.kind === "comment" || inside?.kind === "quoted") && caret < inside.end + (inside.kind === "comment")) return nothing;
+  if (within(tokenize(text).find(({ start, end }) => start < caret && caret <= end), caret)) return nothing;
   const word = /[\p{L}_][\p{L}\p{N}_]*$/u.exec(text.slice(0, caret))?.[0] ?? "";
   const start = caret - word.length;
   const after = text.slice(0, start).trimEnd().endsWith(".") && /\.$/.test(text.slice(0, start));

@@ -65,16 +65,19 @@ export function removeQuery(name) {
   if (state.chosen === name) change({ chosen: null });
 }
 
-/** Seconds that a sample stands for: since the one before (the first: until the next), or its own length. */
-export const span = (samples, index) => {
-  const sample = samples[index];
-  const [before, after] = [samples[index - 1], samples[index + 1]];
-  const apart = before ? sample.at - before.at : after ? after.at - sample.at : 0;
-  return Math.max(apart, sample.seconds, 1e-3);
-};
-
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, rows) => sum + rows, 0);
+const rowsOf = (sample, field, name) => (name === undefined ? total(sample[field]) : (sample[field]?.[name] ?? 0));
 
-/** Rows a second by sample: of one name, or of all together. */
-export const series = (samples, field, name) =>
-  samples.map((sample, index) => (name === undefined ? total(sample[field]) : (sample[field]?.[name] ?? 0)) / span(samples, index));
+/** Rows a second by sample, of one name or of all: over the last `seconds` at least, since batches may come in bursts. */
+export function series(samples, field, name, seconds = 1) {
+  const sums = [0];
+  for (const sample of samples) sums.push(sums.at(-1) + rowsOf(sample, field, name));
+  let from = 0;
+  return samples.map(({ at, seconds: length }, index) => {
+    while (from + 1 < index && at - samples[from + 1].at >= seconds) from += 1;
+    const rows = index ? sums[index + 1] - sums[from + 1] : sums[1];
+    // The first stands for the time until the next: nothing says when the one before it was.
+    const time = index ? at - samples[from].at : (samples[1]?.at ?? at + seconds) - at;
+    return rows / Math.max(time, length, 1e-3);
+  });
+}

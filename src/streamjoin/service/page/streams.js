@@ -2,7 +2,7 @@
 
 import { byId, empty, h, reconcile, say, skeleton } from "./dom.js";
 import { age, count, plural, rate, whole } from "./format.js";
-import { drawSparkline, sparkline } from "./sparkline.js";
+import { SPARK_SAMPLES, drawSparkline, sparkline } from "./sparkline.js";
 import { series, watch } from "./store.js";
 
 const part = (name) => h("span", {}, h("b", { "data-part": name }), " ", h("span", { "data-part": `${name}-words` }));
@@ -35,7 +35,7 @@ function updated(element, stream, samples) {
   const problem = element.querySelector(".problem");
   problem.hidden = !stream.error;
   say(problem, stream.error ?? "");
-  drawSparkline(element.querySelector(".spark"), series(samples, "rows_in", stream.name));
+  drawSparkline(element.querySelector(".spark"), series(samples.slice(-SPARK_SAMPLES), "rows_in", stream.name));
 }
 
 export function startStreams() {

@@ -1,0 +1,124 @@
+"""The drawings: the plan's layout as a property of any graph, many queries folded, the time line read by keys."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.page.conftest import Picture, Visit, live
+from tests.page.light_service import NEAR, LightService
+
+# Random plans: some have joins of joins, some skip layers, one in five closes a circle, which no plan should.
+LAYOUTS = """async (tries) => {
+    const { layout } = await import("/static/plan-layout.js");
+    let seed = 7;
+    const random = (n) => ((seed = (seed * 48271) % 2147483647), seed % n);
+    const wrong = [];
+    for (let turn = 0; turn < tries; turn += 1) {
+        const kinds = { source: 1 + random(4), selection: random(6), join: random(9), sink: random(8) };
+        const nodes = Object.entries(kinds).flatMap(([kind, many]) =>
+            Array.from({ length: many }, (_, index) => ({ id: `${kind} ${index}`, kind })));
+        const edges = [];
+        nodes.forEach((node, index) => {
+            if (!index || node.kind === "source") return;
+            for (let count = 1 + random(3); count > 0; count -= 1) {
+                const from = nodes[random(index)];
+                if (from.kind !== "sink") edges.push({ from: from.id, to: node.id, rate: random(99) });
+            }
+        });
+        if (turn % 5 === 0 && edges.length) edges.push({ from: edges[0].to, to: edges[0].from, rate: 1 });
+        const vertical = turn % 2 === 1;
+        const options = { width: 100, height: 40, across: 10, along: 30, vertical };
+        const found = layout(nodes, edges, options);
+        const again = layout(nodes, edges, options);
+        const same = JSON.stringify([...found.places]) === JSON.stringify([...again.places]);
+        if (!same) wrong.push(`${turn}: not the same twice`);
+        const places = [...found.places];
+        if (places.length !== nodes.length) wrong.push(`${turn}: nodes are missing`);
+        for (const [id, { x, y }] of places) {
+            const inside = x > 49.9 && y > 19.9 && x < found.width - 49.9 && y < found.height - 19.9;
+            if (!inside) wrong.push(`${turn}: ${id} is outside`);
+            for (const [other, place] of places) {
+                const near = Math.abs(x - place.x) < 100 && Math.abs(y - place.y) < 40;
+                if (id < other && near) wrong.push(`${turn}: ${id} is on ${other}`);
+            }
+        }
+        for (const { from, to } of found.edges) {
+            const [start, end] = [found.places.get(from), found.places.get(to)];
+            if (vertical ? start.y >= end.y : start.x >= end.x) wrong.push(`${turn}: ${from} to ${to} goes back`);
+        }
+    }
+    return wrong;
+}"""
+
+
+def test_any_graph_is_laid_out_without_overlap_and_forwards(service: LightService, visit: Visit) -> None:
+    page = visit(service.address)
+    assert page.evaluate(LAYOUTS, 200) == []
+
+
+def test_a_graph_without_need_of_crossings_has_none(service: LightService, visit: Visit) -> None:
+    page = visit(service.address)
+    places = page.evaluate(
+        """async () => {
+            const { layout } = await import("/static/plan-layout.js");
+            const nodes = ["a", "b", "c"].map((id) => ({ id, kind: "source" }));
+            for (const id of ["C", "A", "B"]) nodes.push({ id, kind: "sink" });
+            const edges = ["a", "b", "c"].map((id) => ({ from: id, to: id.toUpperCase() }));
+            const found = layout(nodes, edges, { width: 100, height: 40, across: 10, along: 30 });
+            return Object.fromEntries([...found.places].map(([id, { y }]) => [id, y]));
+        }"""
+    )
+    for name in "abc":
+        assert places[name] == places[name.upper()]
+
+
+def test_many_queries_of_one_join_are_one_sink(service: LightService, visit: Visit, picture: Picture) -> None:
+    for number in range(40):
+        service.engine.create(f"{NEAR}\nWHERE t.qty > {number % 9}", f"near_{number:02}")
+    page = live(visit(service.address))
+    expect(page.locator("#queries tbody tr")).to_have_count(40)
+    expect(page.locator(".node.is-sink")).to_have_count(1)
+    expect(page.locator(".node.is-sink .label")).to_have_text("40 queries")
+    expect(page.locator(".node.is-join .sharing")).to_have_text("×40")
+    picture(page, "forty-queries")
+    page.get_by_label("Find a query by its name or SQL").fill("qty > 8")
+    expect(page.locator("#queries tbody tr")).to_have_count(4)
+    expect(page.locator("#queries-summary")).to_have_text("4 of 40 found")
+
+
+def test_wider_edges_carry_more(service: LightService, visit: Visit) -> None:
+    """Of a plan made for it: rates of 0, 10, 90 and 1000."""
+    rates = {"source:a": 1000, "source:b": 90, "source:c": 10, "source:d": 0}
+    figures = dict.fromkeys(("rate", "cardinality", "selectivity", "cost_shared", "cost_apart"), 1)
+    node = {"queries": ["q"], "reason": "", **figures}
+    nodes = [{**node, "id": name, "kind": "source", "label": name[-1]} for name in rates]
+    nodes.append({**node, "id": "join", "kind": "join", "label": "a ⋈ b"})
+    edges = [{"from": name, "to": "join", "rate": rate} for name, rate in rates.items()]
+    page = visit("about:blank")
+    page.route("**/api/v1/plan*", lambda route: route.fulfill(json={"nodes": nodes, "edges": edges, "decisions": []}))
+    page.goto(service.address)
+    expect(page.locator(".edge")).to_have_count(4)
+    drawn = [page.locator(f'.edge[data-key="{name} join"]').get_attribute("stroke-width") for name in rates]
+    widths = [float(width or 0) for width in drawn]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 4
+    assert widths[-1] > 0, "an edge without rows is still an edge"
+
+
+def test_the_time_line_is_read_by_keys_and_says_what_happened(service: LightService, visit: Visit) -> None:
+    page = live(visit(service.address))
+    service.engine.create(NEAR, "near")
+    chart = page.get_by_role("slider", name="Throughput and batch time")
+    chart.focus()
+    page.keyboard.press("Home")
+    expect(chart).to_have_attribute("aria-valuenow", "0")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"batch \d+: .+ in, .+ out, .+ ms"))
+    page.keyboard.press("ArrowRight")
+    expect(chart).to_have_attribute("aria-valuenow", "1")
+    expect(page.locator("#timeline-reading")).to_have_text(chart.get_attribute("aria-valuetext") or "")
+    page.get_by_label("1 min").check()
+    for kind, words in (("change", "near created"), ("decision", "near joins group 0")):
+        expect(page.locator("#activity li", has_text=words).first).to_be_visible()
+        expect(page.locator(f".chart .mark.is-{kind}").last).to_be_attached()

@@ -1,0 +1,154 @@
+"""A query's life on the page: typed, previewed, created, its rows and its part of the plan, paused, dropped."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.page.conftest import Picture, Visit, live
+from tests.page.light_service import NEAR, NEAR_LARGE, LightService
+
+
+def typed(page: Page, sql: str, name: str) -> None:
+    """As a person does it: each key, whatever the suggestions make of it."""
+    page.locator("#sql").click()
+    for number, line in enumerate(sql.splitlines()):
+        if number:
+            page.keyboard.press("Escape")
+            page.keyboard.press("Enter")
+        page.keyboard.type(line)
+    page.keyboard.press("Escape")
+    expect(page.locator("#sql")).to_have_value(sql)
+    page.get_by_label("Name (optional)").fill(name)
+    expect(page.locator(".preview")).to_be_visible()
+    page.get_by_role("button", name="Create query").click()
+    expect(page.locator(f'#queries tr[data-key="{name}"]')).to_be_visible()
+
+
+def test_a_query_is_typed_shares_its_join_and_is_dropped(service: LightService, visit: Visit, picture: Picture) -> None:
+    page = live(visit(service.address))
+    expect(page.get_by_text("No queries yet")).to_be_visible()
+    picture(page, "empty")
+
+    typed(page, NEAR, "near")
+    expect(page.get_by_role("heading", name="Rows of near")).to_be_visible()
+    expect(page.locator("#rows tbody tr").nth(20)).to_be_visible()
+    expect(page.locator("#rows tbody tr").first.locator("td")).to_have_count(3)
+    joins = page.locator(".node.is-join")
+    expect(joins).to_have_count(1)
+    expect(page.locator(".node[data-shared]")).to_have_count(0)
+    picture(page, "one-query")
+
+    page.locator("#sql").fill(NEAR_LARGE)
+    expect(page.locator(".preview")).to_contain_text("with near")
+    picture(page, "preview")
+    page.locator("#sql").fill("")
+    typed(page, NEAR_LARGE, "near_large")
+    expect(joins).to_have_count(1)
+    expect(page.locator(".node.is-join[data-shared]")).to_have_attribute(
+        "aria-label", re.compile("shared by near and near_large")
+    )
+    expect(page.locator(".node.is-join .sharing")).to_have_text("×2")
+    expect(page.locator(".node.is-sink")).to_have_count(2)
+    picture(page, "two-queries")
+
+    page.get_by_role("button", name="Drop near_large").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Drop near_large?")
+    picture(page, "drop")
+    dialog.get_by_role("button", name="Drop it").click()
+    expect(page.locator('#queries tr[data-key="near_large"]')).to_have_count(0)
+    expect(page.locator(".node.is-sink")).to_have_count(1)
+    expect(page.locator(".node[data-shared]")).to_have_count(0)
+    assert [info.name for info in service.engine.queries()] == ["near"]
+
+
+def test_a_drop_can_be_thought_better_of(service: LightService, visit: Visit) -> None:
+    service.engine.create(NEAR, "near")
+    page = live(visit(service.address))
+    button = page.get_by_role("button", name="Drop near")
+    button.click()
+    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(button).to_be_focused()
+    assert [info.name for info in service.engine.queries()] == ["near"]
+
+
+def test_a_query_is_paused_and_resumed(service: LightService, visit: Visit) -> None:
+    service.engine.create(NEAR, "near")
+    page = live(visit(service.address))
+    row = page.locator('#queries tr[data-key="near"]')
+    page.get_by_role("button", name="Pause near").click()
+    expect(row).to_contain_text("paused")
+    assert service.engine.query("near").state == "paused"
+    page.get_by_role("button", name="Resume near").click()
+    expect(row).to_contain_text("running")
+
+
+def test_rows_can_be_held_and_let_go(service: LightService, visit: Visit) -> None:
+    service.engine.create(NEAR, "near")
+    page = live(visit(service.address))
+    page.get_by_role("button", name="near", exact=True).click()
+    rows = page.locator("#rows tbody tr")
+    expect(rows.nth(5)).to_be_visible()
+    page.get_by_role("button", name="Hold").click()
+    expect(page.locator("#rows-summary")).to_contain_text("held back")
+    held = rows.first.evaluate_handle("row => row")
+    expect(page.locator("#rows-summary")).to_contain_text(re.compile(r"\d\d newer rows held back"))
+    assert rows.first.evaluate("(row, held) => row === held", held)
+    page.get_by_role("button", name="Let go").click()
+    page.wait_for_function("held => document.querySelector('#rows tbody tr') !== held", arg=held)
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#rows")).to_be_hidden()
+    expect(page.get_by_role("button", name="near", exact=True)).to_be_focused()
+
+
+def test_the_rows_shown_are_the_rows_there_are(service: LightService, visit: Visit) -> None:
+    """From the first on, none twice and none left out, while the page follows."""
+    page = live(visit(service.address))
+    service.engine.create(NEAR, "near")
+    page.get_by_role("button", name="near", exact=True).click()
+    expect(page.locator("#rows tbody tr").nth(30)).to_be_visible()
+    page.get_by_role("button", name="Hold").click()
+    shown = page.locator("#rows tbody").evaluate(
+        "body => [...body.rows].map(row => [...row.cells].map(c => c.textContent))"
+    )
+    with_all = service.engine.newest("near", 1000)
+    there = [[str(value) for value in row.values()] for row in with_all.table.to_pylist()]
+    shown.reverse()
+    assert len(shown) < 200, "the table is full: its first row is not the query's"
+    assert shown == there[: len(shown)]
+
+
+def test_a_query_of_another_client_shows_up_and_goes(service: LightService, visit: Visit) -> None:
+    page = live(visit(service.address))
+    expect(page.get_by_text("No queries yet")).to_be_visible()
+    service.engine.create(NEAR, "from_elsewhere")
+    expect(page.locator('#queries tr[data-key="from_elsewhere"]')).to_be_visible()
+    expect(page.locator("#activity")).to_contain_text("from_elsewhere created")
+    page.get_by_role("button", name="from_elsewhere", exact=True).click()
+    expect(page.locator("#rows tbody tr").first).to_be_visible()
+    service.engine.drop("from_elsewhere")
+    expect(page.get_by_text("No queries yet")).to_be_visible()
+    expect(page.locator("#rows")).to_be_hidden()
+    expect(page.locator("#activity")).to_contain_text("from_elsewhere dropped")
+
+
+def test_a_step_tells_why_it_is_there(service: LightService, visit: Visit, picture: Picture) -> None:
+    service.engine.create(NEAR, "near")
+    service.engine.create(NEAR_LARGE, "near_large")
+    page = live(visit(service.address))
+    page.locator(".node.is-join").click()
+    about = page.get_by_role("region", name="About the chosen step")
+    expect(about).to_contain_text("Shared")
+    expect(about).to_contain_text("Apart")
+    expect(about).to_contain_text("Why it is here")
+    expect(about).to_contain_text("because")
+    picture(page, "step")
+    about.get_by_role("button", name="near_large").click()
+    expect(page.get_by_role("heading", name="Rows of near_large")).to_be_visible()
+    expect(page.locator('[data-key="sink:near"]')).to_have_attribute("data-away", "")
+    about.get_by_role("button", name="Close").click()
+    expect(about).to_be_hidden()
