@@ -15,7 +15,7 @@ LAYERS = ("model", "kernels", "windows", "indexes", "gate", "joins", "testing", 
 CONFINED = {
     "numba": ("kernels",),
     "llvmlite": ("kernels",),
-    "pyspark": ("spark", "adhoc/engine.py", "adhoc/registrations.py", "adhoc/spark_feed.py"),
+    "pyspark": ("spark", "adhoc/engine.py", "adhoc/registrations.py", "adhoc/spark_feed.py", "adhoc/spark_tasks.py"),
     "py4j": ("spark",),
     "sqlglot": ("model",),
     "fastapi": ("service",),

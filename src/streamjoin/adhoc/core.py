@@ -88,6 +88,11 @@ class Shared:
         self._state = Snapshot(state.batch, state.registry, state.buckets, clocks, state.optimizer)
 
     @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The registered streams, by name."""
+        return self._streams
+
+    @property
     def queries(self) -> Mapping[str, Registered]:
         """The queries that are there, by name."""
         return self._state.registry.queries
@@ -110,6 +115,11 @@ class Shared:
         check_plan(plan, state.registry.paths)
         optimizer = replace(state.optimizer, plan=plan)
         self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+
+    def follow(self, registry: Registry, plan: Plan) -> None:
+        """Run these queries by this plan from the next batch on; what is held stays."""
+        optimizer = replace(self._state.optimizer, plan=plan)
+        self._install(replace(self._state, registry=registry, optimizer=optimizer))
 
     @property
     def plan(self) -> Plan:

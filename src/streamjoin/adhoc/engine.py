@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ from streamjoin.adhoc.registrations import Registrations
 from streamjoin.adhoc.roster import Roster
 from streamjoin.adhoc.settings import Lateness, Settings
 from streamjoin.adhoc.sinks import MemorySink, Newest, Sink
+from streamjoin.adhoc.spark_tasks import executor_for
 from streamjoin.adhoc.sql import parse
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 
@@ -63,11 +64,12 @@ class Engine:
         checkpoint: str | Path,
         settings: Settings | None = None,
         trigger: str | None = None,
-        partitions: int | str | None = None,
+        partitions: int | Literal["auto"] | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.checkpoint = str(checkpoint)
-        self._partitions = partitions
+        if partitions is not None and self.settings.sharing == "nothing":
+            raise SpecError("queries that share nothing are run by the driver: leave partitions out")
         self._inbox = Inbox()
         self._notices = Notices()
         self._lock = threading.RLock()
@@ -75,7 +77,8 @@ class Engine:
         try:
             found = recover(self._journal, self.settings)
             self._roster = Roster(open_core([], self.settings), self._journal, self.settings.newest_rows, spark)
-            self._loop = BatchLoop(self._roster, self._journal, self._inbox, self._notices.publish)
+            executor = executor_for(partitions, spark, self._journal, self.settings.latency_threshold)
+            self._loop = BatchLoop(self._roster, self._journal, self._inbox, self._notices.publish, executor)
             self._loop.restore(found)
         except BaseException:
             self._journal.close()

@@ -21,14 +21,23 @@ from streamjoin.adhoc.info import BatchEvent, ChangeRecord
 from streamjoin.adhoc.journal import Journal, held_by
 from streamjoin.adhoc.recovery import Found
 from streamjoin.adhoc.roster import Roster
+from streamjoin.adhoc.spark_tasks import Driver, Tasks
 from streamjoin.model.errors import InputError
 
 
 class BatchLoop:
     """See the module. `publish` is given every batch's event."""
 
-    def __init__(self, roster: Roster, journal: Journal, inbox: Inbox, publish: Callable[[BatchEvent], None]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        journal: Journal,
+        inbox: Inbox,
+        publish: Callable[[BatchEvent], None],
+        executor: Driver | Tasks | None = None,
+    ) -> None:
         self.roster, self.core = roster, roster.core
+        self.executor = executor or Driver()
         self.consumed: dict[str, int] = {}
         """The last of each stream's Spark batches that is in the log."""
         self.seconds: dict[str, float] = {}
@@ -93,8 +102,11 @@ class BatchLoop:
     ) -> tuple[dict[str, int], list[ChangeRecord]]:
         """The batch's tuples into the log, its rows to the sinks."""
         stored = self._writing.submit(self._store, arrived, portions) if portions else None
+        if self.executor.stores_first and stored is not None:
+            with self._timed("storing"):
+                stored.result()
         with self._timed("joining"):
-            outputs, failures = self.core.results(arrived)
+            outputs, failures = self.executor.results(self.core, arrived)
         with self._timed("storing"):
             if stored is not None:
                 stored.result()
@@ -148,8 +160,9 @@ class BatchLoop:
             rows_in,
             counts,
             sum(self.state_bytes.values()),
-            0,
+            self.executor.partitions,
             tuple(changes),
             tuple(str(decision) for decision in decisions if decision.batch == self._batch),
+            self.executor.decided(),
         )
         self._publish(self.last_event)

@@ -36,6 +36,7 @@ class Settings:
     reordering: bool = True
     decisions_kept: int = field(default=50)
     newest_rows: int = 1000
+    latency_threshold: float = 1.0
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
@@ -45,6 +46,8 @@ class Settings:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
         if self.newest_rows < 0:
             raise SpecError(f"newest_rows is a number from 0, not {self.newest_rows!r}")
+        if not self.latency_threshold > 0:
+            raise SpecError(f"latency_threshold is a number of seconds above 0, not {self.latency_threshold!r}")
         for name in ("rebuild_share", "hysteresis"):
             value = getattr(self, name)
             if not 0 <= value <= 1:

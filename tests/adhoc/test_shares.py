@@ -1,0 +1,142 @@
+"""Shares of a batch: how they are cut and how many there are, and copies of the core that run them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamjoin.adhoc.changes import Create, Drop
+from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.journal_files import write_table
+from streamjoin.adhoc.replica import Assignment, Delta, Replica, SentQuery, unpacked
+from streamjoin.adhoc.settings import Settings
+from streamjoin.adhoc.shares import balanced, even_cuts, fixed, following_load, shares_of
+from streamjoin.testing import adhoc_cases
+from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of
+
+SLOW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def test_the_number_of_shares_follows_the_load_and_does_not_flap() -> None:
+    scaling = following_load(8, threshold=1.0)
+    told: list[str] = []
+    counts = []
+    load = [0.1] * 3 + [5.0] * 12 + [3.0] * 10 + [0.01] * 40
+    for seconds in load:
+        # More shares take less time, but a job has a floor.
+        taken = seconds / max(1, scaling.shares) + 0.05
+        scaling, decided = scaling.after(taken, (), 1000)
+        told += decided
+        counts.append(scaling.shares)
+    assert counts[2] == 0
+    assert max(counts) == 8
+    assert counts[14] == 8, "a load of 5 s in shares of at most 1 s"
+    assert counts[24] == 8, "two fifths of a threshold are no reason to go down"
+    assert counts[-1] == 0
+    assert [text.split(":")[0] for text in told] == [
+        "no to 2 shares",
+        "2 to 4 shares",
+        "4 to 8 shares",
+        "8 to 4 shares",
+        "4 to 2 shares",
+        "2 to no shares",
+    ]
+    assert "1,000 tuples, over the 1 s allowed" in told[0]
+    assert fixed(3).after(9.0, (), 10)[0].shares == 3
+
+
+def test_cuts_move_to_where_the_work_is() -> None:
+    # All work lies in the first tenth: four shares come to share it.
+    scaling = fixed(4)
+    decisions = 0
+    for _ in range(20):
+        work = tuple(
+            max(0.0, min(0.1, high) - min(0.1, low)) for low, high in zip(scaling.cuts, scaling.cuts[1:], strict=False)
+        )
+        scaling, told = scaling.after(1.0, tuple(10 * part for part in work), 100)
+        decisions += len(told)
+    assert max(work) < 1.3 * sum(work) / 4
+    assert 0 < decisions < 20, "it stops once the work is even"
+    assert scaling.cuts[0] == 0.0
+    assert scaling.cuts[-1] == 1.0
+    assert balanced((0.0, 0.5, 1.0), (0.0, 0.0)) == (0.0, 0.5, 1.0)
+
+
+class Spread:
+    """Runs batches by copies of the core as tasks do: any copy may get any share, and miss batches."""
+
+    def __init__(self, directory: Path, core: Shared, copies: int) -> None:
+        self.directory, self.core = directory, core
+        self.replicas = [Replica() for _ in range(copies)]
+        self.versions: list[Delta] = []
+        self.base = 0
+        self.sent: dict[str, Any] = {}
+
+    def deltas(self) -> None:
+        state = self.core.snapshot()
+        choices = state.optimizer.plan.choices
+        now = {
+            n: SentQuery(e.serial, e.query, e.created, e.paused, choices[n]) for n, e in state.registry.queries.items()
+        }
+        came = {n: query for n, query in now.items() if self.sent.get(n) != query}
+        gone = tuple(n for n in self.sent if n not in now)
+        self.versions.append(Delta(len(self.versions), tuple(self.core.streams.values()), came, gone))
+        self.sent = now
+
+    def whole(self) -> bytes:
+        found: dict[str, Any] = {}
+        for delta in self.versions[: self.base + 1]:
+            found = {n: q for n, q in found.items() if n not in delta.gone} | dict(delta.came)
+        return pickle.dumps(Delta(self.base, self.versions[self.base].streams, found, ()))
+
+    def rows(self, arrived: Any, chosen: list[int]) -> dict[str, Rows]:
+        self.deltas()
+        for name, bucket in arrived.buckets.items():
+            write_table(self.directory / f"{name}-{arrived.batch}", bucket.to_table())
+        state = self.core.snapshot()
+        assignment = Assignment(
+            "run",
+            arrived.batch,
+            self.base,
+            tuple(self.versions[self.base + 1 :]),
+            {
+                s: tuple((b.batch, str(self.directory / f"{s}-{b.batch}")) for b in held)
+                for s, held in state.buckets.items()
+            },
+            {name: str(self.directory / f"{name}-{arrived.batch}") for name in arrived.buckets},
+            state.clocks,
+            tuple(shares_of(arrived.buckets, even_cuts(len(chosen)))),
+        )
+        assignment = pickle.loads(pickle.dumps(assignment))
+        found: dict[str, Rows] = {name: Rows() for name in self.core.queries}
+        for share, copy in enumerate(chosen):
+            given_back = pickle.loads(pickle.dumps(self.replicas[copy].run(assignment, self.whole, share)))
+            for name, data in given_back.rows.items():
+                found[name] += rows_of(unpacked(data, self.core.queries[name].query.schema))
+        return found
+
+
+@SLOW
+@given(adhoc_cases.cases(most_batches=6), st.data())
+def test_copies_give_what_the_core_gives_whatever_they_missed(
+    tmp_path_factory: pytest.TempPathFactory, case: adhoc_cases.AdhocCase, data: st.DataObject
+) -> None:
+    core = Shared(streams_of(case), Settings(lateness=lateness_of(case), replan_every=2, hysteresis=0.0))
+    spread = Spread(tmp_path_factory.mktemp("buckets"), core, 2)
+    for number in range(len(case.batches)):
+        core.apply([Drop(q.name) for q in case.queries if q.life.dropped == number])
+        core.apply([Create(q.name, q.text) for q in case.queries if q.life.created == number])
+        arrived = core.arrive(number, case.tables(number))
+        if arrived.buckets and data.draw(st.booleans()) and spread.versions:
+            spread.base = data.draw(st.integers(spread.base, len(spread.versions) - 1))
+        if arrived.buckets:
+            chosen = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=3))
+            found = spread.rows(arrived, chosen)
+            wanted, _ = core.results(arrived)
+            assert found == {name: rows_of(table) for name, table in wanted.items()}
+        core.finish(arrived, {})
