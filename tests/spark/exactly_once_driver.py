@@ -1,4 +1,4 @@
-"""A program that joins files into Parquet, by joins of every kind side by side, and ends; the test kills it meanwhile."""
+"""A program that joins files into Parquet, by every kind of join at once, and ends; the test kills it meanwhile."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -114,6 +115,26 @@ def _ids(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(table["id_left"].to_pylist(), table["id_right"].to_pylist(), strict=True))
 
 
+def test_every_batch_ends_with_its_punctuation(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever reads the rows in order knows at each punctuation that nothing before its time follows."""
+    for name, rows in zip("abc", three_sources(), strict=True):
+        write_source(tmp_path / name, rows, 4)
+    a, b, c = (Source(read_source(spark, tmp_path / name), position="id") for name in "abc")
+    _run(join([a, b], c, SPEC, ordered=True, punctuate=True, partitions=3), tmp_path)
+    table = rows_in_order(tmp_path)
+    said = [i for i, is_bound in enumerate(table["punctuation"].to_pylist()) if is_bound]
+    assert len(said) == 4
+    assert said[-1] == table.num_rows - 1
+    times = table["ts"].to_pylist()
+    for place in said:
+        assert max(times[:place]) <= times[place] <= min(times[place:])
+    bounds = punctuations(tmp_path / "checkpoint")["bound"].to_pylist()
+    assert [times[place] for place in said] == bounds
+    results = table.filter(pc.invert(table["punctuation"]))
+    assert _ids(results) == expected_of_three()
+    assert table.take(said).drop(["ts", "punctuation"]).column("id_left").null_count == 4
+
+
 def test_values_of_a_column_are_sources_and_an_idle_one_is_not_waited_for(spark: SparkSession, tmp_path: Path) -> None:
     """`x` tells the sources of the left side; its third one is declared and never sends."""
     left = [{"t": t, "x": x, "id": 10 * t + x} for t in range(6) for x in (0, 1)]
@@ -159,6 +180,12 @@ def test_a_self_join_of_a_count_window_in_memory(spark: SparkSession, tmp_path: 
         (lambda df: (df, df, {"idle": "0 seconds"}), sj.SpecError, "at least a millisecond"),
         (lambda df: (df, df, {"partitions": 4, "most_partitions": 2}), sj.SpecError, "most_partitions=2 is less"),
         (lambda df: (df.selectExpr("*", "1 AS partner"), df, {"positions": True}), sj.SchemaError, "'partner'"),
+        (lambda df: (df, df, {"punctuate": True}), sj.SpecError, "without ordered=True"),
+        (
+            lambda df: (df.selectExpr("*", "1 AS punctuation"), df, {"punctuate": True, "ordered": True}),
+            sj.SchemaError,
+            "with punctuate=True the result has a column 'punctuation'",
+        ),
         (lambda df: (df.withColumnRenamed("id", "#id"), df, {}), sj.InputError, "begins with #"),
     ],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +19,7 @@ from streamjoin.spark.blueprint import SourcePlan
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.pruning import pruned
+from streamjoin.spark.spending import Spent, spent
 from tests.spark.joining import CASES, blueprint
 from tests.spark.three_sources import read_source, write_source
 
@@ -58,6 +62,36 @@ def test_late_rows_are_written_once_a_committed_batch(tmp_path: Path) -> None:
     )
 
 
+BEGINNING = """
+import os, sys, pathlib
+from streamjoin.spark import spending
+from streamjoin.kernels.compiling import WATCH
+from streamjoin.spark.log import WindowLog
+from tests.spark.joining import CASES, blueprint
+log = WindowLog(pathlib.Path(sys.argv[1]), 7, blueprint(CASES[0], 2))
+WATCH.seconds = 3.0
+spending.keep(5.0)
+for worker in (0, 1):
+    if os.fork() == 0:
+        WATCH.seconds += worker
+        spending.tell(log, worker, 0)
+        spending.tell(log, worker, 1)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_what_beginning_took_is_told_once(tmp_path: Path) -> None:
+    """The first worker forked from a process that loaded tells of the loading, another of its own compiling."""
+    subprocess.run([sys.executable, "-c", BEGINNING, str(tmp_path)], check=True, cwd=Path(__file__).parents[2])
+    log = WindowLog(tmp_path, 7, blueprint(CASES[0], 2))
+    assert [spent(log, batch, 7) for batch in (0, 1, 2)] == [Spent(2.0, 3.0), Spent(0.0, 1.0), Spent()]
+    assert spent(log, 0, 8) == Spent()
+    assert len(list(tmp_path.rglob("*.spent"))) == 2
+    next(tmp_path.rglob("*.spent")).write_text("?")
+    assert Spent() in [spent(log, batch, 7) for batch in (0, 1)]
+
+
 @pytest.mark.spark
 def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     rows = [{"t": t, "x": 1, "id": t} for t in range(8)]
@@ -84,5 +118,12 @@ def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path
     assert last.skew >= 1
     assert last.runs >= 1
     assert last.rows_per_second > 0
+    assert (last.bound, last.start_seconds, last.compile_seconds) == (4, 0.0, 0.0)
+    assert [report["observedMetrics"]["streamjoin_join"].asDict() for report in query.recentProgress][1:] == [
+        {"left_rows": 2, "right_rows": 2, "copies": 4, "window_left": 2, "window_right": 1, "window_bytes": ANY,
+         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 3, "position": 7, "waiting": 1, "gate_lag": 0},
+        {"left_rows": 1, "right_rows": 1, "copies": 2, "window_left": 4, "window_right": 3, "window_bytes": ANY,
+         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 4, "position": 9, "waiting": 2, "gate_lag": 1},
+    ]  # fmt: skip
     assert pq.read_table(tmp_path / "late files")["id_left"].to_pylist() == [99]
     assert spark.table("figures").count() > 0

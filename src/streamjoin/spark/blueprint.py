@@ -55,6 +55,7 @@ class GatePlan:
     idle_ms: int | None = None
     ordered: bool = False
     positions: bool = False
+    punctuated: bool = False
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,10 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     tokens = [token for token in joins_in(query.analyzedPlan().toString()) if token in _joins]
     if not tokens:
         return
-    names = [_joins[token].name for token in tokens]
     checkpoint = query.resolvedCheckpointRoot()
     settings = query.sparkSessionForStream().conf()
     for token in tokens:
-        found = _place(checkpoint, _joins[token], names)
+        found = _place(checkpoint, _joins[token])
         settings.set(_SETTING + token, json.dumps(found))
         if "error" not in found:
             log = WindowLog(place(found["root"]), found["epoch"], _joins[token])
@@ -101,15 +100,10 @@ def logs_of(run_id: str) -> list[WindowLog]:
     return [log for _, log in _running.get(run_id, ())]
 
 
-def _place(checkpoint: str, blueprint: Blueprint, names: list[str]) -> dict[str, Any]:
-    name = blueprint.name
+def _place(checkpoint: str, blueprint: Blueprint) -> dict[str, Any]:
+    """The log's place and start. No other join of the query has its name: Spark refuses a metric's name twice."""
     try:
-        if names.count(name) > 1:
-            raise StateError(
-                f"this query holds {names.count(name)} joins called {name!r}, whose state would get mixed up: give "
-                "each a name of its own with join(..., name='...')"
-            )
-        root = log_root(checkpoint, name)
+        root = log_root(checkpoint, blueprint.name)
         _check_spark(place(checkpoint), root)
         return {"root": str(root), "epoch": new_epoch(root, blueprint.description)}
     except StreamJoinError as error:

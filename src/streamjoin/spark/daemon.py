@@ -13,6 +13,7 @@ import gc
 import importlib
 import pkgutil
 import sys
+import time
 
 from pyspark.daemon import manager
 
@@ -55,6 +56,14 @@ def _modules() -> list[str]:
     return names
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Load everything, and note how long that took for the first batch to tell."""
+    began = time.perf_counter()
     preload()
+    with contextlib.suppress(Exception):
+        importlib.import_module("streamjoin.spark.spending").keep(time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    start()
     manager()

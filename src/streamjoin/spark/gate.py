@@ -19,6 +19,7 @@ from streamjoin.model.errors import InputError
 from streamjoin.spark.arrivals import LATE, NO_TIME
 from streamjoin.spark.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.spark.checkpoints import open_log
+from streamjoin.spark.figures import packed, standing
 from streamjoin.spark.gating import Progress, Rows, Standing, advanced, late_in, numbered, ordered, ready_in
 from streamjoin.spark.late import late_rows
 from streamjoin.spark.log import WindowLog
@@ -83,10 +84,11 @@ class Gate:
         received = list(batches)
         now = next((rows.column(5)[0].as_py() for rows in received if rows.num_columns > 5 and rows.num_rows), None)
         _, found = opened(received)
-        yield markers(self.blueprint.partitions)
         with log.advising(batch):
-            for part in GateOfBatch(self.blueprint, log, batch).parts(found, now):
-                yield from part.packed()
+            gate = GateOfBatch(self.blueprint, log, batch)
+            for part in gate.parts(found, now):
+                yield from packed(part)
+            yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.punctuation)
 
 
 class GateOfBatch:
@@ -100,24 +102,28 @@ class GateOfBatch:
         self._time = blueprint.bound.time
         self._log = log
         self._batch = batch
-        self._before = log.version(batch - 1)
+        self.before = log.version(batch - 1)
+        self.punctuation: Punctuation | None = None
+        """What the batch says of all that follows, once its parts are made."""
+        self.ranges = 0
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
 
     def parts(self, found: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
         """Publish where the gate stands after the batch, then the ready rows by range."""
-        standing, waited = self._resumed()
+        stood, waited = self._resumed()
         fresh = [self._fresh(side, found) for side in self._sides]
         late: list[pa.Table] = []
-        kept = [self._without_late(standing, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
+        kept = [self._without_late(stood, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
         lateness = self._blueprint.lateness
         batch = [(side, new.rows) for side, new in zip(self._sides, fresh, strict=True)]
-        after = advanced(standing, batch, lateness, now_ms, self._plan.idle_ms)
+        after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
         held = [_together(old, new) for old, new in zip(waited, kept, strict=True)]
         ready = [ready_in(after, side, side_held.rows) for side, side_held in zip(self._sides, held, strict=True)]
         tables, after = self._numbered(after, held, ready)
-        cut = planned(self._blueprint, self._before, self._sample(tables))
+        cut = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_held, ~mask) for side_held, mask in zip(held, ready, strict=True)]
-        self._publish(standing, after, rest, late, cut)
+        self.ranges = cut.ranges
+        self._publish(stood, after, rest, late, cut)
         for role, table in enumerate(tables):
             for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):
                 for target, kind, rows in by_range(self._blueprint, role, batch_rows, cut, number * _PART_ROWS):
@@ -126,10 +132,10 @@ class GateOfBatch:
     def _resumed(self) -> tuple[Standing, list[Waiting]]:
         """Where the gate stood before the batch, and what waited."""
         declared = [(side, name) for side in self._sides for plan in self._plan.sources[side] for name in plan.declared]
-        if self._before.batch < 0:
+        if self.before.batch < 0:
             nothing = [self._nothing(side) for side in self._sides]
             return Standing({key: Progress(None, None) for key in declared}), nothing
-        footer, piece = self._log.gate(self._before.batch, self._before.epoch)
+        footer, piece = self._log.gate(self.before.batch, self.before.epoch)
         waited = []
         for side in self._sides:
             blocks = [Block(*block) for block in footer["blocks"][side]]
@@ -243,12 +249,13 @@ class GateOfBatch:
             "clocks": [after.counts[side] if counted[side] else tick for side in (0, 1)],
             "late": _counted(late),
             "lag": after.lag,
+            "bound": tick,
             "cuts": cut.to_json(),
             "positions": positions,
         }
         self._log.publish_gate(self._batch, (sheets[0], sheets[1]), facts)
-        punctuation = Punctuation(self._batch, tick, positions[1], sum(waiting), after.lag)
-        write_punctuation(self._log.root, self._log.epoch, punctuation)
+        self.punctuation = Punctuation(self._batch, tick, positions[1], sum(waiting), after.lag)
+        write_punctuation(self._log.root, self._log.epoch, self.punctuation)
 
 
 def _counted(late: Sequence[pa.Table]) -> dict[str, int]:

@@ -5,6 +5,7 @@
     versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
     versions/<batch>/<epoch>.merge       runs merged in the background, until a manifest has them
     versions/<batch>/<epoch>.gate        where the gate stood after the batch, and what waited in it
+    versions/<batch>/<epoch>.<range>.spent   what a task spent on beginning, if anything
     versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
     late/<batch>.<epoch>.<range>.arrow   rows that were not joined
     partitions.json                      the number of ranges that somebody asked for
@@ -79,6 +80,14 @@ class WindowLog:
     def pieces(self, batch: int, epoch: int) -> list[Place]:
         """The files that the tasks of one start wrote in `batch`."""
         return in_order(self._directory(batch).glob(f"{epoch:08}.*.piece"))
+
+    def spending(self, batch: int, partition: int) -> Place:
+        """Where a task tells what it spent on beginning."""
+        return self._directory(batch) / f"{self.epoch:08}.{partition:05}.spent"
+
+    def spendings(self, batch: int, epoch: int) -> list[Place]:
+        """What the tasks of one start told of `batch`."""
+        return in_order(self._directory(batch).glob(f"{epoch:08}.*.spent"))
 
     def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
         """Write what waits in the gate after `batch`."""

@@ -71,6 +71,11 @@ class Manifest:
         return {piece.file for run in self.runs for piece in run.pieces}
 
     @property
+    def merged_runs(self) -> int:
+        """How many of the runs were made in the background."""
+        return sum(run.key.endswith(".merge") for run in self.runs)
+
+    @property
     def samples(self) -> list[tuple[int, int]]:
         """The distribution of all stored words."""
         return [entry for run in self.runs for entry in run.sample]

@@ -2,7 +2,8 @@
 
 Without an order rows leave the join's tasks as they are found. With one they carry the gate position of their later
 tuple and the number of the earlier one, travel to tasks that each own a range of positions of the batch, and
-are sorted there: partition after partition, the rows of a batch are in result order.
+are sorted there: partition after partition, the rows of a batch are in result order. Where punctuations were asked for,
+the last row of a batch is its punctuation.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 POSITION, PARTNER = "position", "partner"
 """By these two columns the result is ordered: the later tuple's gate position, the earlier one's number on its side."""
 
+PUNCTUATION = "punctuation"
+"""The column that tells a punctuation from a result."""
+
+_RESULTS, _BOUND = 0, 1
+
 _ROWS = 1 << 18
 
 
@@ -40,11 +46,13 @@ class Found:
 
 
 def result_schema(blueprint: Blueprint) -> pa.Schema:
-    """The columns of the result, with the two of its order if they were asked for."""
-    schema = blueprint.bound.schema
-    if blueprint.gate is None or not blueprint.gate.positions:
-        return schema
-    return _numbered(schema)
+    """The columns of the result, with those of its order and of punctuations if they were asked for."""
+    schema, gate = blueprint.bound.schema, blueprint.gate
+    if gate is not None and gate.positions:
+        schema = _numbered(schema)
+    if gate is not None and gate.punctuated:
+        schema = schema.append(pa.field(PUNCTUATION, pa.bool_()))
+    return schema
 
 
 def _numbered(schema: pa.Schema) -> pa.Schema:
@@ -68,10 +76,16 @@ def _columns(blueprint: Blueprint, found: Found) -> list[Any]:
     left, right = (probing, stored) if found.probes_left else (stored, probing)
     columns: list[Any] = [(left if c.side == "left" else right).column(c.source) for c in bound.columns]
     ticks = np.maximum(found.probes.rows.ticks[found.probe], found.segment.ticks[found.place])
-    type_ = bound.schema.field(len(bound.schema) - 1).type
-    narrow = ticks.astype(f"i{type_.bit_width // 8}", copy=False)
-    columns.append(pa.Array.from_buffers(type_, len(narrow), [None, pa.py_buffer(narrow)]))
+    columns.append(_times(blueprint, ticks))
     return columns
+
+
+def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
+    """Ticks as values of the result's time column."""
+    schema = blueprint.bound.schema
+    type_ = schema.field(len(schema) - 1).type
+    narrow = ticks.astype(f"i{type_.bit_width // 8}", copy=False)
+    return pa.Array.from_buffers(type_, len(narrow), [None, pa.py_buffer(narrow)])
 
 
 def _order(blueprint: Blueprint, found: Found) -> tuple[Array, Array]:
@@ -110,7 +124,17 @@ def to_order(
         for own in np.unique(target):
             chosen = table.filter(pa.array(target == own)).combine_chunks()
             for batch in chosen.to_batches():
-                yield from Part(int(own), 0, partition, number, batch).packed()
+                yield from Part(int(own), _RESULTS, partition, number, batch).packed()
+
+
+def bound_to_order(blueprint: Blueprint, bound: int, position: int) -> Iterator[pa.RecordBatch]:
+    """The punctuation of a batch, packed for the task that owns the last positions."""
+    schema = _numbered(blueprint.bound.schema)
+    ts = len(blueprint.bound.schema) - 1
+    nothing = [pa.nulls(1, field.type) for field in schema]
+    nothing[ts:] = [_times(blueprint, np.array([bound])), pa.array([position]), pa.array([0])]
+    row = pa.RecordBatch.from_arrays(nothing, schema=schema)
+    yield from Part(blueprint.partitions - 1, _BOUND, 0, 0, row).packed()
 
 
 @dataclass(frozen=True)
@@ -123,12 +147,15 @@ class OrderTask:
         """Put the rows of one range of positions into result order."""
         schema = _numbered(self.blueprint.bound.schema)
         _, found = opened(batches)
-        rows = [pa.ipc.read_record_batch(body, schema) for *_, body in found]
-        table = pa.Table.from_batches(rows, schema=schema).combine_chunks()
+        rows = [(kind, pa.ipc.read_record_batch(body, schema)) for kind, _, _, body in found]
+        table = pa.Table.from_batches([batch for _, batch in rows], schema=schema).combine_chunks()
         if table.num_rows == 0:
             return
         position, partner = (table.column(i).to_numpy() for i in (-2, -1))
         order = np.lexsort((partner, position))
-        table = table.select(range(len(result_schema(self.blueprint))))
+        if self.blueprint.gate is not None and self.blueprint.gate.punctuated:
+            said = np.repeat([kind == _BOUND for kind, _ in rows], [batch.num_rows for _, batch in rows])
+            table = table.append_column(PUNCTUATION, pa.array(said))
+        table = table.select(result_schema(self.blueprint).names)
         for begin in range(0, order.size, _ROWS):
             yield from table.take(pa.array(order[begin : begin + _ROWS])).combine_chunks().to_batches()

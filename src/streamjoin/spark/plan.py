@@ -24,9 +24,10 @@ from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.blueprint import TASK, Blueprint, GatePlan, SourcePlan
 from streamjoin.spark.checkpoints import expect, joins_in
+from streamjoin.spark.figures import OBSERVED_DDL, observed
 from streamjoin.spark.gate import Collect, Gate
 from streamjoin.spark.merging import MergePolicy
-from streamjoin.spark.output import PARTNER, POSITION, OrderTask, result_schema
+from streamjoin.spark.output import PARTNER, POSITION, PUNCTUATION, OrderTask, result_schema
 from streamjoin.spark.parts import DDL
 from streamjoin.spark.pruning import pruned
 from streamjoin.spark.route import Route
@@ -53,6 +54,7 @@ def join(
     most_partitions: int | None = None,
     ordered: bool = False,
     positions: bool = False,
+    punctuate: bool = False,
     idle: str | timedelta | None = None,
     columns: Sequence[str] | None = None,
     late: str | Path | None = None,
@@ -77,11 +79,15 @@ def join(
         ordered: whether the rows of a batch, partition after partition, are in result order.
         positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
             place in the order of all tuples, and `partner`, the earlier one's place on its side.
+        punctuate: with `ordered=True`, whether each batch ends with a punctuation: a row whose column `punctuation` is
+            true and whose `ts` is a bound, before which no later result follows; what else it has is NULL. In results
+            `punctuation` is false. `spark.punctuations` has the same bounds for any join behind a gate.
         idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
         columns: the columns of the result that are wanted; others are neither moved nor stored. All when not given.
         late: a directory for late rows as Parquet files, one for each batch that has some, besides `spark.late`.
-        name: where the state lies under the checkpoint; needed only where one query holds several joins next to
-            each other. It must stay the same from start to start.
+        name: where the state lies under the checkpoint, and after `streamjoin_` the name of the join's figures among
+            the observed metrics of Spark's progress; needed only where one query holds several joins next to each
+            other, which Spark refuses if their metrics have one name. It must stay the same from start to start.
 
     Raises:
         SpecError: the spec can't be, does not fit the columns, or asks for what is not there on Spark.
@@ -89,8 +95,9 @@ def join(
         SetupError: pyspark is missing, or the session can't run the join.
     """
     options = Options(
-        partitions, most_partitions, ordered, positions, idle, columns, None if late is None else str(late), name
-    )
+        partitions, most_partitions, ordered, positions, idle, columns, None if late is None else str(late), name,
+        punctuate,
+    )  # fmt: skip
     return build(left, right, spec, options, MergePolicy())
 
 
@@ -106,6 +113,7 @@ class Options:
     columns: Sequence[str] | None = None
     late: str | None = None
     name: str | None = None
+    punctuate: bool = False
 
 
 def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, policy: MergePolicy) -> DataFrame:
@@ -144,7 +152,8 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
 
 def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
     name = f"streamjoin_route_{blueprint.token}"
-    return _union([_stage(side[0], Route(blueprint, i), DDL, name) for i, side in enumerate(frames)])
+    parts = _union([_stage(side[0], Route(blueprint, i), OBSERVED_DDL, name) for i, side in enumerate(frames)])
+    return observed(parts, blueprint.name)
 
 
 def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
@@ -160,7 +169,8 @@ def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataF
         # Spark records this time with the batch: it is the same when the batch runs again.
         collected = collected.withColumn("now", f.unix_millis(f.current_timestamp()))
     single = collected.repartitionById(1, collected["partition"])
-    return _stage(single, Gate(blueprint), DDL, f"streamjoin_gate_{blueprint.token}")
+    parts = _stage(single, Gate(blueprint), OBSERVED_DDL, f"streamjoin_gate_{blueprint.token}")
+    return observed(parts, blueprint.name)
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -175,9 +185,11 @@ def _gate(
 ) -> GatePlan | None:
     counted = any(isinstance(window, CountWindow) for window in spec.windows)
     several = any(needs_gate(sources) for sources in sides.values())
+    if options.punctuate and not options.ordered:
+        raise SpecError("punctuate=True ends the rows of a batch, which have no end without ordered=True")
     if not (counted or several or options.ordered or options.positions or options.idle is not None):
         return None
-    return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions)
+    return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
 
 
 def _idle_ms(idle: str | timedelta | None) -> int | None:
@@ -260,10 +272,12 @@ def _check_columns(blueprint: Blueprint) -> None:
         for column in blueprint.schema(side).names:
             if column.startswith("#"):
                 raise InputError(f"the column {column!r} begins with #, as the join's own do: rename it")
-    if blueprint.gate is not None and blueprint.gate.positions:
-        for column in (POSITION, PARTNER):
-            if column in blueprint.bound.schema.names:
-                raise SchemaError(f"with positions=True the result has a column {column!r} already: rename yours")
+    gate = blueprint.gate
+    own = dict.fromkeys((POSITION, PARTNER), "positions") if gate and gate.positions else {}
+    own |= {PUNCTUATION: "punctuate"} if gate and gate.punctuated else {}
+    for column, option in own.items():
+        if column in blueprint.bound.schema.names:
+            raise SchemaError(f"with {option}=True the result has a column {column!r} already: rename yours")
 
 
 def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:

@@ -15,6 +15,7 @@ from streamjoin.model.errors import StreamJoinError
 from streamjoin.spark.checkpoints import logs_of
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.pieces import read_footer
+from streamjoin.spark.spending import spent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,9 @@ class JoinProgress:
         late: rows set aside since the beginning.
         waiting: rows in the gate, None without one.
         gate_lag: how far, in ticks of the time column, the gate is behind the newest row, None without one.
+        bound: the time, in the same ticks, before which no result follows; None without a gate or before it moved.
+        start_seconds: how long starting Python took, with all that tasks import; the first batch pays for it.
+        compile_seconds: how long kernels were compiled; none is compiled twice on a host.
     """
 
     join: str
@@ -56,6 +60,9 @@ class JoinProgress:
     late: int
     waiting: int | None
     gate_lag: int | None
+    bound: int | None
+    start_seconds: float
+    compile_seconds: float
 
 
 class Progress:
@@ -109,6 +116,7 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
         manifest = log.version(batch)
         fresh = [read_footer(path)["fresh"] for path in log.pieces(batch, manifest.epoch)]
         gate = log.gate(batch, manifest.epoch)[0] if log.gated else None
+        began = spent(log, batch, manifest.epoch)
     except StreamJoinError:
         return None
     blocks = [block for run in manifest.runs for piece in run.pieces for side in piece.blocks for block in side]
@@ -123,10 +131,13 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
         window=(left, right),
         window_bytes=sum(block.length for block in blocks),
         runs=len(manifest.runs),
-        merged_runs=sum(run.key.endswith(".merge") for run in manifest.runs),
+        merged_runs=manifest.merged_runs,
         ranges=len(fresh),
         skew=max(fresh) * len(fresh) / sum(fresh) if sum(fresh) else 1.0,
         late=sum(manifest.late.values()),
         waiting=sum(gate["waiting"]) if gate else None,
         gate_lag=gate["lag"] if gate else None,
+        bound=gate["bound"] if gate else None,
+        start_seconds=began.starting,
+        compile_seconds=began.compiling,
     )

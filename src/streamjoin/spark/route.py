@@ -17,7 +17,8 @@ import pyarrow as pa
 from streamjoin.kernels.sorting import sort_entries
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import open_log
-from streamjoin.spark.parts import COPIES, Part, markers
+from streamjoin.spark.figures import packed, standing
+from streamjoin.spark.parts import COPIES, Part
 from streamjoin.spark.ranges import Cuts
 from streamjoin.spark.scaling import planned
 from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
@@ -44,16 +45,17 @@ class Route:
 
         log, batch_id = open_log(self.blueprint)
         with log.advising(batch_id):
-            cut = planned(self.blueprint, log.version(batch_id - 1))
+            before = log.version(batch_id - 1)
+        cut = planned(self.blueprint, before)
         context = TaskContext.get()
         source = context.partitionId() if context else 0
-        yield markers(self.blueprint.partitions)
+        yield standing(self.blueprint.partitions, before, cut.ranges)
         seen = 0
         for number, batch in enumerate(batches):
             if batch.num_rows == 0:
                 continue
             for part in self.cut(batch, cut, source, number, seen):
-                yield from part.packed()
+                yield from packed(part)
             seen += batch.num_rows
 
     def cut(self, batch: pa.RecordBatch, cut: Cuts, source: int, number: int, seen: int) -> Iterator[Part]:

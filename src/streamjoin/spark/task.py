@@ -19,13 +19,14 @@ from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import open_log
 from streamjoin.spark.late import late_rows
 from streamjoin.spark.log import WindowLog
-from streamjoin.spark.output import Found, plain, to_order
+from streamjoin.spark.output import Found, bound_to_order, plain, to_order
 from streamjoin.spark.pairing import Condition, Probes, matches
 from streamjoin.spark.parts import Received, unpack
 from streamjoin.spark.ranges import Cuts, sample
 from streamjoin.spark.route import part_schema
 from streamjoin.spark.scaling import asked_for, planned
 from streamjoin.spark.segments import Segment, layout, merged, sheets, stored
+from streamjoin.spark.spending import tell
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,8 +56,11 @@ class JoinTask:
             gate = self.blueprint.gate
             if gate is not None and gate.ordered:
                 yield from to_order(self.blueprint, share.positions, results, partition)
+                if gate.punctuated and partition == 0 and share.bound is not None:
+                    yield from bound_to_order(self.blueprint, share.bound, share.positions[1])
             else:
                 yield from plain(self.blueprint, results)
+            tell(log, batch, partition)
 
 
 class RangeOfBatch:
@@ -72,6 +76,8 @@ class RangeOfBatch:
         self._late: dict[str, int] = {}
         self.positions = (0, 0)
         """From which gate position to which the batch reaches."""
+        self.bound: int | None = None
+        """The time before which no result follows this batch."""
         if blueprint.gate is None:
             self._cuts = planned(blueprint, self._before)
         else:
@@ -79,6 +85,7 @@ class RangeOfBatch:
             self._cuts = Cuts.from_json(footer["cuts"])
             self._clocks = footer["clocks"]
             self.positions = footer["positions"]
+            self.bound = footer["bound"]
             if partition == 0:
                 self._late = footer["late"]
 
