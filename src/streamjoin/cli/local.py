@@ -1,4 +1,4 @@
-"""Commands that need no service: demo, run, bench, doctor, warmup, version."""
+"""Commands that need no service: demo, run, rescale, bench, doctor, warmup, version."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from streamjoin._version import __version__
+from streamjoin.model.errors import PipelineFileError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -87,6 +88,21 @@ def _run_pipeline(file: Path, check: bool) -> None:
         typer.echo(describe(pipeline))
         return
     run_pipeline(pipeline, Console(stderr=True))
+
+
+def rescale(
+    file: Annotated[Path, typer.Argument(help="The pipeline, as it was given to run.")],
+    partitions: Annotated[int, typer.Argument(help="How many tasks join from the next batches on.", min=1)],
+) -> None:
+    """Give a pipeline that runs another number of partitions, up to its most_partitions."""
+    from streamjoin.spark.pipeline_file import read_pipeline
+    from streamjoin.spark.rescaling import rescale as ask
+
+    pipeline = read_pipeline(file)
+    if pipeline.checkpoint is None:
+        raise PipelineFileError(f"{file} names no checkpoint, so its join can't be found: add one and start it again")
+    ask(pipeline.checkpoint, partitions)
+    typer.echo(f"the join runs with {partitions} partitions after the batch that runs now, or the one after it")
 
 
 def doctor(

@@ -26,6 +26,7 @@ commands = typer.Typer(
 for _command in (
     local.demo,
     local.run,
+    local.rescale,
     service.serve,
     service.init,
     queries.streams,

@@ -12,8 +12,9 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,6 +23,8 @@ from streamjoin.model.errors import PipelineFileError, SpecError, StreamJoinErro
 from streamjoin.spark import jars
 from streamjoin.spark.late import late
 from streamjoin.spark.pipeline_config import Pipeline, Sink, without_secrets
+from streamjoin.spark.pipeline_config import Source as Origin
+from streamjoin.spark.pipeline_progress import Figures
 from streamjoin.spark.pipeline_sources import Streams, at_line, open_source
 from streamjoin.spark.pipeline_view import ROWS_OUT, Totals, shown
 from streamjoin.spark.plan import join
@@ -102,19 +105,10 @@ def _session(pipeline: Pipeline, console: Console) -> SparkSession:
 
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
     """The join's query, and one for the malformed records of each source that keeps them."""
-    streams = {side: open_source(spark, pipeline, side) for side in pipeline.sides}
-    sides = {
-        side: Source(streams[side].rows, by=given.by, position=given.position) for side, given in pipeline.sides.items()
-    }
+    streams = {name: open_source(spark, pipeline, name) for name in pipeline.sides}
     try:
-        joined = join(
-            sides["left"],
-            sides.get("right"),
-            pipeline.spec,
-            partitions=pipeline.partitions,
-            ordered=pipeline.ordered,
-            idle=pipeline.idle,
-        )
+        sides = [_side(pipeline.side(side), streams) for side in ("left", "right")]
+        joined = join(sides[0], sides[1] or None, pipeline.spec, **asdict(pipeline.join))
     except SpecError as error:
         raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines['join']}: {error}") from error
     started: list[StreamingQuery] = []
@@ -128,6 +122,13 @@ def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[Str
             query.stop()
         raise
     return started
+
+
+def _side(sources: Mapping[str, Origin], streams: Mapping[str, Streams]) -> list[Source]:
+    return [
+        Source(streams[name].rows, given.name, given.by, given.position, given.values)
+        for name, given in sources.items()
+    ]
 
 
 def _write(joined: DataFrame, pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
@@ -179,10 +180,11 @@ def _watch(
     totals = Totals()
     main = queries[0]
     try:
-        with shown(console, totals) as show:
+        with shown(console, totals) as show, Figures(main, pipeline.progress, console) as figures:
             while any(query.isActive for query in queries) and not stopping.asked:
                 time.sleep(_POLL)
                 show(totals.take(main.recentProgress))
+                figures.take()
                 _raise_failure(pipeline, queries)
             if stopping.asked:
                 for query in queries:
@@ -242,7 +244,8 @@ def _report(pipeline: Pipeline, totals: Totals, checkpoint: str, console: Consol
     for side, count in totals.malformed.items():
         if count:
             place = pipeline.sides[side].malformed
-            told = f"in {place}" if place else f"only counted; name a place with malformed = in [source.{side}]"
+            table = f"[source.{side.partition('-')[0]}]"
+            told = f"in {place}" if place else f"only counted; name a place with malformed = in {table}"
             lines.append(f"malformed: {count:,} value{'s' * (count != 1)} on the {side}, {told}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

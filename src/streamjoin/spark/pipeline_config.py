@@ -44,6 +44,10 @@ class Source:
     """A column whose every value is a physical source of its own, such as a Kafka partition."""
     position: str | None = None
     """A whole-number column that rises along each physical source, such as a Kafka offset."""
+    values: tuple[str, ...] = ()
+    """The values of `by` that are waited for from the beginning."""
+    name: str | None = None
+    """What the gate calls it, which decides the order of equal times."""
     malformed: str | None = None
     """Where values that can't be decoded are written; None to count them only."""
 
@@ -99,6 +103,20 @@ class SourceFile(Protocol):
 
 
 @dataclass(frozen=True)
+class Settings:
+    """How the join is run, as `spark.join` takes it."""
+
+    partitions: int | Literal["auto"] | None = None
+    most_partitions: int | None = None
+    ordered: bool = False
+    positions: bool = False
+    punctuate: bool = False
+    idle: str | None = None
+    columns: tuple[str, ...] | None = None
+    late: str | None = None
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A whole file."""
 
@@ -108,10 +126,12 @@ class Pipeline:
     spec: JoinSpec
     sink: Sink
     checkpoint: str | None
+    further: Mapping[str, Source] = field(default_factory=dict)
+    """More physical sources of a side, as left-2, left-3, right-2."""
     trigger: Trigger = Trigger()
-    partitions: int | Literal["auto"] | None = None
-    ordered: bool = False
-    idle: str | None = None
+    join: Settings = Settings()
+    progress: str | None = None
+    """A file that gets the figures of each batch as a line of JSON."""
     name: str = "streamjoin"
     master: str | None = None
     memory: str | None = None
@@ -121,8 +141,12 @@ class Pipeline:
 
     @property
     def sides(self) -> dict[str, Source]:
-        """The sources by side; one for a self-join."""
-        return {"left": self.left} | ({"right": self.right} if self.right else {})
+        """All sources: left, right unless it is a self-join, and further ones of either side."""
+        return {"left": self.left} | ({"right": self.right} if self.right else {}) | dict(self.further)
+
+    def side(self, side: str) -> dict[str, Source]:
+        """The sources of one side."""
+        return {name: source for name, source in self.sides.items() if name.partition("-")[0] == side}
 
     @property
     def needs_kafka(self) -> bool:

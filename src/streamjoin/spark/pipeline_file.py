@@ -6,6 +6,7 @@ Relative paths are taken from the directory of the file, so that a pipeline does
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,38 +40,39 @@ def read_pipeline(file: Path) -> Pipeline:
     top = read_toml(file)
     here = file.resolve().parent
     join = _part(top, "join", "[join] with on and window")
-    spec, ordered, idle = read_join(join)
-    sources = _part(top, "source", "[source.left] and [source.right]")
-    left, right = _sides(sources, spec.self_join, here)
+    spec, settings = read_join(join, place_in(join, "late", 'late = "out/late"', here))
+    tables = _source_tables(_part(top, "source", "[source.left] and [source.right]"), spec.self_join)
+    sources = {name: read_source(found, here) for name, found in tables.items()}
     table = _part(top, "sink", '[sink] with format = "parquet"')
     sink = _sink(table, here)
     checkpoint = _checkpoint(top, sink, here)
-    partitions = read_partitions(top)
+    settings = replace(settings, partitions=read_partitions(top), most_partitions=_most_partitions(top))
+    progress = place_in(top, "progress", 'progress = "out/progress.jsonl"', here)
+    if progress is not None and _SCHEME.match(progress):
+        top.fail(f"progress = {progress!r}: the figures go to a file of this machine", "progress")
     trigger = read_trigger(top)
     name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
     spark = top.table("spark")
-    settings = read_spark(spark) if spark else {}
+    started = read_spark(spark) if spark else {}
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
-    for side in ("left", "right"):
-        lines[side] = sources.line(side)
-        lines[f"{side}.schema"] = sources.line(side, "schema")
-        lines[f"{side}.select"] = sources.line(side, "select")
-        lines[f"{side}.where"] = sources.line(side, "where")
+    for name_, found in tables.items():
+        lines[name_] = found.line()
+        lines |= {f"{name_}.{key}": found.line(key) for key in ("schema", "select", "where")}
     return Pipeline(
         file=str(file),
-        left=left,
-        right=right,
+        left=sources.pop("left"),
+        right=sources.pop("right", None),
+        further=sources,
         spec=spec,
         sink=sink,
         checkpoint=checkpoint,
         trigger=trigger,
-        partitions=partitions,
-        ordered=ordered,
-        idle=idle,
+        join=settings,
+        progress=progress,
         name=name,
         lines=lines,
-        **settings,
+        **started,
     )
 
 
@@ -81,17 +83,20 @@ def _part(top: Table, key: str, example: str) -> Table:
     return table
 
 
-def _sides(sources: Table, self_join: bool, here: Path) -> tuple[Source, Source | None]:
-    left = sources.table("left")
-    right = sources.table("right")
+def _source_tables(sources: Table, self_join: bool) -> dict[str, Table]:
+    """The tables of all sources; a side with several of them calls the others left-2, left-3."""
+    found: dict[str, Table] = {}
+    for side in ("left", "right"):
+        tables = sources.tables(side)
+        found |= {f"{side}-{i + 1}" if i else side: table for i, table in enumerate(tables)}
     sources.finish()
-    if left is None:
+    if "left" not in found:
         sources.missing("left", '[source.left] with format = "kafka"')
-    if right is None and not self_join:
+    if "right" not in found and not self_join:
         sources.missing("right", '[source.right] with format = "kafka", or self_join = true in [join]')
-    if right is not None and self_join:
+    if "right" in found and self_join:
         sources.fail("a self-join has one stream: remove [source.right], or self_join from [join]", "right")
-    return read_source(left, here), None if right is None else read_source(right, here)
+    return found
 
 
 def read_source(table: Table, here: Path) -> Source:
@@ -108,6 +113,10 @@ def read_source(table: Table, here: Path) -> Source:
     given["where"] = table.text("where", 'where = "px > 0"')
     given["by"] = table.text("by", 'by = "part", a column that tells the physical sources apart')
     given["position"] = table.text("position", 'position = "place", a column that rises along each source')
+    given["values"] = table.texts("values", 'values = ["0", "1"], the values of `by` to wait for from the beginning')
+    if given["values"] and given["by"] is None:
+        table.fail('values are those of a column: name it with by = "..."', "values")
+    given["name"] = table.text("name", 'name = "eu", what tells this source from others of its side')
     source = Source(format=format_, **given)
     if source.can_be_malformed:
         source = Source(format=format_, **given, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here))
@@ -190,6 +199,13 @@ def read_partitions(top: Table) -> Any:
     if not 1 <= value <= MOST_PARTITIONS:
         top.fail(f"partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "partitions")
     return value
+
+
+def _most_partitions(top: Table) -> int | None:
+    value = top.get("most_partitions", (int,), example="most_partitions = 16")
+    if value is not None and not 1 <= value <= MOST_PARTITIONS:
+        top.fail(f"most_partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "most_partitions")
+    return None if value is None else int(value)
 
 
 def place_in(table: Table, key: str, example: str, here: Path, *, required: bool = False) -> str | None:

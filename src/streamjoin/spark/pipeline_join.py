@@ -16,6 +16,7 @@ from streamjoin.model.parsing import parse_condition
 from streamjoin.model.predicates import Band, Equi, Predicate, Term, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.spark.pipeline_config import Settings
 from streamjoin.spark.toml_table import Table
 
 _ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
@@ -23,13 +24,21 @@ _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta 
 _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
 
 
-def read_join(table: Table) -> tuple[JoinSpec, bool, str | None]:
-    """The whole table: the spec, whether the output is ordered, and how long a source may be idle."""
-    ordered = bool(table.get("ordered", (bool,), example="ordered = true"))
+def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
+    """The whole table: what is joined, and how; `late` is where late rows go."""
+    ordered, positions, punctuate = (
+        bool(table.get(key, (bool,), example=f"{key} = true")) for key in ("ordered", "positions", "punctuate")
+    )
+    if punctuate and not ordered:
+        table.fail("punctuate = true ends the rows of a batch, so it needs ordered = true as well", "punctuate")
     idle = table.text("idle", 'idle = "10 seconds"')
     if idle is not None:
         table.made(lambda: durations.nanoseconds(idle), "idle")
-    return _spec(table), ordered, idle
+    columns = table.texts("columns", 'columns = ["sym_left", "px", "bid"]')
+    settings = Settings(
+        ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late
+    )
+    return _spec(table), settings
 
 
 def _spec(table: Table) -> JoinSpec:

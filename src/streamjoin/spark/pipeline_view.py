@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -81,7 +81,9 @@ def batch_of(report: Mapping[str, Any]) -> Batch | None:
         rows_out=_observed(observed.get(ROWS_OUT)),
         seconds=(report["durationMs"] or {}).get("triggerExecution", 0) / 1000,
         malformed={
-            side: _observed(observed[MALFORMED + side]) for side in ("left", "right") if MALFORMED + side in observed
+            name.removeprefix(MALFORMED): _observed(metric)
+            for name, metric in sorted(observed.items())
+            if name.startswith(MALFORMED)
         },
     )
 
@@ -114,12 +116,17 @@ def describe(pipeline: Pipeline) -> str:
     """What a pipeline file means, without its secrets."""
     spec = pipeline.spec
     left, right = spec.windows
-    lines = [f"{side}: {_origin(source)}" for side, source in pipeline.sides.items()]
+    lines = [f"{name}: {_origin(source)}" for name, source in pipeline.sides.items()]
     windows = str(left) if left == right else f"{left} on the left, {right} on the right"
     lines.append(f"join: {spec.on}, window {windows}{', one stream with itself' if spec.self_join else ''}")
+    settings = {key: value for key, value in asdict(pipeline.join).items() if value not in (None, False)}
+    if settings:
+        lines.append("run with: " + ", ".join(f"{key} = {value}" for key, value in settings.items()))
     lines.append(f"sink: {_goal(pipeline.sink)}")
     lines.append(f"checkpoint: {pipeline.checkpoint or 'none: everything is forgotten at the end'}")
     lines.append(f"trigger: {pipeline.trigger}")
+    if pipeline.progress is not None:
+        lines.append(f"progress: {pipeline.progress}")
     return "\n".join(lines)
 
 

@@ -160,6 +160,16 @@ class Table:
         value = self.get(key, (dict,), example=f"[{dotted((*self.path, key))}] and its keys below it")
         return None if value is None else self.below(value, key)
 
+    def tables(self, key: str) -> list[Table]:
+        """The table under `key`, or all of them where it is written as [[...]]; none if there is none."""
+        value = self.get(key, (dict, list), example=f"[{dotted((*self.path, key))}] and its keys below it")
+        if not isinstance(value, list):
+            return [] if value is None else [self.below(value, key)]
+        for number, item in enumerate(value):
+            if not isinstance(item, dict):
+                self.fail(f"{key} holds {item!r}; write [[{dotted((*self.path, key))}]] for each", key, number)
+        return [self.below(item, key, number) for number, item in enumerate(value)]
+
     def below(self, values: Mapping[str, Any], *keys: str | int) -> Table:
         """A table within this one."""
         return Table(self.file, values, (*self.path, *keys), self._lines, self._variables)

@@ -1,0 +1,73 @@
+"""The join's own figures of a running pipeline: what its beginning cost, and each batch as a line of JSON in a file.
+
+A line has the fields of `JoinProgress`. Lines are appended batch by batch and flushed, so that a file can be followed;
+a batch that ran again after a restart is there again.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from rich.console import Console
+
+from streamjoin.spark.progress import JoinProgress, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_WORTH_A_WORD = 0.5
+_KEEP = 10_000
+
+
+class Figures:
+    """Watches the join of one query while it is open."""
+
+    def __init__(self, query: StreamingQuery, path: str | None, console: Console) -> None:
+        self._query = query
+        self._path = path
+        self._console = console
+        self._file: IO[str] | None = None
+        self._taken = -1
+
+    def __enter__(self) -> Figures:
+        from pyspark.sql import SparkSession
+
+        self._open = ExitStack()
+        if self._path is not None:
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._open.enter_context(Path(self._path).open("a", encoding="utf-8"))
+        self._progress = Progress(SparkSession.builder.getOrCreate(), keep=_KEEP)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.take()
+        self._progress.close()
+        self._open.close()
+
+    def take(self) -> None:
+        """Write down the batches that are new."""
+        for figures in self._progress.of(self._query):
+            if figures.batch > self._taken:
+                self._taken = figures.batch
+                self._write(figures)
+
+    def _write(self, figures: JoinProgress) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(asdict(figures)) + "\n")
+            self._file.flush()
+        if told := beginning(figures):
+            self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def beginning(figures: JoinProgress) -> str | None:
+    """What a batch spent on starting and compiling, where that is worth a word."""
+    parts = []
+    if figures.start_seconds >= _WORTH_A_WORD:
+        parts.append(f"{figures.start_seconds:.1f} s on starting Python")
+    if figures.compile_seconds >= _WORTH_A_WORD:
+        parts.append(f"{figures.compile_seconds:.1f} s on compiling kernels (`streamjoin warmup` does it ahead)")
+    return f"batch {figures.batch} spent {' and '.join(parts)}" if parts else None
