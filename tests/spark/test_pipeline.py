@@ -9,16 +9,22 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import streamjoin as sj
+from streamjoin.cli.main import commands
+from streamjoin.spark import JoinProgress
 from streamjoin.spark.pipeline import cause, run
 from streamjoin.spark.pipeline_file import read_pipeline
+from streamjoin.spark.pipeline_progress import beginning
+from streamjoin.spark.scaling import asked_for
 from tests.conftest import QUICK_START
 
 if TYPE_CHECKING:
@@ -160,8 +166,7 @@ window = "10 seconds"
 time = ["ts", "at"]
 lateness = "10 seconds"
 [sink]
-format = "parquet"
-path = "out/matches"
+format = "console"
 [spark]
 master = "local[2]"
 memory = "512m"
@@ -172,18 +177,22 @@ def command(file: Path) -> list[str]:
     return [sys.executable, "-m", "streamjoin", "run", str(file)]
 
 
-def test_one_signal_is_a_clean_stop(tmp_path: Path) -> None:
+def test_one_signal_is_a_clean_stop_of_rows_on_a_console(tmp_path: Path) -> None:
     """By SIGINT; the Kafka tests stop theirs by SIGTERM."""
     file = tmp_path / "join.toml"
     quick = "".join(f"conf.{json.dumps(key)} = {json.dumps(value)}\n" for key, value in QUICK_START.items())
     file.write_text(RATE + quick)
-    with subprocess.Popen(command(file), stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+    shown = tmp_path / "shown"
+    with (
+        shown.open("w") as out,
+        subprocess.Popen(command(file), stdout=out, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process,
+    ):
         assert process.stderr is not None
         seen = []
         try:
             for line in process.stderr:
                 seen.append(line)
-                if line.startswith("batch "):
+                if re.match(r"batch \d+: .* in, [1-9][\d,]* out", line):
                     process.send_signal(signal.SIGINT)
                     break
             seen += process.stderr.readlines()
@@ -193,8 +202,9 @@ def test_one_signal_is_a_clean_stop(tmp_path: Path) -> None:
     assert seen[-1].startswith("stopped: "), seen
     batches = {path.name for path in (tmp_path / "out/checkpoint/commits").iterdir() if path.name.isdigit()}
     assert batches, "the batch that ran was let to its end"
-    table = pq.read_table(tmp_path / "out/matches")
-    assert table.column("value") == table.column("number")
+    rows = [line.split("|") for line in shown.read_text().splitlines() if line.startswith("|2")]
+    assert rows
+    assert all(row[2].strip() == row[4].strip() for row in rows)
 
 
 def test_a_wrong_file_is_exit_code_2(tmp_path: Path) -> None:
@@ -206,10 +216,14 @@ def test_a_wrong_file_is_exit_code_2(tmp_path: Path) -> None:
 
 
 def test_count_windows_in_order_from_several_sources(tmp_path: Path, spark: SparkSession) -> None:
-    """What needs the gate: one side's column tells its physical sources apart, and the result keeps their order."""
+    """What needs the gate: one side's tables and column tell its physical sources apart, the result keeps their order.
+
+    Late rows, the figures of the batch and a punctuation go where the file says.
+    """
     for name, lines in (
-        ("left", ["1,a,10", "2,b,20", "4,a,11", "9,a,0", "9,b,0"]),
-        ("right", ["3,10", "5,11", "9,1"]),
+        ("left", ["1,a,10", "4,a,11", "9,a,0"]),
+        ("more", ["2,b,20", "9,b,0"]),
+        ("right", ["3,10", "5,11", ",12", "9,1"]),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1").write_text("\n".join(lines) + "\n")
@@ -219,11 +233,17 @@ def test_count_windows_in_order_from_several_sources(tmp_path: Path, spark: Spar
 checkpoint = "checkpoint"
 trigger = "available now"
 partitions = 2
-[source.left]
+most_partitions = 3
+progress = "figures.jsonl"
+[[source.left]]
 format = "csv"
 path = "left"
 schema = "ts LONG, part STRING, x LONG"
 by = "part"
+[[source.left]]
+format = "csv"
+path = "more"
+schema = "ts LONG, part STRING, x LONG"
 [source.right]
 format = "csv"
 path = "right"
@@ -233,16 +253,36 @@ on = { band = ["x", "y"], distance = 1 }
 window = { count = 2 }
 time = "ts"
 ordered = true
+punctuate = true
+columns = ["x", "y"]
+late = "late"
 [sink]
 format = "memory"
 name = "matches_in_order"
 """
     )
     said_by(file, spark)
-    rows = spark.sql("SELECT x, y FROM matches_in_order").collect()
-    # By the gate: 1a 2b | 3 | 4a | 5; the left window holds the two newest of its side.
-    assert [tuple(row) for row in rows] == [(10, 10), (11, 10), (11, 11)]
+    rows = spark.table("matches_in_order").collect()
+    # By the gate: 1a 2b | 3 | 4a | 5 | 9a, whose end is the bound; the left window holds the two newest of its side.
+    assert [tuple(row) for row in rows] == [
+        (10, 10, 3, False), (11, 10, 4, False), (11, 11, 5, False), (None, None, 9, True)
+    ]  # fmt: skip
     spark.catalog.dropTempView("matches_in_order")
+    assert pq.read_table(tmp_path / "late").select(["reason", "y"]).to_pylist() == [{"reason": "no time", "y": 12}]
+    (figures,) = map(json.loads, (tmp_path / "figures.jsonl").read_text().splitlines())
+    assert (figures["batch"], figures["rows"], figures["late"], figures["bound"]) == (0, 9, 1, 9)
+    ran = CliRunner().invoke(commands, ["rescale", str(file), "3"])
+    assert ran.exit_code == 0, ran.output
+    assert asked_for(tmp_path / "checkpoint/streamjoin/join") == 3
+
+
+def test_what_beginning_costs_is_worth_a_word() -> None:
+    figures = JoinProgress("join", 0, 1, 1.0, 1.0, (1, 1), 1, 1, 0, 1, 1.0, 0, None, None, None, 2.04, 31.0)
+    assert beginning(figures) == (
+        "batch 0 spent 2.0 s on starting Python and 31.0 s on compiling kernels (`streamjoin warmup` does it ahead)"
+    )
+    assert beginning(replace(figures, compile_seconds=0.2)) == "batch 0 spent 2.0 s on starting Python"
+    assert beginning(replace(figures, start_seconds=0.0, compile_seconds=0.0)) is None
 
 
 def test_the_file_in_the_readme_runs(tmp_path: Path, spark: SparkSession) -> None:

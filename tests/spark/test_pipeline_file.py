@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark.pipeline_config import Pipeline, without_secrets
+from streamjoin.spark.pipeline_config import Pipeline, Settings, without_secrets
 from streamjoin.spark.pipeline_file import read_pipeline
 from streamjoin.spark.pipeline_join import condition
 from streamjoin.spark.pipeline_view import describe
@@ -89,7 +89,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert pipeline.right.schema == "`ts` TIMESTAMP, `sym` STRING, `bid` DOUBLE"
     assert pipeline.right.path == "/data/quotes"
     assert pipeline.checkpoint == str(tmp_path / "out/checkpoint")
-    assert (pipeline.trigger.every, pipeline.partitions) == ("10000 milliseconds", 4)
+    assert (pipeline.trigger.every, pipeline.join) == ("10000 milliseconds", Settings(partitions=4))
     assert (pipeline.master, pipeline.memory) == ("local[2]", "2g")
     assert pipeline.conf == {"spark.sql.shuffle.partitions": "3"}
     assert pipeline.needs_kafka
@@ -103,9 +103,52 @@ def test_what_the_gate_takes(tmp_path: Path) -> None:
     pipeline = read(
         tmp_path, text.replace('window = ["5 seconds", { time = "1 minute" }]', "window = { count = 1000 }")
     )
-    assert (pipeline.partitions, pipeline.ordered, pipeline.idle) == ("auto", True, "3 s")
+    assert pipeline.join == Settings(partitions="auto", ordered=True, idle="3 s")
     assert (pipeline.left.by, pipeline.left.position) == ("part", "place")
     assert pipeline.spec.windows == (sj.CountWindow(1000), sj.CountWindow(1000))
+
+
+def test_how_the_join_is_run(tmp_path: Path) -> None:
+    keys = 'late = "out/late"\nordered = true\npositions = true\npunctuate = true\ncolumns = ["px"]'
+    text = WHOLE.replace("[join]", f"[join]\n{keys}")
+    text = text.replace("partitions = 4", 'partitions = 4\nmost_partitions = 8\nprogress = "out/progress.jsonl"')
+    pipeline = read(tmp_path, text)
+    late = str(tmp_path / "out/late")
+    assert pipeline.join == Settings(4, 8, True, True, True, columns=("px",), late=late)
+    assert pipeline.progress == str(tmp_path / "out/progress.jsonl")
+    told = describe(pipeline)
+    assert "run with: partitions = 4, most_partitions = 8, ordered = True" in told
+    assert f"late = {late}" in told
+    assert f"progress: {pipeline.progress}" in told
+
+
+SECOND = """
+[[source.right]]
+name = "asia"
+format = "json"
+path = "asia"
+by = "exchange"
+values = ["TSE", "HKE"]
+where = "bid > 0"
+schema = "ts TIMESTAMP, sym STRING, bid DOUBLE, exchange STRING"
+"""
+
+
+def test_several_sources_of_a_side(tmp_path: Path) -> None:
+    text = WHOLE.replace("[source.right]", "[[source.right]]").replace("\n[join]", f"{SECOND}\n[join]")
+    pipeline = read(tmp_path, text)
+    assert list(pipeline.sides) == ["left", "right", "right-2"]
+    assert list(pipeline.side("right")) == ["right", "right-2"]
+    second = pipeline.sides["right-2"]
+    assert (second.name, second.by, second.values) == ("asia", "exchange", ("TSE", "HKE"))
+    lines = text.splitlines()
+    for key in ("where", "schema"):
+        assert lines[pipeline.lines[f"right-2.{key}"] - 1].startswith(key)
+    assert lines[pipeline.lines["right-2"] - 1] == "[[source.right]]"
+    with pytest.raises(sj.PipelineFileError, match="line 27: format = 'jsno' is not known"):
+        read(tmp_path, text.replace('"json"', '"jsno"'))
+    with pytest.raises(sj.PipelineFileError, match=r"source.right\] takes no 'zzz'; it takes"):
+        read(tmp_path, text.replace("values", "zzz"))
 
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
@@ -123,6 +166,11 @@ MISTAKES = [
     ("partitions = 4", "partitions = 'four'", 4, "a whole number such as 4"),
     ("partitions = 4", "partitions = true", 4, "a whole number or text, not true or false"),
     ("partitions = 4", "partitions = 0", 4, "from 1 to 100,000"),
+    ("partitions = 4", "most_partitions = 0", 4, "most_partitions = 0: it is a whole number from 1"),
+    ("partitions = 4", 'progress = "s3://bucket/figures"', 4, "a file of this machine"),
+    ("metadata = {", 'values = ["0"]\nmetadata = {', 12, "values are those of a column"),
+    ('time = "ts"', 'time = "ts"\npunctuate = true', 29, "needs ordered = true"),
+    ('time = "ts"', 'time = "ts"\nlate = 3', 29, "late is text, not a whole number"),
     ('"10 seconds"', '"10 parsecs"', 3, "is not a duration"),
     ('"10 seconds"', '""', 3, "trigger is empty"),
     ('format = "csv"', 'format = "cvs"', 18, "did you mean 'csv'"),
@@ -213,6 +261,10 @@ def test_what_the_documents_show_can_be_read(tmp_path: Path, monkeypatch: pytest
 
 def test_every_key_is_in_the_documents(tmp_path: Path) -> None:
     told = (DOCS / "pipeline.md").read_text()
+    with pytest.raises(sj.PipelineFileError, match="it takes: ") as caught:
+        read(tmp_path, "zzzzzz = 1\n" + WHOLE)
+    for key in str(caught.value).rpartition("it takes: ")[2].split(", "):
+        assert f"`{key}`" in told or f"[{key}" in told, key
     for broken in ("[source.left]", "[source.right]", "[join]", "[sink]", "[spark]"):
         with pytest.raises(sj.PipelineFileError, match="it takes: ") as caught:
             read(tmp_path, WHOLE.replace(broken, f"{broken}\nzzzzzz = 1"))

@@ -107,7 +107,7 @@ def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path
         .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     )  # fmt: skip
     query.awaitTermination()
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    progress.settle()
     figures = progress.of(query)
     progress.close()
     assert [figure.batch for figure in figures] == [0, 1, 2]

@@ -60,7 +60,9 @@ def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = No
                 checkpoint = pipeline.checkpoint or scratch.enter_context(_passing())
                 if stopping.asked:
                     return Totals()
-                return _watch(pipeline, _start(started, pipeline, checkpoint), checkpoint, console, stopping)
+                figures = scratch.enter_context(Figures(started, pipeline.progress, console))
+                queries = _start(started, pipeline, checkpoint)
+                return _watch(pipeline, queries, checkpoint, console, stopping, figures)
         finally:
             if own:
                 started.stop()
@@ -174,17 +176,22 @@ def _triggered(writer: Any, pipeline: Pipeline) -> Any:
 
 
 def _watch(
-    pipeline: Pipeline, queries: list[StreamingQuery], checkpoint: str, console: Console, stopping: Stopping
+    pipeline: Pipeline,
+    queries: list[StreamingQuery],
+    checkpoint: str,
+    console: Console,
+    stopping: Stopping,
+    figures: Figures,
 ) -> Totals:
     """Show what the queries do until they end or are to end; then say what was done."""
     totals = Totals()
     main = queries[0]
     try:
-        with shown(console, totals) as show, Figures(main, pipeline.progress, console) as figures:
+        with shown(console, totals) as show:
             while any(query.isActive for query in queries) and not stopping.asked:
                 time.sleep(_POLL)
                 show(totals.take(main.recentProgress))
-                figures.take()
+                figures.take(main)
                 _raise_failure(pipeline, queries)
             if stopping.asked:
                 for query in queries:
@@ -194,6 +201,7 @@ def _watch(
     finally:
         for query in queries:
             query.stop()
+    figures.take(main, last=True)
     totals.take(main.recentProgress)
     _report(pipeline, totals, checkpoint, console, stopped=stopping.asked)
     return totals

@@ -17,6 +17,7 @@ from rich.console import Console
 from streamjoin.spark.progress import JoinProgress, Progress
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _WORTH_A_WORD = 0.5
@@ -24,33 +25,32 @@ _KEEP = 10_000
 
 
 class Figures:
-    """Watches the join of one query while it is open."""
+    """Watches the joins of a session while it is open; it is opened before the query starts, to miss nothing."""
 
-    def __init__(self, query: StreamingQuery, path: str | None, console: Console) -> None:
-        self._query = query
+    def __init__(self, spark: SparkSession, path: str | None, console: Console) -> None:
+        self._spark = spark
         self._path = path
         self._console = console
         self._file: IO[str] | None = None
         self._taken = -1
 
     def __enter__(self) -> Figures:
-        from pyspark.sql import SparkSession
-
         self._open = ExitStack()
         if self._path is not None:
             Path(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._file = self._open.enter_context(Path(self._path).open("a", encoding="utf-8"))
-        self._progress = Progress(SparkSession.builder.getOrCreate(), keep=_KEEP)
+        self._progress = Progress(self._spark, keep=_KEEP)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.take()
         self._progress.close()
         self._open.close()
 
-    def take(self) -> None:
-        """Write down the batches that are new."""
-        for figures in self._progress.of(self._query):
+    def take(self, query: StreamingQuery, *, last: bool = False) -> None:
+        """Write down the batches of a query that are new; the last time, those too that Spark is about to report."""
+        if last:
+            self._progress.settle()
+        for figures in self._progress.of(query):
             if figures.batch > self._taken:
                 self._taken = figures.batch
                 self._write(figures)

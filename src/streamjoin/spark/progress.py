@@ -7,6 +7,7 @@ it is committed and cost the query nothing.
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ from streamjoin.spark.spending import spent
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+_LONGEST_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,14 @@ class Progress:
         """The figures of a query's joins, oldest batch first."""
         with self._lock:
             return list(self._seen.get(str(query.runId), ()))
+
+    def settle(self) -> None:
+        """Wait until Spark has told of all that is done: it reports on a thread of its own."""
+        from py4j.protocol import Py4JJavaError
+
+        # A bus that is never empty is at work on other queries.
+        with contextlib.suppress(Py4JJavaError):
+            self._spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(_LONGEST_MS)
 
     def close(self) -> None:
         """Stop listening."""
