@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.spark import join, late
+from streamjoin.spark.blueprint import FORMAT
 from streamjoin.spark.plan import Options, build
 from tests.spark.joining import (
     CASES,
@@ -222,7 +224,7 @@ def test_a_restart_goes_on_with_other_partitions(spark: SparkSession, tmp_path: 
     assert pairs(found) == _wanted()
 
 
-def test_a_restart_with_another_join_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_with_another_join_schema_or_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     _, sides = _files(spark, tmp_path, batches=1)
     run_to_parquet(join(*sides, SPEC), tmp_path)
     (tmp_path / "left/0000.parquet").rename(tmp_path / "left/again.parquet")
@@ -230,6 +232,11 @@ def test_a_restart_with_another_join_is_refused(spark: SparkSession, tmp_path: P
     failure = _failure(join(*sides, other), tmp_path)
     assert "CheckpointError" in failure
     assert "on was '|l.x - r.a| <= 3' and is now '|l.x - r.a| <= 4'" in failure
+    wider = sides[0].selectExpr("*", "id + 1 AS more"), sides[1]
+    assert re.search(r"left columns was '.*' and is now '.*, more int64'", _failure(join(*wider, SPEC), tmp_path))
+    known = tmp_path / "checkpoint/streamjoin/join/join.json"
+    known.write_text(known.read_text().replace(f'"format": "{FORMAT}"', '"format": "0"'))
+    assert f"format was '0' and is now '{FORMAT}'" in _failure(join(*sides, SPEC), tmp_path)
 
 
 def test_a_checkpoint_deleted_by_half_is_refused(spark: SparkSession, tmp_path: Path) -> None:

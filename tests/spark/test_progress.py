@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_what_beginning_took_is_told_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.spent"))) == 2
     next(tmp_path.rglob("*.spent")).write_text("?")
     assert Spent() in [spent(log, batch, 7) for batch in (0, 1)]
+
+
+@pytest.mark.spark
+def test_columns_that_nobody_asks_for_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Nor shuffled, as what a side's stage takes in is all that it can send on."""
+    frame = spark.readStream.schema("t long, k long, v long, blob binary, n long").parquet(str(tmp_path))
+    joined = join(frame, frame, SPEC, columns=["n_left"], ordered=True)
+    plan = joined._jdf.queryExecution().analyzed().toString()
+    (left, right) = re.findall(r"MapInArrow streamjoin_collect_\w+\((.*?)\)", plan)
+    assert re.findall("[a-z]+", left) == ["t", "k", "v", "n"]
+    assert re.findall("[a-z]+", right) == ["t", "k", "v"]
 
 
 @pytest.mark.spark

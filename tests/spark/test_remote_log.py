@@ -6,22 +6,41 @@ import io
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError
+from streamjoin.spark import join, late, rescale
 from streamjoin.spark.background import merge_due
 from streamjoin.spark.cache import directory, local_copy, make_room
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.merging import MergePolicy
-from streamjoin.spark.places import RemotePath, in_order
+from streamjoin.spark.places import Origin, RemotePath, in_order, place
 from streamjoin.spark.scaling import ask_for, asked_for
 from tests.spark.gated import gated_batch
-from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
+from tests.spark.joining import (
+    CASES,
+    Batches,
+    blueprint,
+    expected,
+    in_process,
+    pairs,
+    read_parquet,
+    stream,
+    streams,
+    tables,
+    write_files,
+)
 from tests.spark.test_gate_stages import _plan, _table
+from tests.spark.webhdfs_server import WebHdfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BAND = CASES[0]
 
@@ -31,7 +50,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
     """A directory seen as another file system would be, and an empty cache."""
     monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "far").mkdir()
-    return RemotePath(fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem()), "log", "far://")
+    filesystem = fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem())
+    return RemotePath(filesystem, "log", Origin("far://log", "log"))
 
 
 def test_a_join_over_a_remote_log_gives_the_same_rows(root: RemotePath, tmp_path: Path) -> None:
@@ -97,6 +117,90 @@ def test_a_lost_remote_file_is_told(root: RemotePath, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "far/log/versions/0000000001")
     with pytest.raises(CheckpointError, match="far://log does not hold batch 1"):
         in_process(plan, root, 2, batches[2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "below"),
+    [
+        ("hdfs://host:8020/deep/log", "/deep/log", "hdfs://host:8020/deep/log/c/d"),
+        ("s3a://bucket/log", "bucket/log", "s3a://bucket/log/c/d"),
+        ("s3://bucket/a?region=here", "bucket/a", "s3://bucket/a/c/d?region=here"),
+        ("abfss://box@store.dfs.net/a/", "box/a", "abfss://box@store.dfs.net/a/c/d"),
+    ],
+)
+def test_a_location_leads_back_to_its_file_system(location: str, path: str, below: str) -> None:
+    """Tasks get locations as text: the host in them must not be lost."""
+    root = RemotePath(fs.LocalFileSystem(), path, Origin(location, path))
+    assert str(root / "c" / "d") == below
+    assert str((root / "c" / "d").parent.parent) == location.replace("a/?", "a?").removesuffix("/")
+    parent = location.partition("?")[0].rstrip("/").rpartition("/")[0]
+    assert str(root.parent).partition("?")[0] == parent
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[WebHdfs]:
+    (tmp_path / "server").mkdir()
+    server = WebHdfs(tmp_path / "server")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_file_takes_the_place_of_another_where_renaming_would_not(far: WebHdfs) -> None:
+    file = place(f"{far.url}/deep/file")
+    assert isinstance(file, RemotePath)
+    for text in (b"one", b"two"):
+        file.publish(io.BytesIO(text))
+        assert file.read_bytes() == text
+    assert [path.name for path in (far.directory / "deep").iterdir()] == ["file"]
+    assert place(str(file / "a")) == file / "a"
+
+
+def _move_in(directory: Path, batches: Batches, first: int) -> None:
+    """Let files of further batches appear among the input."""
+    write_files(directory / str(first), batches)
+    for side in ("left", "right"):
+        (directory / "in" / side).mkdir(parents=True, exist_ok=True)
+        for path in (directory / str(first) / side).iterdir():
+            path.rename(directory / "in" / side / f"{first}-{path.name}")
+
+
+@pytest.mark.spark
+def test_a_checkpoint_on_a_remote_file_system(spark: SparkSession, far: WebHdfs, tmp_path: Path) -> None:
+    """Spark's part by Hadoop's client and ours by fsspec's.
+
+    The query is stopped and rescaled, finds no room at its next start, and goes on when there is some.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    left, right = stream(BAND, seed=5, n=120)
+    batches = tables(BAND, left, right, 4)
+    checkpoint = f"{far.url}/checkpoint"
+    before = {path.name for path in directory().glob("*")}
+
+    def run() -> None:
+        joined = join(*streams(spark, tmp_path / "in", BAND.left, BAND.right), BAND.bound_spec(), partitions=2)
+        writer = joined.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+    _move_in(tmp_path, batches[:2], 0)
+    run()
+    for number in (3, 1):
+        rescale(checkpoint, number)
+    _move_in(tmp_path, batches[2:], 2)
+    far.full = ".piece."
+    with pytest.raises(StreamingQueryException, match=r"batch 2 failed: .* can't be written.*goes on with batch 2"):
+        run()
+    far.full = None
+    run()
+    assert pairs(read_parquet(tmp_path / "out")) == expected(BAND, left, right)
+    assert late(checkpoint).num_rows == 0
+    log = far.directory / "checkpoint/streamjoin/join"
+    assert len(list(log.glob("versions/0000000003/*.piece"))) == 1
+    assert not list(log.rglob(".*"))
+    # The pieces that a batch joined with were fetched and mapped.
+    assert {path.name for path in directory().glob("*")} - before
 
 
 def test_paths_know_their_parts(root: RemotePath) -> None:

@@ -14,6 +14,7 @@ import posixpath
 import re
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,19 +27,41 @@ _WHOLE_ON_CLOSE = ("s3", "gcs", "abfs")
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The location that a file system was found by, and its path there."""
+
+    location: str
+    path: str
+
+    def location_of(self, path: str) -> str:
+        """The location of another path on the same file system, by which it can be found again.
+
+        >>> Origin("hdfs://host:8020/deep/log", "/deep/log").location_of("/deep/log/join")
+        'hdfs://host:8020/deep/log/join'
+        >>> Origin("abfss://box@store.net/a?x=1", "box/a").location_of("box")
+        'abfss://box@store.net?x=1'
+        """
+        whole, mark, query = self.location.partition("?")
+        known, wanted = ([part for part in text.split("/") if part] for text in (self.path, path))
+        shared = len(posixpath.commonprefix([known, wanted]))
+        stem = whole.rstrip("/").rsplit("/", len(known) - shared)[0] if len(known) > shared else whole.rstrip("/")
+        return "/".join([stem, *wanted[shared:]]) + mark + query
+
+
 class RemotePath:
     """A path on a file system that is reached through Arrow."""
 
-    def __init__(self, filesystem: fs.FileSystem, path: str, prefix: str) -> None:
+    def __init__(self, filesystem: fs.FileSystem, path: str, origin: Origin) -> None:
         self.filesystem = filesystem
         self.path = path.rstrip("/")
-        self._prefix = prefix
+        self._origin = origin
 
     def __str__(self) -> str:
-        return self._prefix + self.path
+        return self._origin.location_of(self.path)
 
     def __truediv__(self, name: str) -> RemotePath:
-        return RemotePath(self.filesystem, posixpath.join(self.path, name), self._prefix)
+        return RemotePath(self.filesystem, posixpath.join(self.path, name), self._origin)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and str(self) == str(other)
@@ -59,7 +82,7 @@ class RemotePath:
     @property
     def parent(self) -> RemotePath:
         """The path without its last part."""
-        return RemotePath(self.filesystem, posixpath.dirname(self.path), self._prefix)
+        return RemotePath(self.filesystem, posixpath.dirname(self.path), self._origin)
 
     def info(self) -> fs.FileInfo:
         """What the file system knows of it."""
@@ -76,7 +99,7 @@ class RemotePath:
     def iterdir(self) -> Iterator[RemotePath]:
         """What lies in the directory."""
         for info in self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
-            yield RemotePath(self.filesystem, info.path, self._prefix)
+            yield RemotePath(self.filesystem, info.path, self._origin)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """What lies below and fits `pattern`, in which a star stands for no slash."""
@@ -103,17 +126,28 @@ class RemotePath:
         """Make the file out of what `source` holds; it appears whole."""
         self.filesystem.create_dir(self.parent.path, recursive=True)
         whole = self.filesystem.type_name in _WHOLE_ON_CLOSE
-        draft = self.path if whole else posixpath.join(self.parent.path, f".{self.name}.{uuid.uuid4().hex}")
+        draft = self if whole else self.parent / f".{self.name}.{uuid.uuid4().hex}"
         try:
-            with self.filesystem.open_output_stream(draft) as out:
+            with self.filesystem.open_output_stream(draft.path) as out:
                 while chunk := source.read(1 << 22):
                     out.write(chunk)
             if not whole:
-                self.filesystem.move(draft, self.path)
+                self._take_the_place_of(draft)
         except OSError:
             if not whole:
-                RemotePath(self.filesystem, draft, "").unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
             raise
+
+    def _take_the_place_of(self, draft: RemotePath) -> None:
+        """Rename `draft` to this path, also where that is refused, loudly or not, because there is a file already."""
+        try:
+            self.filesystem.move(draft.path, self.path)
+        except OSError:
+            if not self.exists():
+                raise
+        if draft.exists():
+            self.unlink(missing_ok=True)
+            self.filesystem.move(draft.path, self.path)
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
@@ -149,12 +183,12 @@ def place(location: str) -> Place:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
     if scheme is None or scheme[1] == "file":
         return Path(re.sub("^/+", "/", location.removeprefix("file:") if scheme else location))
-    return _remote(scheme[1], location[scheme.end() :])
+    return _remote(scheme[1], location)
 
 
 @functools.lru_cache(maxsize=256)
-def _remote(scheme: str, rest: str) -> RemotePath:
-    uri = f"{_SCHEMES.get(scheme, scheme)}:{rest}"
+def _remote(scheme: str, location: str) -> RemotePath:
+    uri = _SCHEMES.get(scheme, scheme) + location.removeprefix(scheme)
     try:
         filesystem, path = fs.FileSystem.from_uri(uri)
     except (ValueError, OSError, NotImplementedError) as error:
@@ -165,7 +199,7 @@ def _remote(scheme: str, rest: str) -> RemotePath:
                 "machines, install the fsspec package for it, or use a directory that all machines see"
             ) from error
         filesystem, path = found
-    return RemotePath(filesystem, path, f"{scheme}://")
+    return RemotePath(filesystem, path, Origin(location, path.rstrip("/")))
 
 
 def _through_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
