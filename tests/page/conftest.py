@@ -16,7 +16,7 @@ from tests.page.light_service import LightService
 PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
 DESKTOP = {"width": 1440, "height": 960}
 # The machine may be busy with other tests: what takes longer than this is missing, not slow.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 Visit = Callable[..., Page]
 Picture = Callable[[Page, str], None]
@@ -50,7 +50,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
     def opened(address: str, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
         contexts.append(context)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", said)

@@ -84,7 +84,7 @@ def test_the_focus_goes_through_the_page_in_order_and_shows(service: LightServic
     assert len(places) > 20
 
 
-@pytest.mark.parametrize("width", [360, 768, 1080])
+@pytest.mark.parametrize("width", [360, 768])
 def test_a_small_window_needs_no_sideways_scrolling(
     width: int, service: LightService, visit: Visit, picture: Picture
 ) -> None:

@@ -110,7 +110,7 @@ def test_wider_edges_carry_more(service: LightService, visit: Visit) -> None:
 def test_the_time_line_is_read_by_keys_and_says_what_happened(service: LightService, visit: Visit) -> None:
     page = live(visit(service.address))
     service.engine.create(NEAR, "near")
-    chart = page.get_by_role("slider", name="Throughput and batch time")
+    chart = page.get_by_role("slider", name="Throughput, latency and batch time")
     chart.focus()
     page.keyboard.press("Home")
     expect(chart).to_have_attribute("aria-valuenow", "0")
@@ -122,3 +122,16 @@ def test_the_time_line_is_read_by_keys_and_says_what_happened(service: LightServ
     for kind, words in (("change", "near created"), ("decision", "near joins group 0")):
         expect(page.locator("#activity li", has_text=words).first).to_be_visible()
         expect(page.locator(f".chart .mark.is-{kind}").last).to_be_attached()
+
+
+def test_rates_are_over_a_second_at_least(service: LightService, visit: Visit) -> None:
+    """Batches that come in a burst are no peak, and the first has no other to be measured by."""
+    page = visit(service.address)
+    script = """async (times) => {
+        const { series } = await import("/static/store.js");
+        return series(times.map((at) => ({ at, seconds: 0.01, rows_in: { a: 10, b: 5 } })), "rows_in", "a");
+    }"""
+    assert page.evaluate(script, [0, 1, 2, 3]) == [10, 10, 10, 10]
+    assert page.evaluate(script, [0, 0.5, 1, 1.5, 2]) == [10, 10, 20, 20, 20]
+    assert max(page.evaluate(script, [0, 1, 2, 2.01, 2.02, 3])) <= 30
+    assert page.evaluate(script, [5]) == [10]

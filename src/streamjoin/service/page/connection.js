@@ -1,7 +1,7 @@
 /* Keeps the page in step with the service: loads everything, follows the events, and starts over with growing pauses when it is gone. */
 
 import { Problem, Unreachable, get, subscribe } from "./api.js";
-import { addChange, addSample, change, state } from "./store.js";
+import { addChange, addSample, change, state, takeQueries } from "./store.js";
 import { announce } from "./dom.js";
 import { askForToken } from "./token.js";
 
@@ -109,7 +109,8 @@ async function load(signal) {
   const [info, streams, queries, plan, history, changelog] = await Promise.all(
     ["info", "streams", "queries", "plan?format=json", "history", "changelog"].map((path) => get(path, { signal })),
   );
-  change({ ready: await ready, info, plan, streams: streams.streams, queries: queries.queries, samples: history.samples, changes: changelog.changes });
+  takeQueries(queries.queries);
+  change({ ready: await ready, info, plan, streams: streams.streams, samples: history.samples, changes: changelog.changes });
   asked.lists = asked.plan = Date.now();
 }
 
@@ -137,7 +138,8 @@ async function refresh() {
     if (lists) {
       asked.lists = now;
       const [ready, streams, queries] = await Promise.all([readiness(), get("streams"), get("queries")]);
-      change({ ready, streams: streams.streams, queries: queries.queries });
+      takeQueries(queries.queries);
+      change({ ready, streams: streams.streams });
     }
     if (plan) {
       asked.plan = now;

@@ -10,6 +10,7 @@ export const state = {
   queries: null,
   plan: null,
   samples: [],
+  latencies: [],
   changes: [],
   chosen: null,
   hovered: null,
@@ -46,6 +47,13 @@ export function addSample(sample) {
   change({ samples: [...state.samples, sample].slice(-MOST_SAMPLES) });
 }
 
+/** The queries as they are now; their latency, of the slowest, is noted by time because the service keeps only the last. */
+export function takeQueries(queries) {
+  const known = queries.filter((query) => query.state === "running" && query.latency_ms !== null).map((query) => query.latency_ms);
+  const latencies = known.length ? [...state.latencies, { at: Date.now() / 1000, ms: Math.max(...known) }].slice(-MOST_SAMPLES) : state.latencies;
+  change({ queries, latencies });
+}
+
 export function addChange(record) {
   const last = state.changes.at(-1);
   if (last && record.serial <= last.serial) return;
@@ -76,8 +84,8 @@ export function series(samples, field, name, seconds = 1) {
   return samples.map(({ at, seconds: length }, index) => {
     while (from + 1 < index && at - samples[from + 1].at >= seconds) from += 1;
     const rows = index ? sums[index + 1] - sums[from + 1] : sums[1];
-    // The first stands for the time until the next: nothing says when the one before it was.
-    const time = index ? at - samples[from].at : (samples[1]?.at ?? at + seconds) - at;
-    return rows / Math.max(time, length, 1e-3);
+    // Nothing says when the one before the first was.
+    const time = from === 0 ? Math.max(seconds, at - samples[0].at) : at - samples[from].at;
+    return rows / Math.max(time, length);
   });
 }

@@ -1,4 +1,4 @@
-/* Throughput and batch time over time, with what happened between them. Arrow keys read the chart sample by sample. */
+/* Throughput, latency and batch time over time, with what happened between them. Arrow keys read the chart sample by sample. */
 
 import { KINDS, happenings } from "./activity.js";
 import { attribute, byId, empty, h, reconcile, s, say } from "./dom.js";
@@ -6,8 +6,9 @@ import { axis, clock, milliseconds, rate, whole } from "./format.js";
 import { series, state, watch } from "./store.js";
 
 const PAD = { left: 58, right: 12, top: 16 };
-const LANES = { flow: { top: PAD.top, height: 110 }, marks: { top: 150, height: 22 }, time: { top: 192, height: 62 } };
-const HEIGHT = 280;
+const LANES = { flow: { top: PAD.top, height: 104 }, marks: { top: 144, height: 22 }, delay: { top: 180, height: 46 }, time: { top: 248, height: 46 } };
+const BOTTOM = LANES.time.top + LANES.time.height;
+const HEIGHT = BOTTOM + 26;
 const INSET = 10;
 const RANGES = [["1 min", 60], ["5 min", 300], ["All", Number.POSITIVE_INFINITY]];
 const LISTED = 100;
@@ -15,8 +16,8 @@ const LISTED = 100;
 const chart = { range: 300, at: null, parts: null, points: [], events: [] };
 
 function build() {
-  const parts = { svg: s("svg", { class: "chart live", height: HEIGHT, tabindex: 0, role: "slider", "aria-label": "Throughput and batch time", "aria-valuemin": 0, onkeydown: key, onpointermove: point, onpointerleave: () => read(null), onblur: () => read(null) }) };
-  for (const name of ["grid", "inFill", "inLine", "outLine", "timeFill", "timeLine", "marks", "cursor"]) {
+  const parts = { svg: s("svg", { class: "chart live", height: HEIGHT, tabindex: 0, role: "slider", "aria-label": "Throughput, latency and batch time", "aria-valuemin": 0, onkeydown: key, onpointermove: point, onpointerleave: () => read(null), onblur: () => read(null) }) };
+  for (const name of ["grid", "inFill", "inLine", "outLine", "delayLine", "timeFill", "timeLine", "marks", "cursor"]) {
     parts[name] = s(name.endsWith("Fill") || name.endsWith("Line") ? "path" : "g", { class: name });
     parts.svg.append(parts[name]);
   }
@@ -31,7 +32,7 @@ function visible() {
   return samples.slice(first).map((sample, index) => ({ sample, rowsIn: flowIn[first + index], rowsOut: flowOut[first + index], ms: sample.seconds * 1000 }));
 }
 
-const path = (points, field, x, y) => (points.length ? `M${points.map((each) => `${x(each.sample.at).toFixed(1)} ${y(each[field]).toFixed(1)}`).join("L")}` : "");
+const path = (points, x, y) => (points.length ? `M${points.map(([at, value]) => `${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}` : "");
 
 function scaleOf(lane, most) {
   const { top, ticks } = axis(most, lane === LANES.flow ? 3 : 2);
@@ -55,12 +56,16 @@ function draw() {
   const x = (at) => PAD.left + ((at - from) / Math.max(to - from, 1e-3)) * (width - PAD.left - PAD.right);
   const flow = scaleOf(LANES.flow, Math.max(...points.map((each) => Math.max(each.rowsIn, each.rowsOut))));
   const time = scaleOf(LANES.time, Math.max(...points.map((each) => each.ms)));
-  Object.assign(chart, { points, x, flow, time, width, from, to });
-  const { svg, inFill, inLine, outLine, timeFill, timeLine } = chart.parts;
+  const delays = state.latencies.filter(({ at }) => at >= from && at <= to);
+  const delay = scaleOf(LANES.delay, Math.max(1, ...delays.map(({ ms }) => ms)));
+  Object.assign(chart, { points, delays, x, flow, delay, time, width, from, to });
+  const { svg, inFill, inLine, outLine, delayLine, timeFill, timeLine } = chart.parts;
   attribute(svg, "viewBox", `0 0 ${width} ${HEIGHT}`);
   attribute(svg, "width", width);
   const close = (line, lane) => `${line}V${lane.top + lane.height}H${x(from).toFixed(1)}Z`;
-  const lines = { in: path(points, "rowsIn", x, flow.y), out: path(points, "rowsOut", x, flow.y), time: path(points, "ms", x, time.y) };
+  const line = (field, y) => path(points.map((each) => [each.sample.at, each[field]]), x, y);
+  const lines = { in: line("rowsIn", flow.y), out: line("rowsOut", flow.y), time: line("ms", time.y) };
+  attribute(delayLine, "d", path(delays.map(({ at, ms }) => [at, ms]), x, delay.y));
   attribute(inFill, "d", close(lines.in, LANES.flow));
   attribute(inLine, "d", lines.in);
   attribute(outLine, "d", lines.out);
@@ -72,7 +77,7 @@ function draw() {
 }
 
 function drawGrid() {
-  const { width, flow, time, from, to, x } = chart;
+  const { width, flow, delay, time, from, to, x } = chart;
   const row = (y, text) => [s("line", { x1: PAD.left, x2: width - PAD.right, y1: y, y2: y }), s("text", { x: PAD.left - 8, y: y + 4, class: "tick" }, text)];
   const seconds = to - from;
   const steps = width < 520 ? 2 : 5;
@@ -81,7 +86,7 @@ function drawGrid() {
     return s("text", { x: x(at), y: HEIGHT - 8, class: `when ${index === 0 ? "first" : index === steps ? "last" : ""}` }, clock(at));
   });
   const lane = s("rect", { class: "lane", x: PAD.left, y: LANES.marks.top - LANES.marks.height / 2, width: width - PAD.left - PAD.right, height: LANES.marks.height, rx: 4 });
-  chart.parts.grid.replaceChildren(lane, ...flow.ticks.flatMap((tick) => row(flow.y(tick), rate(tick))), ...time.ticks.flatMap((tick) => row(time.y(tick), milliseconds(tick))), ...columns);
+  chart.parts.grid.replaceChildren(lane, ...flow.ticks.flatMap((tick) => row(flow.y(tick), rate(tick))), ...[delay, time].flatMap(({ ticks, y }) => ticks.flatMap((tick) => row(y(tick), milliseconds(tick)))), ...columns);
 }
 
 function drawMarks() {
@@ -91,7 +96,7 @@ function drawMarks() {
     chart.parts.marks,
     shown,
     ({ key: name }) => name,
-    ({ kind, words, at }) => s("g", { class: `mark is-${kind}` }, s("line", { y1: PAD.top, y2: LANES.time.top + LANES.time.height }), s("path", { d: KINDS[kind].mark, transform: `translate(0 ${LANES.marks.top})` }), s("title", {}, `${clock(at)} ${words}`)),
+    ({ kind, words, at }) => s("g", { class: `mark is-${kind}` }, s("line", { y1: PAD.top, y2: BOTTOM }), s("path", { d: KINDS[kind].mark, transform: `translate(0 ${LANES.marks.top})` }), s("title", {}, `${clock(at)} ${words}`)),
     (mark, { at }) => mark.setAttribute("transform", `translate(${x(Math.min(at, to)).toFixed(1)} 0)`),
   );
 }
@@ -104,12 +109,13 @@ function read(index) {
   const here = chart.points[chart.at ?? chart.points.length - 1];
   attribute(svg, "aria-valuemax", chart.points.length - 1);
   attribute(svg, "aria-valuenow", chart.at ?? chart.points.length - 1);
-  const words = `${clock(here.sample.at)}, batch ${whole(here.sample.batch)}: ${rate(here.rowsIn)} in, ${rate(here.rowsOut)} out, ${milliseconds(here.ms)}`;
+  const late = chart.delays.findLast(({ at }) => at <= here.sample.at + 1);
+  const words = `${clock(here.sample.at)}, batch ${whole(here.sample.batch)}: ${rate(here.rowsIn)} in, ${rate(here.rowsOut)} out, batch time ${milliseconds(here.ms)}${late ? `, latency ${milliseconds(late.ms)}` : ""}`;
   attribute(svg, "aria-valuetext", words);
   say(byId("timeline-reading"), chart.at === null ? "" : words);
   if (chart.at === null) return cursor.replaceChildren();
   const x = chart.x(here.sample.at);
-  cursor.replaceChildren(s("line", { x1: x, x2: x, y1: PAD.top, y2: LANES.time.top + LANES.time.height }), ...[chart.flow.y(here.rowsIn), chart.flow.y(here.rowsOut), chart.time.y(here.ms)].map((y) => s("circle", { cx: x, cy: y, r: 3.5 })));
+  cursor.replaceChildren(s("line", { x1: x, x2: x, y1: PAD.top, y2: BOTTOM }), ...[chart.flow.y(here.rowsIn), chart.flow.y(here.rowsOut), chart.time.y(here.ms)].map((y) => s("circle", { cx: x, cy: y, r: 3.5 })));
 }
 
 function point(event) {
@@ -134,7 +140,7 @@ function key(event) {
 function keyOf() {
   const line = (kind, text) => h("li", {}, s("svg", { viewBox: "0 0 22 8", "aria-hidden": "true" }, s("path", { class: kind, d: "M1 4H21" })), text);
   const mark = ([kind, { name, mark: shape }]) => h("li", {}, s("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true", class: `mark is-${kind}` }, s("path", { d: shape })), name);
-  return h("ul", { class: "legend" }, line("inLine", "Rows in"), line("outLine", "Rows out"), line("timeLine", "Batch time"), Object.entries(KINDS).map(mark));
+  return h("ul", { class: "legend" }, line("inLine", "Rows in"), line("outLine", "Rows out"), line("delayLine", "Latency, of the slowest query"), line("timeLine", "Batch time"), Object.entries(KINDS).map(mark));
 }
 
 function list() {
