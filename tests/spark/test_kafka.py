@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import QUICK_START
+from tests.spark.adhoc_streams import FileStream
 from tests.spark.joining import read_parquet
 from tests.spark.kafka_broker import Broker
 
@@ -241,3 +242,33 @@ def test_exactly_once_in_parquet_whatever_is_killed(broker: Broker, job: Job) ->
     assert job.stop() == 0, job.log
     assert committed(job.directory) == whole
     assert max(whole.values()) == 1
+
+
+def test_ad_hoc_queries_from_a_topic_to_topics(broker: Broker, tmp_path: Path) -> None:
+    broker.create("adhoc-left", "adhoc-all", "adhoc-some")
+    times = ["2025-06-15T15:06:40", "2025-06-15T15:06:41"]
+    broker.send("adhoc-left", [json.dumps({"k": k, "p": 10 + k, "ts": times[k]}) for k in (0, 1)])
+    right = FileStream(tmp_path / "r")
+    right.rows((0, 20, 1.0), (1, 21, 1.0), (1, 22, 2.0), (7, 23, 2.0))
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("adhoc_kafka_driver.py")), str(tmp_path), broker.address],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+    pairs = [{"a": 10, "b": 20}, {"a": 11, "b": 21}, {"a": 11, "b": 22}]
+    assert sorted(broker.received("adhoc-all"), key=str) == pairs
+    assert sorted(broker.received("adhoc-some"), key=str) == pairs[1:]
+    states = json.loads((tmp_path / "states.json").read_text())
+    assert {name: state[:2] for name, state in states.items()} == {
+        "all": ["running", 3],
+        "some": ["running", 2],
+        "nowhere": ["failed", 0],
+    }
+    assert "Kafka did not take the rows" in states["nowhere"][2]
+    assert "hunter2" not in str(states)

@@ -1,0 +1,69 @@
+"""A program that runs an ad-hoc engine over files it writes, with queries that come and go; a test kills it meanwhile.
+
+Every step is made only if a run before has not made it, so that the runs together do all of them once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from streamjoin.adhoc import Engine, ParquetSink, Settings
+from streamjoin.adhoc.journal import Journal
+from streamjoin.spark import session
+from tests.conftest import QUICK_START
+from tests.spark.adhoc_streams import FileStream, table_of
+
+STEPS = 8
+QUERIES = (
+    "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 3 SECONDS ON x.k = y.k",
+    "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 6 SECONDS ON x.k = y.k WHERE x.p > y.p",
+    "SELECT x.p AS a, z.p AS c FROM l x JOIN r y WITHIN 2 SECONDS ON x.k = y.k JOIN l z WITHIN 20 ROWS ON z.p = y.p",
+    "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 2 SECONDS ON ABS(x.p - y.p) <= 1",
+)
+
+
+def tuples(stream: str, step: int) -> pa.Table:
+    rng = random.Random(f"{stream} {step}")
+    return table_of(*((rng.randrange(4), rng.randrange(12), step + rng.random()) for _ in range(12)))
+
+
+def main(directory: Path, partitions: int | None) -> None:
+    # The test asks which tuples came in which batch.
+    Journal.kept = 10**6
+    spark = session("adhoc", "local[2]", memory="512m", config=QUICK_START)
+    engine = Engine(spark, directory / "checkpoint", Settings(replan_every=2), partitions=partitions)
+    streams = {name: FileStream(directory / name) for name in ("l", "r")}
+    for name, stream in streams.items():
+        engine.register(name, stream.frame(spark), lateness="1 minute")
+    with engine:
+        for step in range(STEPS):
+            acted = {(record.action, record.name) for record in engine.changelog()}
+            if ("create", f"q{step}") not in acted:
+                sql = QUERIES[step % len(QUERIES)]
+                engine.create(sql, name=f"q{step}", sink=ParquetSink(str(directory / "out" / f"q{step}")), timeout=120)
+                acknowledge(directory, f"create q{step}")
+            if step >= 5 and ("drop", f"q{step - 5}") not in acted:
+                engine.drop(f"q{step - 5}", timeout=120)
+                acknowledge(directory, f"drop q{step - 5}")
+            for name, stream in streams.items():
+                if len(list(stream.directory.glob("*.parquet"))) <= step:
+                    stream.write(tuples(name, step))
+            engine.process_all_available()
+        if engine.error is not None:
+            raise engine.error
+
+
+def acknowledge(directory: Path, what: str) -> None:
+    with (directory / "acknowledged").open("a") as file:
+        file.write(what + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]) or None)

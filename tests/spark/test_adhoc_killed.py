@@ -1,0 +1,122 @@
+"""Exactly once under kill -9: an engine killed at random moments and started again, against the oracle."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc.journal import Journal
+from streamjoin.adhoc.stored import StoredChange
+from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
+from streamjoin.testing.adhoc_oracle import Life, gate_order, rows
+from tests.adhoc.looped import read_back
+from tests.spark.adhoc_driver import QUERIES, STEPS, tuples
+from tests.spark.adhoc_streams import SCHEMA
+
+KILLS = int(os.environ.get("STREAMJOIN_KILLS", "2"))
+PATIENCE = 180.0
+# What a kill waits for: the next file of this kind. They stand for the steps of a batch.
+MOMENTS = ("changes/*", "buckets/*", "batches/*", "done/*", "state/*", "streams/*/offsets/*", "streams/*/commits/*")
+
+
+def start(directory: Path, partitions: int) -> subprocess.Popen[bytes]:
+    root = Path(__file__).parents[2]
+    with (directory / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("adhoc_driver.py")), str(directory), str(partitions)],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
+        )
+
+
+def said(directory: Path) -> str:
+    return (directory / "log").read_text()[-4000:]
+
+
+def run_until(process: subprocess.Popen[bytes], directory: Path, moment: str, times: int) -> bool:
+    """Let it run until files of a kind came `times` times; False if it ended before."""
+    seen = set(directory.glob(moment))
+    since = time.monotonic()
+    while times:
+        try:
+            process.wait(timeout=0.01)
+            return False
+        except subprocess.TimeoutExpired:
+            now = set(directory.glob(moment))
+        if now - seen:
+            times -= 1
+            since = time.monotonic()
+        seen |= now
+        assert time.monotonic() - since < PATIENCE, said(directory)
+    return True
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_every_query_has_every_row_once_whenever_it_is_killed(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    killed = 0
+    while True:
+        process = start(tmp_path, rng.choice([0, 2]))
+        try:
+            if killed >= KILLS:
+                assert process.wait(timeout=PATIENCE) == 0, said(tmp_path)
+                break
+            moment = rng.choice([f"checkpoint/{found}" for found in MOMENTS] + ["out/*/*.parquet"])
+            if not run_until(process, tmp_path, moment, rng.randint(1, 3)):
+                assert process.returncode == 0, said(tmp_path)
+                break
+        finally:
+            if process.poll() is None:
+                kill(process)
+        killed += 1
+    assert killed >= min(KILLS, 2), "the program ended before it was killed"
+    compare(tmp_path)
+
+
+def compare(directory: Path) -> None:
+    """What every query wrote, against the oracle, by what the log says of changes and arrivals."""
+    journal = Journal(str(directory / "checkpoint"))
+    try:
+        changes = [
+            StoredChange.unpacked(body).record
+            for number in journal.numbers("changes")
+            for body in journal.read("changes", number)["records"]
+        ]
+        batch_of: dict[tuple[str, int], int] = {}
+        for batch in journal.numbers("batches"):
+            for stream, number in journal.read("batches", batch)["consumed"].items():
+                batch_of.setdefault((stream, number), batch)
+    finally:
+        journal.close()
+    made = [f"{record.action} {record.name}" for record in changes]
+    assert set((directory / "acknowledged").read_text().splitlines()) <= set(made)
+    assert len(made) == len(set(made)) == 2 + STEPS + (STEPS - 5)
+    arrivals = gate_order(
+        [a for s in ("l", "r") for n in range(STEPS) for a in arrivals_of(s, tuples(s, n), "ts", batch_of[s, n])]
+    )
+    streams = [Stream(name, SCHEMA, "ts") for name in ("l", "r")]
+    for number in range(STEPS):
+        plan = parse(QUERIES[number % len(QUERIES)], streams)
+        when = {record.action: record.batch for record in changes if record.name == f"q{number}"}
+        wanted = rows(arrivals, meaning_of(plan), Life(when["create"], when.get("drop")))
+        found = Counter(read_back(directory / "out" / f"q{number}", plan.schema.names))
+        assert found == wanted, f"q{number}"
+        assert number > STEPS - 3 or sum(wanted.values()) > 5
