@@ -161,6 +161,11 @@ class MemoryEngine:
                 raise SpecError(f"there is no query {name!r}")
             return self._kept[name].after(after or 0, limit)
 
+    @property
+    def batch(self) -> int:
+        """The last batch."""
+        return self._batch
+
     def on_batch(self, callback: Callable[[BatchEvent], None]) -> Callable[[], None]:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)

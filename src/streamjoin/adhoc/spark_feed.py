@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -41,6 +41,9 @@ def stream_of(name: str, frame: DataFrame, time: str) -> Stream:
     return Stream(name, pa.schema([(field.name, field.type) for field in schema]), time)
 
 
+_LONGEST_PORTION: Final = 60.0
+
+
 class Feed:
     """See the module. `consumed` is the last micro-batch that the engine's log has; `failed` is told of an error."""
 
@@ -60,6 +63,7 @@ class Feed:
         self.failed = False
         self._query: StreamingQuery | None = None
         self._stopping = False
+        self._taking = threading.Lock()
 
     def start(self) -> None:
         """Start the query.
@@ -77,12 +81,19 @@ class Feed:
         threading.Thread(target=self._watch, args=(self._query,), daemon=True, name=f"feed {self.stream.name}").start()
 
     def _take(self, frame: DataFrame, spark_batch: int) -> None:
-        if spark_batch <= self.consumed:
-            return
-        with self._inbox.reading(self.stream.name):
-            table = frame.toArrow().select(self.stream.schema.names).cast(self.stream.schema)
-        self._inbox.hand(Portion(self.stream.name, spark_batch, table))
-        self.consumed = spark_batch
+        with self._taking:
+            if spark_batch <= self.consumed:
+                return
+            if self._stopping:
+                # Short, because Spark searches what it is told with patterns that overflow its stack.
+                raise StateError("the engine stops; this batch is run again at the next start")
+            with self._inbox.reading(self.stream.name):
+                table = frame.toArrow().select(self.stream.schema.names).cast(self.stream.schema)
+            if table.column(self.stream.time).num_chunks > 1:
+                # They come partition after partition, in an order that says nothing about being late.
+                table = table.sort_by(self.stream.time)
+            self._inbox.hand(Portion(self.stream.name, spark_batch, table))
+            self.consumed = spark_batch
 
     def _watch(self, query: StreamingQuery) -> None:
         """Wait for the query's end and tell of a failure."""
@@ -101,6 +112,9 @@ class Feed:
     def stop(self) -> None:
         """Stop the query; a portion that it is handing in is still taken."""
         self._stopping = True
+        # Spark's own stop interrupts the batch that runs, in the middle of whatever it does.
+        if self._taking.acquire(timeout=_LONGEST_PORTION):
+            self._taking.release()
         if self._query is not None:
             self._query.stop()
 

@@ -1,0 +1,149 @@
+"""Serving as a process: start, signals, failures; and once with Spark, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pyarrow.dataset
+import pytest
+
+from streamjoin.model.errors import SetupError
+from streamjoin.service.config import ServiceConfig
+from streamjoin.service.server import bind
+from tests.conftest import QUICK_START
+from tests.service.conftest import NEAR
+from tests.service.events import events
+from tests.service.processes import Process, running
+
+LISTENING = r"listening on (http://127\.0\.0\.1:\d+)"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    command(tmp_path, "init")
+    return tmp_path / "streamjoin.toml"
+
+
+def command(directory: Path, *arguments: str, url: str = "", code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamjoin", *arguments],
+        cwd=directory,
+        env={**os.environ, "STREAMJOIN_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def light(file: Path, *mode: str) -> list[str]:
+    return ["-m", "tests.service.serve_program", str(file), *mode]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_ends_it_well(file: Path, number: signal.Signals) -> None:
+    with running(light(file), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
+        url = service.until(LISTENING)[1]
+        service.until("ready: streams trades, quotes, clicks")
+        with httpx.Client(base_url=url, timeout=30) as client, client.stream("GET", "/api/v1/events") as answer:
+            stream = events(answer)
+            assert next(stream)[0] == "batch"
+            made = httpx.post(f"{url}/api/v1/queries", json={"sql": NEAR, "name": "near", "sink": "files"}, timeout=30)
+            assert made.json()["sink"] == "files for near"
+            service.process.send_signal(number)
+            assert [data for kind, data in stream if kind == "end"] == [{"reason": "stopping"}]
+        assert service.ended() == 0
+        assert "engine stopped" in service.lines[-1]
+
+
+def test_a_request_that_waits_for_a_batch_is_answered_before_the_end(file: Path) -> None:
+    with running(light(file), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
+        url = service.until(LISTENING)[1]
+        service.until("ready:")
+        with httpx.Client(base_url=url, timeout=30) as client:
+            for _ in range(5):
+                client.post("/api/v1/queries", json={"sql": NEAR}).raise_for_status()
+            service.process.send_signal(signal.SIGTERM)
+            # A second SIGTERM, as when a whole group gets it, changes nothing.
+            service.process.send_signal(signal.SIGTERM)
+        assert service.ended() == 0
+
+
+@pytest.mark.parametrize(("mode", "told"), [("fail-at-start", "no Java"), ("fail", "stream 'trades' failed")])
+def test_an_engine_that_fails_ends_it_with_the_reason(file: Path, mode: str, told: str) -> None:
+    with running(light(file, mode), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
+        assert service.ended() == 1
+        assert service.lines[-1].startswith("error:")
+        assert told in service.lines[-1]
+
+
+def test_an_address_that_is_taken_is_told_before_anything_starts() -> None:
+    with bind(ServiceConfig(port=0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=f"can't listen on 127.0.0.1 port {port}: Address already in use; take"):
+            bind(ServiceConfig(port=port))
+
+
+TIMES = "SELECT t.ts AS a, q.ts AS b FROM trades t JOIN quotes q WITHIN 1 SECOND ON t.sym = q.sym"
+
+
+def rows(url: str, name: str) -> int:
+    return int(httpx.get(f"{url}/api/v1/queries/{name}", timeout=60).json()["rows"])
+
+
+def quick_start(file: Path) -> None:
+    """A small and quick Spark for tests."""
+    conf = "\n".join(
+        f"{key!r} = {str(value).lower() if isinstance(value, bool) else value!r}" for key, value in QUICK_START.items()
+    )
+    file.write_text(
+        file.read_text().replace('memory = "1g"', f'memory = "512m"\nmaster = "local[2]"\n\n[spark.conf]\n{conf}')
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_with_spark_it_comes_back_after_kill_9_with_the_same_queries(file: Path) -> None:
+    quick_start(file)
+    start = ["-m", "streamjoin", "serve"]
+    port = {"STREAMJOIN_SERVICE__PORT": "0"}
+    with running(start, file.parent, **port) as service:
+        url = started(service)
+        command(file.parent, "query", "add", TIMES, "--name", "times", "--sink", "files", url=url)
+        tailed = command(file.parent, "query", "tail", "times", "--limit", "3", "--json", url=url)
+        assert [set(json.loads(line)) for line in tailed.splitlines()] == [{"a", "b"}] * 3
+        before = json.loads(command(file.parent, "query", "show", "times", "--json", url=url))
+        service.process.kill()
+        assert service.ended() == -signal.SIGKILL
+    with running(start, file.parent, **port) as service:
+        url = started(service)
+        after = json.loads(command(file.parent, "query", "show", "times", "--json", url=url))
+        assert {key: after[key] for key in ("sql", "created_batch", "created_at", "state")} == {
+            key: before[key] for key in ("sql", "created_batch", "created_at", "state")
+        }
+        assert after["rows"] >= before["rows"]
+        # More than the tail shows came since: it follows the events until then.
+        command(file.parent, "query", "tail", "times", "-n", "0", "--limit", "3", url=url)
+        service.process.send_signal(signal.SIGTERM)
+        assert service.ended() == 0, service.lines
+        assert [line for line in service.lines if "Traceback" in line] == []
+    written = pyarrow.dataset.dataset(str(file.parent / "streamjoin-out" / "times")).to_table().to_pylist()
+    assert len({(row["a"], row["b"]) for row in written}) == len(written) > after["rows"]
+
+
+def started(service: Process) -> str:
+    url = service.until(LISTENING)[1]
+    service.until("ready: streams trades, quotes, aircraft")
+    assert httpx.get(f"{url}/api/v1/ready", timeout=60).json()["status"] == "ready"
+    return url
