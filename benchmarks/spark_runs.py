@@ -77,20 +77,24 @@ class SparkExperiment(Experiment):
         self.checkpoint = checkpoint
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         query.awaitTermination()
+        reports = query.recentProgress
+        tasks = self._tasks(str(query.runId))
         return [
             Timed(
                 int(progress["numInputRows"]),
                 int(progress["observedMetrics"].get("results", {"rows": 0})["rows"]),
                 progress["durationMs"]["triggerExecution"] / 1000,
                 {part: ms / 1000 for part, ms in progress["durationMs"].items()},
-                tasks,
+                tasks[i] if i < len(tasks) else (),
             )
-            for progress, tasks in zip(query.recentProgress, self._tasks(str(query.runId)), strict=False)
+            for i, progress in enumerate(reports)
         ]
 
     def _tasks(self, run: str) -> list[list[float]]:
         """The seconds of each task of the last stage of each job of a query, job by job."""
         context = self.spark.sparkContext
+        # Spark writes down what tasks did on a thread of its own.
+        context._jsc.sc().listenerBus().waitUntilEmpty()
         tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
         found = []
         for job in sorted(tracker.getJobIdsForGroup(run)):

@@ -152,6 +152,7 @@ def test_a_cause_holds_no_secret(tmp_path: Path) -> None:
 
 RATE = """\
 checkpoint = "out/checkpoint"
+progress = "figures.jsonl"
 [source.left]
 format = "rate"
 options.rowsPerSecond = 50
@@ -205,6 +206,8 @@ def test_one_signal_is_a_clean_stop_of_rows_on_a_console(tmp_path: Path) -> None
     rows = [line.split("|") for line in shown.read_text().splitlines() if line.startswith("|2")]
     assert rows
     assert all(row[2].strip() == row[4].strip() for row in rows)
+    begun = max(json.loads(line)["start_seconds"] for line in (tmp_path / "figures.jsonl").read_text().splitlines())
+    assert begun > 0, "no batch told what starting Python took"
 
 
 def test_a_wrong_file_is_exit_code_2(tmp_path: Path) -> None:

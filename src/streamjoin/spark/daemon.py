@@ -1,9 +1,9 @@
-"""The process that Spark forks its Python workers from, with what the join imports already loaded.
+"""The process that Spark forks its Python workers from, with what the join needs already loaded.
 
-Named by `spark.python.daemon.module` and run as `python -m streamjoin.spark.daemon`. Workers inherit the
-loaded modules, so none pays for importing them, and the collected and frozen heap keeps cheap the garbage
-collection that a worker runs after each task. Spark reads the worker port from our standard output:
-nothing else may ever be written there.
+Named by `spark.python.daemon.module` and run as `python -m streamjoin.spark.daemon`. Workers inherit the loaded modules
+and kernels, so none pays for importing, loading or compiling them, and the collected and frozen heap keeps cheap the
+garbage collection that a worker runs after each task. Spark reads the worker port from our standard output: nothing
+else may ever be written there.
 """
 
 from __future__ import annotations
@@ -57,11 +57,18 @@ def _modules() -> list[str]:
 
 
 def start() -> None:
-    """Load everything, and note how long that took for the first batch to tell."""
+    """Load modules and kernels, and note how long that took for the first batch to tell.
+
+    What fails here is left to the tasks, whose own errors reach the user.
+    """
     began = time.perf_counter()
     preload()
+    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
+        importlib.import_module("streamjoin.spark.warming").warm()
     with contextlib.suppress(Exception):
         importlib.import_module("streamjoin.spark.spending").keep(time.perf_counter() - began)
+    gc.collect()
+    gc.freeze()
 
 
 if __name__ == "__main__":

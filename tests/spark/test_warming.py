@@ -1,0 +1,60 @@
+"""Workers start warm: what a join runs was loaded before they were forked, and compiled by one process of the host."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamjoin.spark.warming import _alone
+
+LOADED = """
+import gc, pathlib, sys
+from numba.core.dispatcher import Dispatcher
+from streamjoin.spark.warming import warm
+from tests.spark.joining import CASES, blueprint, in_process, stream, tables
+
+def loaded():
+    return sum(len(found.overloads) for found in gc.get_objects() if isinstance(found, Dispatcher))
+
+assert loaded() == 0
+warm()
+before = loaded()
+case = CASES[0]
+for batch, sides in enumerate(tables(case, *stream(case, seed=1, n=100), 3)):
+    in_process(blueprint(case, 2), pathlib.Path(sys.argv[1]), batch, sides)
+print(before, loaded())
+"""
+
+
+def test_a_join_finds_its_kernels_loaded(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    before, after = map(int, ran.stdout.split())
+    # The case has 32-bit integers on one side, which are put into words by a kernel of their own.
+    assert before > 8
+    assert after - before <= 2
+
+
+def test_one_process_of_a_host_compiles_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with _alone():
+        lock = tmp_path / "streamjoin/compiling.lock"
+        with lock.open("w") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_cache_that_can_not_be_written_to_is_no_hindrance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    with _alone():
+        pass
