@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings
+from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink
 from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
-from tests.spark.adhoc_streams import PAIRS, FileStream, counted
+from streamjoin.spark.feeds import drop
+from tests.adhoc.looped import read_back
+from tests.spark.adhoc_streams import PAIRS, FileStream, counted, table_of
 
 pytestmark = pytest.mark.spark
 
@@ -220,3 +223,65 @@ def test_other_ways_to_share(spark: Any, tmp_path: Path, streams: dict[str, File
         assert counted(one.rows()) == Counter([(10, 20), (10, 21)])
         assert counted(two.rows()) == Counter([(10, 21)])
         assert "2 queries" in str(engine.explain())
+
+
+def test_the_example_of_the_document(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rows in (
+        (
+            "trades",
+            [
+                {"sym": "A", "px": 9.5, "ts": "2026-01-01T00:00:00Z"},
+                {"sym": "B", "px": 12.0, "ts": "2026-01-01T00:00:04Z"},
+            ],
+        ),
+        (
+            "quotes",
+            [
+                {"sym": "A", "bid": 9.0, "ts": "2026-01-01T00:00:02Z"},
+                {"sym": "B", "bid": 11.0, "ts": "2026-01-01T00:00:00Z"},
+            ],
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.json").write_text("\n".join(map(json.dumps, rows)))
+    text = (Path(__file__).parents[2] / "docs" / "adhoc.md").read_text()
+    program = text.split("```python\n")[1].split("```")[0]
+    exec(compile(program, "docs/adhoc.md", "exec"), {"spark": spark, "home": str(tmp_path)})
+    said = capsys.readouterr().out
+    assert said.startswith("[{'sym': 'A', 'px': 9.5, 'bid': 9.0}]\n2 queries")
+    assert read_back(tmp_path / "dear", ["sym", "px", "bid"]) == [("B", 12.0, 11.0)]
+
+
+def test_a_view_of_the_newest_rows(spark: Any, engine: Engine, streams: dict[str, FileStream]) -> None:
+    with engine:
+        engine.create(PAIRS, name="q", sink=TableSink("newest_pairs", limit=2))
+        assert spark.table("newest_pairs").count() == 0
+        streams["l"].rows((1, 10, 0.0))
+        streams["r"].rows((1, 20, 1.0), (1, 21, 1.0), (1, 22, 1.0))
+        engine.process_all_available()
+        assert [tuple(row) for row in spark.sql("SELECT * FROM newest_pairs ORDER BY b").collect()] == [
+            (10, 21),
+            (10, 22),
+        ]
+        engine.drop("q")
+        assert not spark.catalog.tableExists("newest_pairs")
+
+
+def test_a_stream_that_fails_is_told_and_can_be_registered_again(
+    spark: Any, engine: Engine, streams: dict[str, FileStream]
+) -> None:
+    with engine:
+        handle = engine.create(PAIRS)
+        streams["l"].rows((1, 10, 0.0))
+        engine.process_all_available()
+        (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        with pytest.raises(StateError, match="'r' failed"):
+            engine.wait(60)
+        assert "failed" in str({info.name: info.error for info in engine.streams()}["r"])
+        (streams["r"].directory / "000000.parquet").unlink()
+        drop(table_of((1, 20, 1.0)), streams["r"].directory / "000000.parquet")
+        engine.register("r", streams["r"].frame(spark), lateness="1 minute")
+        engine.process_all_available()
+        assert counted(handle.rows()) == Counter([(10, 20)])
+        assert engine.streams()[1].error is None
+        assert engine.error is None

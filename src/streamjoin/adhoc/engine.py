@@ -73,6 +73,8 @@ class Engine:
         self._inbox = Inbox()
         self._notices = Notices()
         self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._error: StreamJoinError | None = None
         self._journal = Journal(self.checkpoint)
         try:
             found = recover(self._journal, self.settings)
@@ -84,13 +86,11 @@ class Engine:
             self._journal.close()
             raise
         self._registrations = Registrations(
-            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._fail
+            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._ended
         )
         self._names = itertools.count(1)
         self._thread: threading.Thread | None = None
         self._started_at: float | None = None
-        self._ended = threading.Event()
-        self._error: StreamJoinError | None = None
 
     # Streams ------------------------------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class Engine:
 
     @property
     def error(self) -> StreamJoinError | None:
-        """Why the engine, or the first stream that did, failed."""
-        return self._error
+        """Why the engine failed, or a stream of it, unless that was registered again."""
+        return self._error or next(iter(self._registrations.failures.values()), None)
 
     @property
     def running(self) -> bool:
@@ -191,8 +191,8 @@ class Engine:
             StreamJoinError: the engine or a stream failed.
         """
         ended = self._ended.wait(timeout)
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return ended
 
     def process_all_available(self) -> None:

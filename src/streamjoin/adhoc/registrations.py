@@ -6,7 +6,6 @@ The invariant: a stream that the log holds tuples of is only ever read as it was
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Registrations:
-    """See the module. `failed` is told why a stream can't be read any more."""
+    """See the module. `ended` is set when a stream can't be read any more."""
 
     def __init__(
         self,
@@ -35,14 +34,16 @@ class Registrations:
         loop: BatchLoop,
         inbox: Inbox,
         trigger: str | None,
-        failed: Callable[[StreamJoinError], None],
+        ended: threading.Event,
     ) -> None:
         self.catalog = {name: figures.stream for name, figures in roster.streams.items()}
         self._lateness = {name: figures.lateness for name, figures in roster.streams.items()}
         self._feeds: dict[str, Feed] = {}
         self._running = False
         self._settings, self._journal, self._roster, self._loop = settings, journal, roster, loop
-        self._inbox, self._trigger, self._failed = inbox, trigger, failed
+        self._inbox, self._trigger, self._ended = inbox, trigger, ended
+        self.failures: dict[str, StreamJoinError] = {}
+        """Why streams can't be read any more, by name."""
         self._lock = threading.Lock()
 
     def register(self, name: str, frame: DataFrame, time: str, lateness: Lateness | None) -> Stream:
@@ -86,7 +87,8 @@ class Registrations:
     def _stream_failed(self, name: str, error: StreamJoinError) -> None:
         if name in self._roster.streams:
             self._roster.streams[name].error = str(error)
-        self._failed(error)
+        self.failures[name] = error
+        self._ended.set()
 
     def begin(self) -> None:
         """Let all streams flow; those of the log that nobody registered say so."""
@@ -103,6 +105,8 @@ class Registrations:
         feed.consumed = self._loop.consumed.get(name, -1)
         self._journal.check_spark(name, feed.consumed)
         self._roster.streams[name].error = None
+        if self.failures.pop(name, None) is not None and not self.failures:
+            self._ended.clear()
         feed.start()
 
     def process_all_available(self) -> None:
