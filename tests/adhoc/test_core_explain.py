@@ -11,14 +11,14 @@ def test_the_figures_are_those_of_the_batches() -> None:
     core = running([*SAME, CHAIN])
     found = core.explain()
     streams = {stream.name: stream for stream in found.streams}
-    assert streams["a"].held == 600 and streams["a"].rate == 300
+    assert streams["a"].held == 1200 and streams["a"].rate == 600
     assert streams["a"].keys["k"] == 5 and streams["a"].selected == 1.0
     first = next(root for root in found.roots if root.driver == "a" and root.step.stream == "b")
     assert set(first.step.queries) == {"q0", "q1", "q2", "q3", "q4", "q5"}
     assert first.step.ends == ("q0", "q1", "q2", "q3", "q4")
     assert first.step.steps[0].ends == ("q5",)
     assert 0 < first.step.pairs <= first.step.candidates
-    assert first.step.probes == 300
+    assert first.step.probes == 600
     assert found.cost_shared < found.cost_apart
 
 

@@ -27,7 +27,8 @@ from tests.adhoc.core_cases import rows_of
 
 SCHEMA = pa.schema({"k": pa.int64(), "u": pa.int64(), "p": pa.int64(), "t": pa.int64()})
 STREAMS = [Stream(name, SCHEMA, "t") for name in ("a", "b", "c")]
-NEVER_BY_ITSELF = Settings(replan_every=1_000_000)
+# Groups cost nothing here: a few hundred tuples would not be worth one.
+NEVER_BY_ITSELF = Settings(replan_every=1_000_000, group_cost=0)
 PAIR = "SELECT a.p AS x, b.p AS y FROM a JOIN b WITHIN 900 UNITS ON a.k = b.k WHERE"
 # b has few values of k and many of u: from a, c leaves fewer partial results than b.
 CHAIN = (
@@ -38,7 +39,7 @@ DISJOINT = [f"{PAIR} a.p BETWEEN {n}0 AND {n}9 AND b.p BETWEEN {n}0 AND {n}9" fo
 SAME = [f"{PAIR} a.p < {90 + n} AND b.p >= {n}" for n in range(5)]
 
 
-def tables(batch: int, rows: int = 300) -> dict[str, pa.Table]:
+def tables(batch: int, rows: int = 600) -> dict[str, pa.Table]:
     random = np.random.default_rng(batch)
     return {
         stream.name: pa.table(
@@ -155,7 +156,7 @@ def test_only_what_changed_moves_until_half_did() -> None:
 
 @pytest.mark.parametrize(("changes", "scratch"), [(2, False), (7, True)])
 def test_half_of_the_queries_changed_is_a_plan_from_scratch(changes: int, scratch: bool) -> None:
-    core = running(DISJOINT, Settings(replan_every=1, hysteresis=0.0))
+    core = running(DISJOINT, Settings(replan_every=1, hysteresis=0.0, group_cost=0))
     core.process(2, tables(2, 50))
     assert not core.plan.changed
     core.apply([Create(f"new{n}", DISJOINT[n]) for n in range(changes)])
@@ -169,7 +170,7 @@ def test_half_of_the_queries_changed_is_a_plan_from_scratch(changes: int, scratc
 
 
 def test_tuples_that_change_move_queries_that_did_not() -> None:
-    core = running(DISJOINT, Settings(replan_every=1, rebuild_every=4, hysteresis=0.0))
+    core = running(DISJOINT, Settings(replan_every=1, rebuild_every=4, hysteresis=0.0, group_cost=0))
     assert not core.plan.changed
     together = {name: replace(choice, group=0) for name, choice in core.plan.choices.items()}
     core.adopt(Plan(together))
@@ -197,14 +198,20 @@ def test_a_plan_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_cost_is_equation_2() -> None:
-    assert join_cost(100, 50, (10, 20)) == 100 + 50 + 10 + 0.25 * 100 * 50 / 20
+    assert join_cost((100, 50), (300, 200), (10, 20)) == 150 + 10 + 0.25 * (100 * 200 + 50 * 300) / 20
     core = running(DISJOINT)
     facts = facts_of(core)
     queries = [facts.queries[f"q{n}"] for n in range(10)]
-    cost = GroupCost(queries[0].keyed.key, facts.statistics)
+    cost = GroupCost(queries[0].keyed.key, facts.statistics, overhead=7)
     unions = [cost.union(query.selections) for query in queries]
     apart = [cost.of(union) for union in unions]
-    # Disjoint: the union has all tuples, 600 a stream, and 5 keys.
+    # Disjoint: the union has all tuples, 600 a batch and 1200 held of each stream, 5 keys; sets cost half a probe.
     whole = cost.of(reduce(merged, unions))
-    assert whole == pytest.approx(600 + 600 + 5 + 0.25 * 600 * 600 / 5)
+    assert whole == pytest.approx(7 + 600 + 1200 + 5 + 0.25 * 2 * 600 * 1200 / 5)
     assert sum(apart) < whole
+
+
+def test_a_group_must_be_worth_its_overhead() -> None:
+    core = running(DISJOINT, replace(NEVER_BY_ITSELF, group_cost=1_000_000))
+    plan, decisions = group_by_cost(core.plan, facts_of(core))
+    assert plan is core.plan and decisions[0].why == "nothing is cheaper"

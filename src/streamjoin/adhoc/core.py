@@ -7,8 +7,10 @@ everything as it was; what a query gives depends on the tuples and its life alon
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import pyarrow as pa
 
@@ -39,12 +41,14 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a batch did besides rows: tuples set aside, and queries that failed and are paused."""
+    """What a batch did besides rows: tuples set aside, queries that failed and are paused, seconds by component."""
 
     batch: int
     late: Mapping[str, pa.Table] = field(default_factory=dict)
     untimed: Mapping[str, pa.Table] = field(default_factory=dict)
     failures: Mapping[str, InputError] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """`changes` made before it, `arrive`, `sets`, `joins`, `rows`, `settle`, `optimize`."""
 
 
 class Shared:
@@ -53,9 +57,10 @@ class Shared:
     def __init__(self, catalog: Iterable[Stream], settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._streams = {stream.name: stream for stream in catalog}
-        self._execution = Execution(self._streams.values())
+        self._execution = Execution(self._streams.values(), merging=self.settings.merging)
         lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
         self._state = Snapshot(-1, Registry(), {}, Clocks.start(lateness), Optimizer(self.settings))
+        self._seconds: dict[str, float] = defaultdict(float)
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
 
@@ -68,9 +73,11 @@ class Shared:
             SpecError: a change names a query that is there already, or is not; none of the changes is made.
             QueryError: a created query's text does not parse or does not fit the streams; likewise.
         """
+        begin = perf_counter()
         registry = self._state.registry.changed(changes, self._streams, self._state.batch + 1)
         optimizer = self._state.optimizer.after_changes(registry.paths, self._state.batch + 1)
         self._install(Snapshot(self._state.batch, registry, self._state.buckets, self._state.clocks, optimizer))
+        self._seconds["changes"] += perf_counter() - begin
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
         """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
@@ -153,7 +160,10 @@ class Shared:
         """
         if batch_id <= self._state.batch:
             raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
-        return arrive(batch_id, tables, self._streams, self._state.clocks)
+        begin = perf_counter()
+        arrived = arrive(batch_id, tables, self._streams, self._state.clocks)
+        self._seconds["arrive"] += perf_counter() - begin
+        return arrived
 
     def results(
         self, arrived: Arrived, share: Share | None = None
@@ -162,10 +172,13 @@ class Shared:
 
         With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
         """
-        return self._execution.run(arrived.buckets, share)
+        found = self._execution.run(arrived.buckets, share)
+        self._seconds.update(self._execution.seconds)
+        return found
 
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
         """Make a batch part of the state; queries that failed are paused."""
+        begin = perf_counter()
         state, batch = self._state, arrived.batch
         registry = state.registry.paused(failures) if failures else state.registry
         buckets = {
@@ -176,14 +189,17 @@ class Shared:
         bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
         gone = still_needed(registry.shapes, buckets, Progress(bounds, clocks.counts))
         kept = {name: held[gone[name] :] for name, held in buckets.items()}
-        optimizer = state.optimizer.after_batch(registry, kept, batch)
-        self.report = BatchReport(batch, arrived.late, arrived.untimed, failures)
-        new = Snapshot(batch, registry, kept, clocks, optimizer)
         self._execution.settle(arrived.buckets, kept)
+        settled = perf_counter()
+        optimizer = state.optimizer.after_batch(registry, kept, batch)
+        new = Snapshot(batch, registry, kept, clocks, optimizer)
         if failures or optimizer.plan is not state.optimizer.plan:
             self._install(new)
         else:
             self._state = new
+        self._seconds.update({"settle": settled - begin, "optimize": perf_counter() - settled})
+        self.report = BatchReport(batch, arrived.late, arrived.untimed, failures, dict(self._seconds))
+        self._seconds.clear()
 
     # State --------------------------------------------------------------------------------------------------------
 
@@ -193,7 +209,7 @@ class Shared:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or over, to a state."""
-        self._execution = Execution(self._streams.values())
+        self._execution = Execution(self._streams.values(), merging=self.settings.merging)
         self._execution.load(snapshot.buckets)
         self._install(snapshot)
 

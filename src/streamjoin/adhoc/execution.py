@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from time import perf_counter
 
 import pyarrow as pa
 
@@ -29,7 +31,8 @@ from streamjoin.model.errors import InputError
 class Execution:
     """See the module."""
 
-    def __init__(self, streams: Iterable[Stream]) -> None:
+    def __init__(self, streams: Iterable[Stream], *, merging: bool = True) -> None:
+        self._merging = merging
         self.streams = {stream.name: StoredStream(stream) for stream in streams}
         self._schemas = {stream.stream.name: stream.stream for stream in self.streams.values()}
         self._meetings = Meetings()
@@ -39,6 +42,8 @@ class Execution:
         self._ready: dict[PathKey, ReadyMeeting] = {}
         self._scratch = Scratch()
         self._fresh: dict[str, Run] = {}
+        self.seconds: dict[str, float] = {}
+        """How long the parts of the last run took: sets and indexes, joins, rows."""
         self.counts: dict[PathKey, StepCounts] = {}
         """What each step did since it is in the plan."""
 
@@ -101,7 +106,7 @@ class Execution:
         for name, held in buckets.items():
             for bucket in held:
                 self.streams[name].append(bucket)
-                self.streams[name].merge()
+                self._merge(self.streams[name])
 
     # Batches ------------------------------------------------------------------------------------------------------
 
@@ -111,9 +116,17 @@ class Execution:
         """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
         self._begin(buckets)
         batch = BatchRun(self._fresh, self.streams, self.counts, share, self._scratch)
+        marks = [perf_counter()]
+        for meeting in self._ready.values():
+            batch.prepare(meeting)
+        marks.append(perf_counter())
         for meeting in self._ready.values():
             batch.run(meeting)
-        return self._outputs.tables(batch.found, self.streams)
+        marks.append(perf_counter())
+        found = self._outputs.tables(batch.found, self.streams)
+        marks.append(perf_counter())
+        self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
+        return found
 
     def _begin(self, buckets: Mapping[str, Bucket]) -> None:
         """Take the batch's buckets in; those of one that was not finished go."""
@@ -131,6 +144,10 @@ class Execution:
         for name, stream in self.streams.items():
             held = kept.get(name, ())
             stream.drop(held[0].first if held else stream.ticks.end)
+            self._merge(stream)
+
+    def _merge(self, stream: StoredStream) -> None:
+        if self._merging:
             stream.merge()
 
     @property

@@ -43,12 +43,15 @@ class Partial:
         return found if live.all() else found.keep(live)
 
 
-def tested(tests: Tests, pairs: Partial, streams: Streams) -> Partial:
-    """The pairs with the bits of the paths that they satisfy; the new role's tuples are the last of their refs."""
+def tested(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: Streams) -> Partial:
+    """The pairs with the bits of the paths that they satisfy; the new role's tuples are the last of their refs.
+
+    The term by which they were found holds already.
+    """
     if tests.settled:
         return pairs
-    for term in tests.terms[1:]:
-        if pairs.n:
+    for term in tests.terms:
+        if pairs.n and term is not looked_up:
             pairs = pairs.keep(_term_holds(tests, term, pairs, streams))
     for table in tests.windows:
         if pairs.n:

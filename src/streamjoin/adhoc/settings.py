@@ -22,8 +22,9 @@ class Settings:
     `lateness` is a duration for streams of dates and timestamps, a number for integer times; one for all or by stream.
     The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
     changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
-    another is cheaper by the share `hysteresis`. An engine keeps the `newest_rows` of every query in memory, whatever
-    its sink.
+    another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
+    `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
+    whatever its sink.
     """
 
     sharing: Sharing = "cost"
@@ -34,6 +35,8 @@ class Settings:
     hysteresis: float = 0.1
     grouping: bool = True
     reordering: bool = True
+    group_cost: float = 15_000
+    merging: bool = True
     decisions_kept: int = field(default=50)
     newest_rows: int = 1000
     latency_threshold: float = 1.0
@@ -44,8 +47,9 @@ class Settings:
         for name in ("replan_every", "rebuild_every"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
-        if self.newest_rows < 0:
-            raise SpecError(f"newest_rows is a number from 0, not {self.newest_rows!r}")
+        for name in ("newest_rows", "group_cost"):
+            if getattr(self, name) < 0:
+                raise SpecError(f"{name} is a number from 0, not {getattr(self, name)!r}")
         if not self.latency_threshold > 0:
             raise SpecError(f"latency_threshold is a number of seconds above 0, not {self.latency_threshold!r}")
         for name in ("rebuild_share", "hysteresis"):

@@ -20,7 +20,7 @@ from streamjoin.adhoc.pair_tests import Partial, tested
 from streamjoin.adhoc.probe_plan import PathKey
 from streamjoin.adhoc.query_sets import SetColumn
 from streamjoin.adhoc.running_plan import Ending, ReadyMeeting, Step
-from streamjoin.adhoc.shared_step import UNBOUNDED, Tests
+from streamjoin.adhoc.shared_step import UNBOUNDED, FittedTerm, Tests
 from streamjoin.adhoc.stored_stream import Run, StoredStream
 from streamjoin.kernels.shared_probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
 from streamjoin.kernels.shared_sets import narrowed
@@ -74,15 +74,25 @@ class BatchRun:
     found: dict[OutputClass, list[Found]] = field(default_factory=dict)
     """The results, for whom they are of."""
 
+    def prepare(self, meeting: ReadyMeeting) -> None:
+        """Make the sets and the indexes of the new tuples, which joins would make when they need them."""
+        for role in _roles(meeting.forward, meeting.left, self._lookup(meeting.forward.tests)):
+            fresh = self.fresh.get(role.stream)
+            if fresh is not None:
+                fresh.live(role.attribute, role.sets.serial, role.sets.of(fresh))
+
     def run(self, meeting: ReadyMeeting) -> None:
         """Find the new results of all paths through a meeting."""
         forward, backward = meeting.forward, meeting.backward
         if backward is None:
             self._drive(forward, meeting.left)
             return
-        met = self._met(meeting, forward, backward)
-        pairs = tested(forward.tests, met, self.streams) if met is not None else None
-        if pairs is None or not pairs.n:
+        lookup = self._lookup(forward.tests)
+        met = self._met(_roles(forward, meeting.left, lookup), forward, backward)
+        if met is None:
+            return
+        pairs = tested(forward.tests, lookup, met, self.streams)
+        if not pairs.n:
             return
         self._deal(meeting.endings, pairs)
         if meeting.goes_on:
@@ -100,12 +110,16 @@ class BatchRun:
 
     # Meetings -----------------------------------------------------------------------------------------------------
 
-    def _met(self, meeting: ReadyMeeting, forward: Step, backward: Step) -> Partial | None:
+    def _lookup(self, tests: Tests) -> FittedTerm | None:
+        """The term to find candidates by: of several equalities that with most keys."""
+        if len(tests.lookups) < 2:
+            return tests.lookups[0] if tests.lookups else None
+        stream = self.streams[tests.streams[-1]]
+        return max(tests.lookups, key=lambda term: stream.distinct(term.right))
+
+    def _met(self, roles: tuple[Role, Role], forward: Step, backward: Step) -> Partial | None:
         """The pairs of new tuples of either stream with all of the other."""
-        left, right = forward.key.driver, forward.stream
-        term = forward.tests.looked_up
-        one = Role(left, None if term is None else term.left, meeting.left)
-        two = Role(right, None if term is None else term.right, forward.sets)
+        one, two = roles
         parts: list[Pairs] = []
         for step, near, far in ((forward, one, two), (backward, two, one)):
             fresh = self.fresh.get(near.stream)
@@ -181,18 +195,19 @@ class BatchRun:
         counts = self._counts(step.key)
         counts.batches += 1
         counts.probes += partial.n
-        found = tested(step.tests, self._probed(step, partial, counts), self.streams)
+        lookup = self._lookup(step.tests)
+        found = tested(step.tests, lookup, self._probed(step, lookup, partial, counts), self.streams)
         counts.pairs += found.n
         self._go_on(step, found)
 
-    def _probed(self, step: Step, partial: Partial, counts: StepCounts) -> Partial:
+    def _probed(self, step: Step, lookup: FittedTerm | None, partial: Partial, counts: StepCounts) -> Partial:
         """The partial results with every earlier tuple of the next stream that the index finds."""
         tests = step.tests
-        partial, lo, hi = self._intervals(tests, partial)
+        partial, lo, hi = self._intervals(tests, lookup, partial)
         _, order = sort_entries(lo, np.arange(lo.size))
         gates = self.streams[tests.streams[0]].gates.at(partial.refs[0])
         ticks = self.streams[tests.streams[tests.anchor]].ticks.at(partial.refs[tests.anchor])
-        far = Role(step.stream, None if tests.looked_up is None else tests.looked_up.right, step.sets)
+        far = Role(step.stream, None if lookup is None else lookup.right, step.sets)
         parts = []
         for run in self.streams[step.stream].runs:
             if _near(ticks, run, tests.reach):
@@ -209,8 +224,7 @@ class BatchRun:
         )
         return Partial((*(ref[probed] for ref in partial.refs), numbers), sets)
 
-    def _intervals(self, tests: Tests, partial: Partial) -> tuple[Partial, Array, Array]:
-        term = tests.looked_up
+    def _intervals(self, tests: Tests, term: FittedTerm | None, partial: Partial) -> tuple[Partial, Array, Array]:
         if term is None:
             zeros = np.zeros(partial.n, np.int64)
             return partial, zeros, zeros
@@ -247,6 +261,11 @@ class Role:
     stream: str
     attribute: KeyAttribute | None
     sets: SetColumn
+
+
+def _roles(first: Step, left: SetColumn, lookup: FittedTerm | None) -> tuple[Role, Role]:
+    near, far = (None, None) if lookup is None else (lookup.left, lookup.right)
+    return Role(first.key.driver, near, left), Role(first.stream, far, first.sets)
 
 
 def _new_probes(near: Role, fresh: Run, share: tuple[int, int] | None) -> Probes | None:

@@ -22,6 +22,7 @@ from streamjoin.adhoc.query_sets import Layout, Owner
 from streamjoin.adhoc.terms import Term
 from streamjoin.model.expression import Column, Expression
 from streamjoin.model.keys import KeyTerm, fit
+from streamjoin.model.predicates import Equi
 from streamjoin.model.window import CountWindow, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -88,10 +89,11 @@ class Tests:
     inclusive: bool
     """Whether the new tuple may be the driver."""
 
-    @property
-    def looked_up(self) -> FittedTerm | None:
-        """The term by which candidates are found; None where all are."""
-        return self.terms[0] if self.terms else None
+    @cached_property
+    def lookups(self) -> tuple[FittedTerm, ...]:
+        """The terms by which candidates may be found: every equality, or the first band; none where all are."""
+        equalities = tuple(term for term in self.terms if isinstance(term.term.term, Equi))
+        return equalities or self.terms[:1]
 
     @property
     def settled(self) -> bool:

@@ -131,6 +131,7 @@ class StoredStream:
         self.ticks, self.gates = Growing(0, np.int64), Growing(0, np.int64)
         self._columns: dict[str, GrowingColumn] = {}
         self._words: dict[tuple[object, ...], tuple[Growing, Growing]] = {}
+        self._distinct: dict[IndexKey, tuple[int, int]] = {}
 
     @property
     def first(self) -> int:
@@ -223,6 +224,14 @@ class StoredStream:
                 valid.append(bucket.first, found.valid)
         view = words.view(self.first)
         return ProbeWords(TermWords(view[:, 0], view[:, 1], view[:, 2]), valid.view(self.first))
+
+    def distinct(self, attribute: KeyAttribute) -> int:
+        """How many words of an attribute a batch has, counted now and then."""
+        newest, known = self.newest, self._distinct.get(attribute.index_key)
+        if newest is not None and (known is None or newest.n >= 2 * known[1]):
+            words = newest.probe_words(attribute).words.word
+            known = self._distinct[attribute.index_key] = int(np.unique(words).size), newest.n
+        return 0 if known is None else known[0]
 
     def forget(self, indexes: set[IndexKey], words: set[tuple[object, ...]], serials: set[int]) -> None:
         """Drop what no join uses any more."""

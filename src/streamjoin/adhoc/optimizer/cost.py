@@ -2,13 +2,16 @@
 
 Equation 2: indexing both sides, intersecting the key sets, and the pairs. Here every first step has its own share of an
 index, the tuples that some query of the group wants, so both sides are counted by the union of the group's selections
-(equation 1). A pair looked at costs a part of a tuple probed: it is one comparison in a row of neighbours.
+(equation 1). A pair looked at costs a part of a tuple probed: it is one comparison in a row of neighbours. What a group
+costs besides, the paper has no term for: the query-sets of all tuples, and the calls that a batch takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from streamjoin.adhoc.join_key import JoinKey
 from streamjoin.adhoc.optimizer.statistics import Statistics
@@ -19,7 +22,9 @@ from streamjoin.model.expression import Expression
 from streamjoin.model.values import Mask
 
 PAIR: Final = 0.25
-"""The cost of a pair beside that of a tuple probed."""
+"""The cost of a pair looked at beside that of a tuple probed."""
+SETS: Final = 0.5
+"""The cost of making a tuple's query-set, beside the same; every tuple of a stream gets one in each group."""
 BAND_SHARE: Final = 0.05
 """The share of tuples in a band whose width says nothing: statistics hold keys, not distances."""
 Selections = tuple[tuple[Expression, ...], ...]
@@ -27,17 +32,19 @@ Union = tuple[Mask | None, ...]
 """For each role, which tuples of the sample somebody wants; None for all."""
 
 
-def join_cost(first: float, second: float, keys: tuple[int, int]) -> float:
-    """Equation 2 for two sides of these cardinalities."""
-    return first + second + min(keys) + PAIR * first * second / max(keys)
+def join_cost(rates: tuple[float, float], held: tuple[float, float], keys: tuple[int, int]) -> float:
+    """Equation 2 for a batch: the new tuples of both sides, the keys that meet, and new tuples with those held."""
+    pairs = rates[0] * held[1] + rates[1] * held[0]
+    return sum(rates) + min(keys) + PAIR * pairs / max(keys)
 
 
 class GroupCost:
     """The cost of queries with one join key run together: the sum over its joined pairs of roles."""
 
-    def __init__(self, key: JoinKey, statistics: Statistics) -> None:
-        """The cost of any queries with this key."""
+    def __init__(self, key: JoinKey, statistics: Statistics, overhead: float) -> None:
+        """The cost of any queries with this key; a group costs `overhead` whatever it does."""
         self._statistics = statistics
+        self._apart = overhead + SETS * sum(statistics.of(stream).rate for stream in key.streams)
         self._streams = key.streams
         terms: Sequence[Term] = (*key.equalities, *key.bands)
         self._pairs = [(_number(t.left.qualifier), _number(t.right.qualifier), self._keys(t)) for t in terms]
@@ -56,12 +63,13 @@ class GroupCost:
         return tuple(self._statistics.of(stream).passing(selection) for stream, selection in streams)
 
     def of(self, union: Union) -> float:
-        """The cost of the queries that together want these tuples."""
-        sizes = [
-            self._statistics.of(stream).held * (1.0 if mask is None else float(mask.mean()))
-            for stream, mask in zip(self._streams, union, strict=True)
-        ]
-        return sum(join_cost(sizes[a], sizes[b], keys) for a, b, keys in self._pairs)
+        """The cost of a batch for the queries that together want these tuples."""
+        measured = [self._statistics.of(stream) for stream in self._streams]
+        shares = [1.0 if mask is None else float(np.count_nonzero(mask)) / max(1, mask.size) for mask in union]
+        rates = [found.rate * share for found, share in zip(measured, shares, strict=True)]
+        held = [found.held * share for found, share in zip(measured, shares, strict=True)]
+        joins = (join_cost((rates[a], rates[b]), (held[a], held[b]), keys) for a, b, keys in self._pairs)
+        return self._apart + sum(joins)
 
 
 def merged(one: Union, two: Union) -> Union:

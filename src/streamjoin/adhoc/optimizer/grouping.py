@@ -31,7 +31,7 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
 
 
 def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
-    cost = GroupCost(key, facts.statistics)
+    cost = GroupCost(key, facts.statistics, facts.settings.group_cost)
     members = {name: cost.union(facts.queries[name].selections) for name in names}
     now = {name: plan.choices[name].group for name in names}
     found = _placed({name: group for name, group in now.items() if name not in moving}, moving, members, cost)

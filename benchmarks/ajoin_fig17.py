@@ -1,0 +1,81 @@
+"""Distinct keys and the selectivity of selections (AJoin, figure 17): 20 two-way queries at 50 % similarity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from benchmarks.ajoin_rate import RateExperiment, ratio_line
+from benchmarks.ajoin_runs import ALL, APART, SHARED, Workload
+from benchmarks.harness import Cell, Context, Row
+from streamjoin.testing import ajoin_workload as ajoin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+QUERIES = 20
+KEYS, SHARES = (50, 500, 5_000), (0.1, 0.5, 0.9)
+
+
+def _tuples(keys: int, stream: int, count: int, seed: int, rate: float, first: int) -> pa.Table:
+    return ajoin.tuples(stream, count, seed, rate=rate, first=first, keys=keys)
+
+
+class Figure17(RateExperiment):
+    """The highest rate by keys and by selectivity."""
+
+    title = "distinct keys and selectivity: 20 two-way queries, 50 % similarity"
+    claim = "AJoin, figure 17: the rate falls with more distinct keys, and as selections keep more"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Keys at a selectivity of a half, and selectivities at 500 keys."""
+        points = [(500, 0.5)] if quick else [*((keys, 0.5) for keys in KEYS), *((500, s) for s in SHARES if s != 0.5)]
+        systems = (SHARED, ALL) if quick else (SHARED, ALL, APART)
+        return [{"keys": keys, "selectivity": share, "system": system} for keys, share in points for system in systems]
+
+    def workload(self, cell: Cell, context: Context) -> Workload:
+        """Constants are spread over the keys, so that selections keep their share whatever the number of keys."""
+        generator = ajoin.QueryGenerator(2, 50, seed=context.seed, selectivity=cell["selectivity"])
+        scale = cell["keys"] / ajoin.ATTRIBUTE_MAX
+        texts = {}
+        for number, query in enumerate(generator.queries(QUERIES)):
+            spread = tuple(replace(found, value=round(found.value * scale)) for found in query.selections)
+            texts[f"q{number}"] = replace(query, selections=spread).text
+        return Workload(generator.pattern.streams, texts, tuples=partial(_tuples, cell["keys"]))
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """A panel for keys, one for selectivity."""
+        self.draw(rows, figure, "keys", "selectivity")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The direction of both curves, beside the paper's."""
+        if len({(row["keys"], row["selectivity"]) for row in rows}) == 1:
+            return ["one point: run without --quick for the curves"]
+        keys, shares = (SHARED, KEYS[-1]), (SHARED, SHARES[-1])
+        return [
+            ratio_line(
+                rows,
+                f"{keys[1]} keys beside {KEYS[0]} (paper: fewer; here every pair is a row, and keys thin them out)",
+                {"system": SHARED, "keys": KEYS[-1]},
+                {"system": SHARED, "keys": KEYS[0]},
+            ),
+            ratio_line(
+                rows,
+                f"selections that keep {shares[1]:.0%} beside {SHARES[0]:.0%} (paper: fewer)",
+                {"system": SHARED, "keys": 500, "selectivity": SHARES[-1]},
+                {"system": SHARED, "keys": 500, "selectivity": SHARES[0]},
+            ),
+            ratio_line(
+                rows,
+                "shared beside no sharing at 500 keys and one half",
+                {"system": SHARED, "keys": 500, "selectivity": 0.5},
+                {"system": APART, "keys": 500, "selectivity": 0.5},
+            ),
+        ]
+
+
+EXPERIMENT = Figure17()

@@ -1,0 +1,96 @@
+"""Where the time goes (AJoin, figure 19): components of the core while queries come, by ways and rate of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.ajoin_runs import SHARED, SYSTEMS, Workload, run
+from benchmarks.harness import Cell, Context, Experiment, Row
+from streamjoin.testing import ajoin_workload as ajoin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PARTS = ("arrive", "sets", "joins", "rows", "settle", "optimize", "changes")
+_LABELS = {
+    "arrive": "buckets",
+    "sets": "query-sets and indexes",
+    "rows": "materialization",
+    "settle": "expiry, merging",
+}
+SCENARIOS = ((1, 20), (10, 60), (30, 120))
+
+
+class Figure19(Experiment):
+    """Shares of the work; scenario SC1: queries come at a rate until all run."""
+
+    title = "time by component while queries come (SC1)"
+    claim = (
+        "AJoin, figure 19: source, join and materialization are alike and most of it; changes and optimizer grow with "
+        "the rate of queries and with n-way joins"
+    )
+    measure = "tuples_per_s"
+    unit = "tuples/s"
+    repeats = 1
+    warmups = 1
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Two- to four-way joins by queries a second and in all."""
+        scenarios = SCENARIOS[:1] if quick else SCENARIOS
+        return [
+            {"ways": ways, "queries_per_s": rate, "queries": count, "rate": 200 if quick else 1_000}
+            for ways in ((2, 3) if quick else (2, 3, 4))
+            for rate, count in scenarios
+        ]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """Two-way joins in the same scenario."""
+        return None if cell["ways"] == 2 else {**cell, "ways": 2}
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """A few seconds of stream, half of them after the last create."""
+        generator = ajoin.QueryGenerator(cell["ways"], 50, seed=context.seed, selectivity=0.5)
+        queries = generator.queries(cell["queries"])
+        changes = tuple(ajoin.scenario_1(queries, cell["queries_per_s"]))
+        seconds = 1.0 if context.quick else 2 * changes[-1].at + 1
+        first = {changes[0].name: changes[0].query.text}
+        workload = Workload(generator.streams, first, changes[1:])
+        settings = replace(SYSTEMS[SHARED], replan_every=4)
+        found = run(workload, settings, cell["rate"], context, seconds=seconds, interval=0.25)
+        total = sum(found.parts.values())
+        return {
+            "tuples_per_s": found.tuples / found.worked,
+            **{f"{part}_share": found.parts[part] / total for part in PARTS},
+            "slowest_ms": found.slowest * 1e3,
+        }
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """A stacked bar for each cell."""
+        axes = figure.subplots()
+        names = [f"{row['ways']}-way\n{row['queries_per_s']} q/s" for row in rows]
+        base = [0.0] * len(rows)
+        for part in PARTS:
+            shares = [row[f"{part}_share"] for row in rows]
+            axes.bar(names, shares, bottom=base, label=_LABELS.get(part, part))
+            base = [a + b for a, b in zip(base, shares, strict=True)]
+        axes.set(ylabel="share of the work")
+        axes.legend(fontsize="small")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The greatest components, and how the optimizer's and the changes' share grows."""
+        lines = []
+        for ways in sorted({row["ways"] for row in rows}):
+            mine = [row for row in rows if row["ways"] == ways]
+            parts = sorted(PARTS, key=lambda part: -max(row[f"{part}_share"] for row in mine))
+            shares = ", ".join(f"{_LABELS.get(p, p)} {mine[-1][f'{p}_share']:.0%}" for p in parts[:4])
+            few, many = (row["changes_share"] + row["optimize_share"] for row in (mine[0], mine[-1]))
+            lines.append(
+                f"{ways}-way: {shares}; changes and optimizer {few:.0%} at {mine[0]['queries_per_s']} queries/s, "
+                f"{many:.0%} at {mine[-1]['queries_per_s']} (paper: grows)"
+            )
+        return lines
+
+
+EXPERIMENT = Figure19()

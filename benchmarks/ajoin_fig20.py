@@ -1,0 +1,82 @@
+"""Ways, groups and similarity (AJoin, figure 20): the highest rate of 20 queries, by what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from benchmarks.ajoin_rate import RateExperiment, ratio_line
+from benchmarks.ajoin_runs import ALL, APART, SHARED, Workload, template
+from benchmarks.harness import Cell, Context, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+QUERIES = 20
+WAYS, GROUPS, SIMILARITIES = (2, 3, 4, 5), (1, 2, 5, 10), (0, 50, 100)
+
+
+def grouped(groups: int, count: int) -> Workload:
+    """Wide bands, selections that overlap within a group and not at all between groups: figure 6's case."""
+    texts = {}
+    for number in range(count):
+        low, high = (500 * (number % groups + step) // groups - step for step in (0, 1))
+        chosen = " AND ".join(f"{stream}.a5 BETWEEN {low} AND {high}" for stream in ("S1", "S2"))
+        texts[f"q{number}"] = (
+            f"SELECT S1.a1 AS x, S2.a1 AS y FROM S1 JOIN S2 WITHIN {1 + number % 3} SECONDS "
+            f"ON S1.a0 BETWEEN S2.a0 - 50 AND S2.a0 + 50 WHERE {chosen} AND S1.a4 >= {490 - number}"
+        )
+    return Workload(("S1", "S2"), texts)
+
+
+class Figure20(RateExperiment):
+    """Three panels: n-way joins, disjoint groups of queries, similarity."""
+
+    title = "n-way joins, groups and similarity: 20 queries"
+    claim = (
+        "AJoin, figure 20: the rate drops from two-way to three-way joins and less after; it drops with more groups, "
+        "and rises with similarity, more than where everything is shared"
+    )
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """A cell varies one of the three; no sharing only for similarity, where it is the paper's Flink."""
+        ways, groups, similar = ((2, 3), (2,), (50,)) if quick else (WAYS, GROUPS, SIMILARITIES)
+        points: list[Cell] = [
+            *({"ways": way} for way in ways),
+            *({"groups": group} for group in groups),
+            *({"similarity": percent} for percent in similar),
+        ]
+        return [
+            {**point, "system": system}
+            for point in points
+            for system in (SHARED, ALL, *([APART] if "similarity" in point else []))
+        ]
+
+    def workload(self, cell: Cell, context: Context) -> Workload:
+        """Selections keep a half, so that 5-way joins have results."""
+        if "groups" in cell:
+            return grouped(cell["groups"], QUERIES)
+        ways, percent = cell.get("ways", 2), cell.get("similarity", 50)
+        return template(ways, percent, QUERIES, context.seed, selectivity=0.5)
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """A panel each."""
+        self.draw(rows, figure, "ways", "groups", "similarity")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The paper's three curves."""
+        lines = [
+            ratio_line(rows, f"{b}-way beside {a}-way (paper: less)", *({"system": SHARED, "ways": w} for w in (b, a)))
+            for a, b in ((2, 3), (3, 4))
+            if any(row.get("ways") == b for row in rows)
+        ]
+        most = max(row["groups"] for row in rows if "groups" in row)
+        what = f"{most} groups: by cost beside sharing everything (paper: grouping pays)"
+        lines.append(ratio_line(rows, what, {"system": SHARED, "groups": most}, {"system": ALL, "groups": most}))
+        similar = sorted({row["similarity"] for row in rows if "similarity" in row})
+        what = f"similarity {similar[-1]} % beside {similar[0]} % (paper: more)"
+        ends = [{"system": SHARED, "similarity": percent} for percent in (similar[-1], similar[0])]
+        return [*lines, ratio_line(rows, what, ends[0], ends[1])]
+
+
+EXPERIMENT = Figure20()

@@ -1,0 +1,111 @@
+"""Each optimisation switched off, in a workload that it is for and in the paper's (AJoin, figure 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from benchmarks.ajoin_fig20 import grouped
+from benchmarks.ajoin_rate import RateExperiment
+from benchmarks.ajoin_runs import APART, SHARED, SYSTEMS, Workload, template
+from benchmarks.harness import Cell, Context, Row
+from streamjoin.adhoc import Settings
+from streamjoin.testing import ajoin_workload as ajoin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ON = "all on"
+WITHOUT: Final[dict[str, Settings]] = {
+    ON: SYSTEMS[SHARED],
+    "no grouping": replace(SYSTEMS[SHARED], grouping=False),
+    "no reordering": replace(SYSTEMS[SHARED], reordering=False),
+    "no merging of runs": replace(SYSTEMS[SHARED], merging=False),
+    "no sharing": SYSTEMS[APART],
+}
+GROUPS, SKEW, SMALL, PAPER = "disjoint groups", "skewed three-way", "small batches", "the paper's, three-way"
+FOR: Final = {GROUPS: "no grouping", SKEW: "no reordering", SMALL: "no merging of runs", PAPER: "no sharing"}
+"""The optimisation that each workload shows."""
+
+
+def _skewed(stream: int, count: int, seed: int, rate: float, first: int) -> pa.Table:
+    """Five values of `a0`, 500 of all others: what joins by `a0` leaves many pairs."""
+    table = ajoin.tuples(stream, count, seed, rate=rate, first=first)
+    return table.set_column(0, "a0", pa.array(table["a0"].to_numpy() % 5))
+
+
+def skewed(count: int) -> Workload:
+    """Triangles, written so that the first join is the worst."""
+    texts = {
+        f"q{n}": f"SELECT * FROM S1 JOIN S2 WITHIN {1 + n % 3} SECONDS ON S1.a0 = S2.a0 "
+        f"JOIN S3 WITHIN {1 + n % 3} SECONDS ON S1.a1 = S3.a1 AND S2.a2 = S3.a2 WHERE S1.a5 < {200 + 10 * n}"
+        for n in range(count)
+    }
+    return Workload(("S1", "S2", "S3"), texts, tuples=_skewed)
+
+
+class Figure21(RateExperiment):
+    """The highest rate with everything on, and with one thing off."""
+
+    title = "what each optimisation is worth"
+    claim = (
+        "AJoin, figure 21: join reordering and sharing of sub-joins matter more with more joins, grouping where "
+        "queries have little in common"
+    )
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Every optimisation off in its own workload and in the paper's."""
+        cells: list[Cell] = []
+        for workload, off in FOR.items():
+            tried = [ON, off] if quick or workload != PAPER else list(WITHOUT)
+            cells += [{"workload": workload, "system": system} for system in tried]
+        return cells
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """Everything on."""
+        return None if cell["system"] == ON else {**cell, "system": ON}
+
+    def settings(self, cell: Cell) -> Settings:
+        """With something switched off."""
+        return WITHOUT[cell["system"]]
+
+    def workload(self, cell: Cell, context: Context) -> Workload:
+        """The workload by its name."""
+        if cell["workload"] == GROUPS:
+            return grouped(10, 20)
+        if cell["workload"] == SKEW:
+            return skewed(20)
+        if cell["workload"] == SMALL:
+            return template(2, 50, 5, context.seed, selectivity=0.1)
+        return template(3, 75, 20, context.seed, selectivity=0.5)
+
+    def interval(self, cell: Cell, quick: bool) -> float:
+        """Small batches are of a hundredth of a second."""
+        return 0.01 if cell["workload"] == SMALL else super().interval(cell, quick)
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Bars: the rate without something, as a share of that with everything."""
+        axes = figure.subplots()
+        off = [row for row in rows if "ratio" in row]
+        names = [f"{row['workload']}\n{row['system']}" for row in off]
+        axes.barh(names, [row["ratio"] for row in off])
+        axes.axvline(1.0, color="grey")
+        axes.set(xlabel="rate, all on = 1")
+        axes.tick_params(labelsize="small")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Whether each pays in its own workload, and costs nothing in the paper's."""
+        lines = []
+        for row in rows:
+            if "ratio" in row:
+                own = FOR[row["workload"]] == row["system"]
+                word = "pays" if row["ratio"] < 0.95 else "makes no difference" if row["ratio"] < 1.1 else "costs"
+                place = "its own workload" if own else "passing"
+                lines.append(f"{row['workload']}, {row['system']}: {row['ratio']:.2f} of all on; it {word} ({place})")
+        return lines
+
+
+EXPERIMENT = Figure21()

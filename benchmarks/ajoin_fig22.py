@@ -1,0 +1,101 @@
+"""The share of tuples that queries share, and how often to re-plan (AJoin, figure 22): three-way queries.
+
+The paper's latency threshold decides when its optimizer acts; here it acts every so many batches, and only where
+another plan is cheaper by the hysteresis. Both ask what re-planning too often or too seldom costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.ajoin_fig21 import skewed
+from benchmarks.ajoin_rate import RateExperiment, ratio_line
+from benchmarks.ajoin_runs import ALL, SHARED, SYSTEMS, Workload
+from benchmarks.harness import Cell, Context, Row
+from streamjoin.adhoc import Settings
+from streamjoin.testing import ajoin_workload as ajoin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+QUERIES = 20
+SHARES, EVERY = (5, 25, 50, 75), (1, 3, 8, 24)
+
+
+def overlapping(percent: int, count: int, seed: int) -> Workload:
+    """Three-way queries with one join; every tuple is in the selections of `percent` of them."""
+    random = np.random.default_rng([seed, percent])
+    width = ajoin.ATTRIBUTE_MAX * percent // 100
+    texts = {}
+    for number in range(count):
+        low = int(random.integers(0, ajoin.ATTRIBUTE_MAX))
+        parts = [(low, low + width - 1), (low - ajoin.ATTRIBUTE_MAX, low + width - 1 - ajoin.ATTRIBUTE_MAX)]
+        chosen = " AND ".join(
+            "(" + " OR ".join(f"{stream}.a5 BETWEEN {a} AND {b}" for a, b in parts) + ")"
+            for stream in ("S1", "S2", "S3")
+        )
+        texts[f"q{number}"] = (
+            "SELECT S1.a1 AS x, S2.a1 AS y, S3.a1 AS z FROM S1 JOIN S2 WITHIN 1 SECONDS ON S1.a0 = S2.a0 "
+            f"JOIN S3 WITHIN 1 SECONDS ON S2.a2 = S3.a2 WHERE {chosen}"
+        )
+    return Workload(("S1", "S2", "S3"), texts)
+
+
+class Figure22(RateExperiment):
+    """Two panels: the share of shared tuples, and batches between looks at the plan."""
+
+    title = "the share of shared tuples, and re-planning: 20 three-way queries"
+    claim = (
+        "AJoin, figure 22: the less is shared, the more grouping gains over sharing everything; re-planning too often "
+        "costs, too seldom loses"
+    )
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Shares by system; numbers of batches between looks with queries that a first plan joins badly."""
+        shares, every = ((25,), (1, 8)) if quick else (SHARES, EVERY)
+        cells: list[Cell] = [{"shared": share, "system": system} for share in shares for system in (SHARED, ALL)]
+        return [*cells, *({"every": number, "system": SHARED} for number in every)]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """Sharing everything, or a look every eight batches."""
+        if "every" in cell:
+            return None if cell["every"] == 8 else {**cell, "every": 8}
+        return super().baseline(cell)
+
+    def settings(self, cell: Cell) -> Settings:
+        """With the cell's number of batches between looks."""
+        return replace(SYSTEMS[cell["system"]], replan_every=cell.get("every", 8))
+
+    def workload(self, cell: Cell, context: Context) -> Workload:
+        """Overlapping selections, or triangles."""
+        if "every" in cell:
+            return skewed(QUERIES)
+        return overlapping(cell["shared"], QUERIES, context.seed)
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """A panel each."""
+        self.draw(rows, figure, "shared", "every")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """By cost beside sharing everything at each share; each number of batches beside eight."""
+        shares = sorted({row["shared"] for row in rows if "shared" in row})
+        every = sorted({row["every"] for row in rows if "every" in row} - {8})
+        return [
+            *(
+                ratio_line(
+                    rows,
+                    f"{share} % shared: by cost beside sharing everything (paper: more, the less is shared)",
+                    {"shared": share, "system": SHARED},
+                    {"shared": share, "system": ALL},
+                )
+                for share in shares
+            ),
+            *(ratio_line(rows, f"a look every {n} batches beside 8", {"every": n}, {"every": 8}) for n in every),
+        ]
+
+
+EXPERIMENT = Figure22()

@@ -1,0 +1,82 @@
+"""Experiments that ask for the highest rate an ad-hoc workload is kept up with, system by system."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
+from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.report_lines import draw_lines
+from streamjoin.adhoc import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class RateExperiment(Experiment):
+    """Give the cells, with a `system` each, and the workload of one; everything else is here."""
+
+    measure = "tuples_per_s"
+    unit = "tuples/s"
+    repeats = 1
+    warmups = 0
+    start = 1_000.0
+    """The first rate tried, of each stream."""
+
+    @abstractmethod
+    def workload(self, cell: Cell, context: Context) -> Workload:
+        """Queries, streams and tuples of a cell."""
+
+    def settings(self, cell: Cell) -> Settings:
+        """How the cell's system runs."""
+        return SYSTEMS[cell["system"]]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The same with everything shared."""
+        return None if cell["system"] == ALL else {**cell, "system": ALL}
+
+    def interval(self, cell: Cell, quick: bool) -> float:  # noqa: ARG002 - for those that vary it
+        """The seconds of stream in a batch."""
+        return 0.05 if quick else 0.2
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Find the rate; results and slowest batch are those of the run at it."""
+        workload, settings = self.workload(cell, context), self.settings(cell)
+        interval = self.interval(cell, context.quick)
+        seconds = 2 * interval if context.quick else max(2.0, 12 * interval)
+
+        def at(rate: float) -> Outcome:
+            return run(workload, settings, rate, context, seconds=seconds, interval=interval)
+
+        # Once before it counts: what is compiled on first use, and memory that grows.
+        run(workload, settings, self.start / 10, context, seconds=interval, interval=interval)
+        found = at(self.start / 4) if context.quick else sustained(at, self.start, 9)
+        # A quick run tries one rate and tells what its load promises; a slow system may keep up with no rate tried.
+        promised = 1.0 / max(found.load, 1e-9)
+        tuples = found.rate * len(workload.streams) * (promised if context.quick else min(1.0, promised))
+        return {
+            "tuples_per_s": tuples,
+            "overall_per_s": tuples * len(workload.queries),
+            "rows_per_tuple": found.rows / max(1, found.tuples),
+            "rows_per_s": found.rows / max(found.worked, 1e-9),
+            "load": found.load,
+            "slowest_ms": found.slowest * 1e3,
+        }
+
+    def draw(self, rows: Sequence[Row], figure: Figure, *across: str) -> None:
+        """A panel for each of these columns that the rows have, a line for each system."""
+        panels = [key for key in across if any(key in row for row in rows)]
+        for axes, key in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            draw_lines(axes, [row for row in rows if key in row], x=key, y="tuples_per_s", by=("system",), log=True)
+
+
+def ratio_line(rows: Sequence[Row], what: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
+    """How the rate of one point compares with that of another."""
+
+    def rate(point: Mapping[str, Any]) -> float:
+        found = [row for row in rows if all(row.get(key) == value for key, value in point.items())]
+        return float(found[0]["tuples_per_s"]) if found else float("nan")
+
+    return f"{what}: {rate(one) / rate(two):.2f} times"
