@@ -121,7 +121,15 @@ function take(event, data) {
   } else if (event === "change") {
     addChange(data);
     asked.changed = true;
+  } else if (event === "skipped") {
+    catchUp();
   }
+}
+
+/** The service sent more than this page could take: what was left out is in the history. */
+async function catchUp() {
+  const history = await get("history").catch(() => null);
+  if (history) change({ samples: history.samples });
 }
 
 /** Lists and plan are asked for again as batches come, not more often than people can read. */

@@ -61,4 +61,5 @@ export function startFigures() {
   });
   const show = (state) => figures(state).forEach(([, ...texts], index) => texts.forEach((text, part) => say(cells[index][part], text)));
   watch(["samples", "queries", "plan", "streams"], show);
+  show({ samples: [], queries: null, plan: null, streams: null });
 }

@@ -35,7 +35,7 @@ function created(query) {
   const row = h(
     "tr",
     { class: "live", onmouseenter: () => change({ hovered: name }), onmouseleave: () => change({ hovered: null }) },
-    h("th", { scope: "row" }, h("button", { type: "button", class: "entry", onclick: () => choose(name) }, name), h("span", { class: "sql-line", title: query.sql }, query.sql.replace(/\s+/g, " "))),
+    h("th", { scope: "row" }, h("button", { type: "button", class: "entry", onclick: () => choose(name) }, name), h("span", { class: "sql-line", title: query.sql }, query.sql.replace(/\s+/g, " ")), h("span", { class: "problem", "data-part": "error", hidden: true })),
     cell("state"),
     cell("rate", "Rows/s"),
     h("td", { class: "spark-cell" }, sparkline()),
@@ -64,7 +64,10 @@ function updated(row, query) {
     part("state").dataset.state = query.state;
     part("state").replaceChildren(badge(query.state));
   }
-  attribute(part("state"), "title", query.error);
+  const waiting = query.rows_undelivered ? `${plural(query.rows_undelivered, "row")} could not be given to the sink.` : "";
+  const error = [query.error, waiting].filter(Boolean).join(" ");
+  part("error").hidden = !error;
+  say(part("error"), error);
   say(part("rate"), rate(query.rows_per_second).replace("/s", ""));
   say(part("latency"), milliseconds(query.latency_ms));
   say(part("rows"), count(query.rows));

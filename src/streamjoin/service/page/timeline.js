@@ -1,7 +1,7 @@
 /* Throughput, latency and batch time over time, with what happened between them. Arrow keys read the chart sample by sample. */
 
 import { KINDS, happenings } from "./activity.js";
-import { attribute, byId, empty, h, reconcile, s, say } from "./dom.js";
+import { attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
 import { axis, clock, milliseconds, rate, whole } from "./format.js";
 import { series, state, watch } from "./store.js";
 
@@ -44,7 +44,8 @@ function draw() {
   const points = visible();
   if (points.length < 2) {
     chart.parts = null;
-    if (place.firstChild?.className !== "empty") place.replaceChildren(empty("No batches yet", "Rates and batch times are drawn here from the second batch on."));
+    if (state.info === null) place.replaceChildren(skeleton());
+    else if (place.firstChild?.className !== "empty") place.replaceChildren(empty("No batches yet", "Rates and batch times are drawn here from the second batch on."));
     return;
   }
   if (!chart.parts) {
@@ -77,7 +78,7 @@ function draw() {
 }
 
 function drawGrid() {
-  const { width, flow, delay, time, from, to, x } = chart;
+  const { width, flow, delay, delays, time, from, to, x } = chart;
   const row = (y, text) => [s("line", { x1: PAD.left, x2: width - PAD.right, y1: y, y2: y }), s("text", { x: PAD.left - 8, y: y + 4, class: "tick" }, text)];
   const seconds = to - from;
   const steps = width < 520 ? 2 : 5;
@@ -85,8 +86,9 @@ function drawGrid() {
     const at = from + (seconds * index) / steps;
     return s("text", { x: x(at), y: HEIGHT - 8, class: `when ${index === 0 ? "first" : index === steps ? "last" : ""}` }, clock(at));
   });
+  const none = delays.length ? "" : s("text", { class: "none", x: PAD.left, y: LANES.delay.top + LANES.delay.height / 2 }, "No latency yet: it is measured as rows come.");
   const lane = s("rect", { class: "lane", x: PAD.left, y: LANES.marks.top - LANES.marks.height / 2, width: width - PAD.left - PAD.right, height: LANES.marks.height, rx: 4 });
-  chart.parts.grid.replaceChildren(lane, ...flow.ticks.flatMap((tick) => row(flow.y(tick), rate(tick))), ...[delay, time].flatMap(({ ticks, y }) => ticks.flatMap((tick) => row(y(tick), milliseconds(tick)))), ...columns);
+  chart.parts.grid.replaceChildren(lane, none, ...flow.ticks.flatMap((tick) => row(flow.y(tick), rate(tick))), ...[delays.length ? delay : { ticks: [] }, time].flatMap(({ ticks, y }) => ticks.flatMap((tick) => row(y(tick), milliseconds(tick)))), ...columns);
 }
 
 function drawMarks() {
@@ -157,7 +159,7 @@ function ranges() {
 
 export function startTimeline() {
   ranges();
-  watch(["samples", "changes", "plan"], (now) => {
+  watch(["samples", "changes", "plan", "info"], (now) => {
     chart.events = happenings(now);
     list();
     draw();
