@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings, Stream
 from streamjoin.adhoc.journal import Journal
 from streamjoin.adhoc.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
 from streamjoin.spark import pieces
+from streamjoin.spark.places import Origin, RemotePath
 from streamjoin.testing import adhoc_cases
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
 from streamjoin.testing.row_evaluator import plain
@@ -337,3 +339,24 @@ def test_parquet_directories_are_not_mixed_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "safe"), [("orders", "orders"), ("a b", "a~20b"), ("x/../y", "x~2f~2e~2e~2fy")])
 def test_names_become_parts_of_paths(name: str, safe: str) -> None:
     assert safe_name(name) == safe
+
+
+def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "far").mkdir()
+    far = RemotePath(
+        fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem()), "log", Origin("far://log", "log")
+    )
+    monkeypatch.setattr("streamjoin.adhoc.journal.place", lambda _: far)
+    with Looped(tmp_path / "ignored") as run:
+        run.register(LEFT, 1)
+        run.register(RIGHT)
+        run.create("q", PAIRS, ParquetSink(str(tmp_path / "out")))
+        run.hand({"l": (0, table((1, 10, 5), (1, 11, 0)))})
+    with Looped(tmp_path / "ignored") as run:
+        run.hand({"r": (0, table((1, 20, 6)))})
+        assert run.journal.late("l").to_pylist() == [{"k": 1, "p": 11, "t": 0}]
+        run.journal.check_spark("l", -1)
+    assert read_back(tmp_path / "out", ["a", "b"]) == [(10, 20)]
+    assert (tmp_path / "far" / "log" / "engine.json").exists()
+    assert not (tmp_path / "ignored").exists()

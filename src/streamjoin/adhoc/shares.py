@@ -44,8 +44,8 @@ def shares_of(buckets: Mapping[str, Bucket], cuts: Sequence[float]) -> list[Shar
 def balanced(cuts: Sequence[float], work: Sequence[float]) -> tuple[float, ...]:
     """Cuts half way to those at which each share would have had the same work, taken as even within a share.
 
-    >>> balanced((0.0, 0.5, 1.0), (3.0, 1.0))
-    (0.0, 0.4166666666666667, 1.0)
+    >>> balanced((0.0, 0.5, 1.0), (0.0, 2.0))
+    (0.0, 0.625, 1.0)
     """
     total = sum(work)
     if total <= 0:
