@@ -126,7 +126,7 @@ def run_files(
     its failure is raised here.
     """
     kept = {"spark.sql.streaming.numRecentProgressUpdates": "10000", **(settings or {})}
-    with _settings(spark, kept):
+    with session_settings(spark, kept):
         left, right = (
             spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).parquet(str(directory))
             for directory in (left_dir, right_dir)
@@ -168,7 +168,8 @@ def _batch(progress: Mapping[str, object]) -> Batch:
 
 
 @contextlib.contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings that hold for the queries started meanwhile."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():
