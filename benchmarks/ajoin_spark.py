@@ -140,7 +140,8 @@ def run_engine(
         seconds = dict(engine.metrics().seconds)
     finally:
         engine.stop()
-    how = ", ".join(f"{part} {s:.2f} s" for part, s in seconds.items() if s >= 0.005)
+    most = sorted(seconds, key=lambda part: -seconds[part])[:2]
+    how = ", ".join(f"{part} {seconds[part]:.2f} s" for part in most)
     return Ran(input_rate(events, warm * files.batch * len(files.streams)), rows, how=how, deploy_s=deployed)
 
 

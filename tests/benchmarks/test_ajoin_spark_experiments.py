@@ -1,0 +1,161 @@
+"""AJoin's experiments on Spark: grids, verdicts on invented rows, a small run of each, disagreement stops one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks import ajoin_fig15, ajoin_fig18
+from benchmarks.ajoin_live import Asked, Latencies, Outcome
+from benchmarks.ajoin_spark import Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
+from benchmarks.harness import Context, Row
+from streamjoin.adhoc.info import BatchEvent, ChangeRecord
+from streamjoin.testing import ajoin_workload as ajoin
+from tests.benchmarks.invented import invented
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATENCY = {
+    "deploy_max_ms": 900.0,
+    "deploy_batches": 2,
+    "latency_ms": 700.0,
+    "latency_min_ms": 100.0,
+    "latency_max_ms": 1500.0,
+    "time_grows": 2.0,
+    "rows_grow": 4.0,
+}
+
+
+def event(number: int, at: float, rows: int, changes: tuple[ChangeRecord, ...] = (), out: int = 0) -> BatchEvent:
+    return BatchEvent(
+        number, at, 0.1 + out / 100, {"S1": rows} if rows else {}, {"q": out} if out else {}, 0, 0, changes
+    )
+
+
+@pytest.mark.parametrize("experiment", [ajoin_fig15.Figure15(), ajoin_fig18.Figure18()])
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_grids_have_every_cell_once_and_its_baseline(experiment: Any, quick: bool) -> None:
+    cells = list(experiment.cells(quick))
+    for cell in cells:
+        assert cells.count(cell) == 1
+        assert experiment.baseline(cell) in (None, *cells)
+
+
+def rates(experiment: ajoin_fig15.Figure15, at_100: float, each: float, joined: float) -> list[Row]:
+    def rate(cell: Any) -> float:
+        if cell["system"] == ajoin_fig15.SPARK:
+            return each
+        return joined if cell["system"] == ajoin_fig15.JOIN else at_100 if cell["queries"] == 100 else 90.0
+
+    rows = invented(experiment, rate, whole=True, how="some had started", deploy_s=1.0, result_rows=5)
+    return [{**row, "overall_per_s": row["queries"] * row["tuples_per_s"]} for row in rows]
+
+
+def test_the_aims_of_figure_15_are_judged() -> None:
+    experiment = ajoin_fig15.Figure15()
+    rows = rates(experiment, 45.0, 4.0, 100.0)
+    grown, one, share, beside, most, others = experiment.verdict(rows)
+    assert "500 times" in grown
+    assert "0.90 times spark.join; aim 0.8: met" in one
+    assert "0.50 of that at one; aim 0.33: met" in share
+    assert "22.5 times one Spark query each; aim 20: met" in beside
+    assert "some had started" in most
+    assert "1.00 times no sharing" in others
+    _, one, share, beside, *_ = experiment.verdict(rates(experiment, 29.0, 5.0, 200.0))
+    assert "missed" in one
+    assert "missed" in share
+    assert "missed" in beside
+    few = [row for row in rows if row["queries"] == 1]
+    assert "--quick" in experiment.verdict(few)[-1]
+    figure = Figure()
+    experiment.plot(rows, figure)
+    assert len(figure.axes) == 2
+
+
+def test_the_aims_of_figure_18_are_judged() -> None:
+    experiment = ajoin_fig18.Figure18()
+    rows = invented(experiment, lambda cell: 10.0 * cell["ways"], **LATENCY)
+    deployed, grows, latency, ways = experiment.verdict(rows)
+    assert "up to 500 queries: 20 ms" in deployed
+    assert "aim 2: met" in deployed
+    assert "2.00 times as long" in grows
+    assert grows.endswith("met")
+    assert "700 ms on average (100 to 1500)" in latency
+    assert "4-way 700 and 40 ms" in ways
+    slow = invented(experiment, lambda _: 1.0, **{**LATENCY, "deploy_batches": 3, "time_grows": 5.0})
+    assert ["missed" in line for line in experiment.verdict(slow)[:2]] == [True, True]
+    figure = Figure()
+    experiment.plot(rows, figure)
+    assert len(figure.axes) == 2
+
+
+def test_rates_count_what_comes_after_the_warm_up() -> None:
+    events = [event(0, 0.0, 0), event(1, 1.0, 50), event(2, 2.0, 50), event(3, 3.0, 100), event(4, 4.0, 100)]
+    assert input_rate(events, 100) == 100.0
+    with pytest.raises(ValueError, match="leave none"):
+        input_rate(events, 300)
+    progress = [
+        {"timestamp": f"2026-01-01T00:00:0{n}.000Z", "numInputRows": 30, "durationMs": {"triggerExecution": 500}}
+        for n in range(3)
+    ]
+    assert steady_rate(progress, 1) == 40.0
+    with pytest.raises(ValueError, match="leave none"):
+        steady_rate(progress, 3)
+
+
+def test_deployment_is_told_in_batches_and_growth_by_the_queries_that_ran() -> None:
+    query = ajoin.QueryGenerator(2, 50).query()
+    records = tuple(ChangeRecord(n, "create", f"q{n}", None, 7 + n, 10.5 + n) for n in range(10))
+    outcome = Outcome(records=list(records))
+    outcome.asked = [Asked(ajoin.Change(0.0, "create", f"q{n}", query), 10.0 + n, 6 + n) for n in range(10)]
+    assert outcome.deployments() == [(500.0, 2)] * 10
+    outcome.events = [event(n, n, 5, (records[n],), out=n + 1) for n in range(10)]
+    time_grows, rows_grow = outcome.growth()
+    assert rows_grow == 9 / 2
+    assert time_grows == pytest.approx((0.1 + 0.09) / (0.1 + 0.02))
+
+
+def test_latency_is_from_the_newest_event_of_a_row() -> None:
+    older, newer = (pa.array([round((100 - s) * 1e6) for s in part], pa.int64()) for part in ((9, 2), (3, 4)))
+    stamps = [array.cast(pa.timestamp("us", "UTC")) for array in (older, newer)]
+    found = Latencies(clock=lambda: 100.0)
+    found.take(0, pa.Table.from_arrays(stamps, ["ts_left", "ts_right"]))
+    assert (found.rows, found.mean, found.least, found.most) == (2, 2500.0, 2000.0, 3000.0)
+
+
+@pytest.mark.spark
+def test_a_small_figure_15_gives_the_same_rows_in_all_systems(spark: SparkSession, tmp_path: Path) -> None:
+    experiment = ajoin_fig15.Figure15()
+    experiment._spark, experiment._warm = spark, True
+    context = Context(seed=1, quick=True, scratch=tmp_path)
+    cell = {"queries": 1, "batch": 300}
+    answers = [
+        experiment.run({**cell, "system": system}, context)
+        for system in (ajoin_fig15.SHARED, ajoin_fig15.JOIN, ajoin_fig15.SPARK)
+    ]
+    assert all(answer["whole"] and answer["tuples_per_s"] > 0 for answer in answers)
+    assert answers[0]["result_rows"] == answers[1]["result_rows"] > 0
+    assert answers[2]["result_rows"] > 0
+    files = StreamFiles(tmp_path / "streams", ("S1", "S2"), 300, 4, 100.0, 1)
+    with pytest.raises(AssertionError, match="before"):
+        experiment._agreed(cell, files, Ran(1.0, (answers[0]["result_rows"] + 1,)))
+    frames = [lambda: spark_join([files.frame(spark, s) for s in files.streams], ajoin.QueryGenerator().query())] * 2
+    stopped = run_each(spark, frames, tmp_path / "stopped", warm=1, limit=0.0)
+    assert not stopped.whole
+    assert "1 of 2 had started" in stopped.how
+
+
+@pytest.mark.spark
+def test_a_small_figure_18_deploys_every_query(spark: SparkSession, tmp_path: Path) -> None:
+    experiment = ajoin_fig18.Figure18()
+    experiment._spark, experiment._warm = spark, True
+    cell = {"scenario": ajoin_fig18.SC2, "creates_per_s": 10, "queries": 5, "ways": 2}
+    answer = experiment.run(cell, Context(seed=1, quick=True, scratch=tmp_path))
+    assert answer["changes"] == 15
+    assert answer["deploy_batches"] >= 1
+    assert 0 < answer["deploy_ms"] <= answer["deploy_max_ms"]
