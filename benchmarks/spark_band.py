@@ -1,9 +1,11 @@
 """`spark.join` beside what Spark offers for a band join of two streams, on the same files in the same session.
 
-Both join by |l.key - r.key| <= d and a time window, d set so that a tuple meets two partners in a full window; the
-workaround runs with both cell sizes that were found good, and the better one counts. The first file of each side fills
-the window, in one batch that is not measured; every later one is a batch. The workaround takes minutes for what
-the join does in seconds, so it gets fewer of the same files, and both must give as many rows on those.
+All join by |l.key - r.key| <= d and a time window, d set so that a tuple meets two partners in a full window. The
+workaround cuts keys into cells (`spark_workaround`); where batches are small it runs with both cell sizes that were
+found good, and the better one counts. `transformWithState` has the same kernels over Spark's state store
+(`spark_state`). The first file of each side fills the window, in one batch that is not measured, nor are a few that let
+Java compile; every later one is. The workaround takes minutes for what the join does in seconds, so it gets fewer of
+the same files, and all must give as many rows, batch by batch, on those they have in common.
 
 Two cells without a baseline show the floor: batches of a few rows, with the join and with none.
 """
@@ -24,7 +26,9 @@ import pyarrow.parquet as pq
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.spark_workaround import BEST_MEMORY, BEST_SETTINGS, CELLS_IN_BANDS, FilesRun, run_files, workaround
+from benchmarks.spark_runs import ROW_BYTES, state_bytes
+from benchmarks.spark_state import ROCKSDB, by_state
+from benchmarks.spark_workaround import BEST_MEMORY, BEST_SETTINGS, FilesRun, cells_in_bands, run_files, workaround
 from benchmarks.workload import BandWorkload, Side
 from streamjoin.spark import session
 
@@ -32,29 +36,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
-JOIN, WORKAROUND, NOTHING = "spark.join", "workaround", "Spark alone"
+JOIN, WORKAROUND, STATE, NOTHING = "spark.join", "workaround", "transformWithState", "Spark alone"
 SIDES: tuple[Side, Side] = ("left", "right")
 
 _STEP_US = 1_000
 _TINY = 20
 _WARM_UP = 5_000
-_AIM_WINDOW, _AIM = 1_000_000, 20.0
+_AIM, _AIM_BATCH, _AIM_SPEED, _AIM_STATE = 20.0, 1_000_000, 1e6, 1.5
 
 
 @dataclass(frozen=True)
 class Plan:
     """How many batches are measured, after the one that fills the window and `settling` more."""
 
-    join: int
-    workaround: int
+    measured: int
     settling: int
 
 
-def plan(batch: int, quick: bool) -> Plan:
-    """Short where a batch of the workaround takes half a minute."""
+def plan(batch: int, system: str, quick: bool) -> Plan:
+    """Short where a batch takes long: half a minute with the workaround, which has compiled its code by then."""
     if quick:
-        return Plan(join=4, workaround=2, settling=1)
-    return Plan(join=8, workaround=1, settling=0) if batch >= 500_000 else Plan(join=12, workaround=3, settling=1)
+        return Plan(2 if system == WORKAROUND else 3, 1)
+    if system == WORKAROUND:
+        return Plan(1, 0) if batch >= _AIM_BATCH else Plan(2, 1)
+    if system == STATE:
+        return Plan(3, 1) if batch >= _AIM_BATCH else Plan(6, 2)
+    return Plan(6, 3) if batch >= _AIM_BATCH else Plan(10, 6)
 
 
 class Load:
@@ -70,6 +77,12 @@ class Load:
     def window_ms(self) -> int:
         """The time in which a side sends `window` rows."""
         return self.window * _STEP_US // 1000
+
+    @property
+    def spec(self) -> sj.JoinSpec:
+        """The join."""
+        window = sj.TimeWindow(timedelta(milliseconds=self.window_ms))
+        return sj.JoinSpec(sj.Band("key", "key", self.data.band), window, time="ts", order="event_time")
 
     def directories(self, batches: int) -> tuple[Path, Path]:
         """The two sides, with the window and `batches` files each."""
@@ -113,29 +126,45 @@ class SparkBand(Experiment):
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every window with every batch, and two floors."""
-        windows = (50_000,) if quick else (100_000, _AIM_WINDOW)
-        batches = (50_000,) if quick else (100_000, 1_000_000)
+        windows = (50_000,) if quick else (100_000, 1_000_000)
+        batches = (50_000,) if quick else (100_000, _AIM_BATCH)
         points: list[Cell] = [{"window": w, "batch": b} for w in windows for b in batches]
         floors: list[Cell] = [{"window": windows[0], "batch": _TINY, "system": name} for name in (NOTHING, JOIN)]
-        return [*({**at, "system": name} for at in points for name in (JOIN, WORKAROUND)), *floors]
+        return [*({**at, "system": name} for at in points for name in (JOIN, WORKAROUND, STATE)), *floors]
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The workaround on the same point; the floors have none."""
-        return {**cell, "system": WORKAROUND} if cell["system"] == JOIN and cell["batch"] != _TINY else None
+        compared = cell["system"] in (JOIN, STATE) and cell["batch"] != _TINY
+        return {**cell, "system": WORKAROUND} if compared else None
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Run the query over the cell's files."""
-        load, plan_ = Load(cell, context), plan(cell["batch"], context.quick)
+        load, plan_ = Load(cell, context), plan(cell["batch"], cell["system"], context.quick)
         if self._spark is None:
             self._warm_up(context)
         if cell["system"] == WORKAROUND:
             return self._workaround(cell, load, plan_)
-        build = self._join(load) if cell["system"] == JOIN else _union
-        left, right = load.directories(plan_.settling + plan_.join)
-        run = run_files(self._session(), build, left, right, checkpoint=load.fresh("join"), skip=1 + plan_.settling)
+        spec = load.spec
+        builds: dict[str, tuple[Any, dict[str, str]]] = {
+            JOIN: (lambda left, right: sj.spark.join(left, right, spec), {}),
+            STATE: (lambda left, right: by_state(left, right, spec, load.data.domain), ROCKSDB),
+            NOTHING: (_union, {}),
+        }
+        build, settings = builds[cell["system"]]
+        checkpoint = load.fresh(cell["system"].replace(" ", "-"))
+        run = self._run(build, load, plan_, checkpoint, settings)
+        if cell["system"] == NOTHING:
+            return _answer(run, f"{plan_.measured} batches")
+        self._agree(cell, cell["system"], run)
+        answer = _answer(run, f"{plan_.measured} batches")
         if cell["system"] == JOIN:
-            self._agree(cell, "join", run)
-        return _answer(run, f"{plan_.join} batches")
+            answer["state"] = state_bytes(self._session(), checkpoint) / (2 * load.window * ROW_BYTES)
+        return answer
+
+    def _run(self, build: Any, load: Load, plan_: Plan, checkpoint: Path, settings: Mapping[str, str]) -> FilesRun:
+        sides = load.directories(plan_.settling + plan_.measured)
+        skip = 1 + plan_.settling
+        return run_files(self._session(), build, *sides, checkpoint=checkpoint, skip=skip, settings=settings)
 
     def close(self) -> None:
         """Stop Spark, if a run started it."""
@@ -146,11 +175,11 @@ class SparkBand(Experiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Bars by point, with the ratio above ours."""
-        points = [row for row in rows if "ratio" in row]
+        points = [row for row in rows if "ratio" in row and row["system"] == JOIN]
         axes = figure.subplots()
-        for offset, system in ((-0.2, WORKAROUND), (0.2, JOIN)):
+        for offset, system in ((-0.27, WORKAROUND), (0, STATE), (0.27, JOIN)):
             speeds = [_at(rows, row, system)["rows_per_s"] for row in points]
-            bars = axes.bar([i + offset for i in range(len(points))], speeds, 0.4, label=system)
+            bars = axes.bar([i + offset for i in range(len(points))], speeds, 0.27, label=system)
             if system == JOIN:
                 axes.bar_label(bars, [f"{row['ratio']:.0f}×" for row in points])
         labels = [f"window {human(row['window'])}\nbatch {human(row['batch'])}" for row in points]
@@ -159,23 +188,14 @@ class SparkBand(Experiment):
         axes.legend()
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """Ratio and speed by point, the aim, and the floor."""
-        lines = []
-        for row in rows:
-            if "ratio" in row:
-                aimed = row["window"] >= _AIM_WINDOW
-                met = f"; aim {_AIM:.0f}: {'met' if row['ratio'] >= _AIM else 'missed'}" if aimed else ""
-                lines.append(
-                    f"window {row['window']:,} a side, batches of {row['batch']:,}: {human(row['rows_per_s'])} rows/s, "
-                    f"{row['ratio']:.3g} times the workaround{met}"
-                )
+        """Ratios, speed and state by point with their aims, and the floor."""
+        ours = [row for row in rows if "ratio" in row and row["system"] == JOIN]
+        lines = [_line(row, row["rows_per_s"] / _at(rows, row, STATE)["rows_per_s"]) for row in ours]
         floors = {row["system"]: row["batch_s"] for row in rows if row["batch"] == _TINY}
         lines.append(
             f"a batch of {_TINY} rows takes {floors[JOIN]:.2f} s with the join and {floors[NOTHING]:.2f} s in Spark "
             "without one: no batch is faster than that"
         )
-        if not any(row["window"] >= _AIM_WINDOW for row in rows):
-            lines.append("the aim is set at windows of a million tuples: run without --quick")
         return lines
 
     def _session(self) -> SparkSession:
@@ -186,36 +206,26 @@ class SparkBand(Experiment):
     def _warm_up(self, context: Context) -> None:
         """Both systems once over little, so that neither pays for being first in a young Java."""
         self._session()
-        for system in (JOIN, WORKAROUND):
+        for system in (JOIN, WORKAROUND, STATE):
             cell = {"window": _WARM_UP, "batch": 2 * _WARM_UP, "system": system}
             self.run(cell, dataclasses.replace(context, quick=True))
 
-    def _join(self, load: Load) -> Any:
-        spec = sj.JoinSpec(
-            on=sj.Band("key", "key", load.data.band),
-            window=sj.TimeWindow(timedelta(milliseconds=load.window_ms)),
-            time="ts",
-            order="event_time",
-        )
-        return lambda left, right: sj.spark.join(left, right, spec)
-
     def _workaround(self, cell: Cell, load: Load, plan_: Plan) -> Mapping[str, Any]:
         runs = {}
-        for bands in CELLS_IN_BANDS:
-            runs[bands] = run_files(
-                self._session(),
+        for bands in cells_in_bands(cell["batch"]):
+            runs[bands] = self._run(
                 lambda left, right, bands=bands: workaround(
                     left, right, band=load.data.band, window_ms=load.window_ms, cell=bands * load.data.band
                 ),
-                *load.directories(plan_.settling + plan_.workaround),
-                checkpoint=load.fresh(f"cells-{bands}"),
-                skip=1 + plan_.settling,
-                settings=BEST_SETTINGS,
+                load,
+                plan_,
+                load.fresh(f"cells-{bands}"),
+                BEST_SETTINGS,
             )
             self._agree(cell, f"cells of {bands} bands", runs[bands])
         best = max(runs, key=lambda bands: runs[bands].rows_per_second)
-        others = ", ".join(f"{n} bands {human(run.rows_per_second)}" for n, run in runs.items() if n != best)
-        return _answer(runs[best], f"cells of {best} bands ({others})")
+        others = "".join(f", {n} bands {human(run.rows_per_second)}" for n, run in runs.items() if n != best)
+        return _answer(runs[best], f"cells of {best} bands{others}")
 
     def _agree(self, cell: Cell, name: str, run: FilesRun) -> None:
         """Fail unless all systems gave as many rows, batch by batch, on the files that they have in common."""
@@ -242,6 +252,21 @@ def _answer(run: FilesRun, how: str) -> dict[str, Any]:
         "fill_s": run.batches[0].seconds,
         "how": how,
     }
+
+
+def _line(row: Row, by_state_: float) -> str:
+    """One point's figures beside their aims."""
+
+    def judged(aim: str, met: bool) -> str:
+        return f" (aim {aim}: {'met' if met else 'missed'})"
+
+    speed = judged("1 M", row["rows_per_s"] >= _AIM_SPEED) if row["batch"] >= _AIM_BATCH else ""
+    return (
+        f"window {row['window']:,} a side, batches of {row['batch']:,}: {human(row['rows_per_s'])} rows/s{speed}, "
+        f"{row['ratio']:.3g} times the workaround{judged(f'{_AIM:.0f}', row['ratio'] >= _AIM)}, {by_state_:.3g} times "
+        f"transformWithState; on disk {row['state']:.2f} times the window's rows of {ROW_BYTES} bytes"
+        f"{judged(f'{_AIM_STATE}', row['state'] <= _AIM_STATE)}"
+    )
 
 
 def _at(rows: Sequence[Row], point: Row, system: str) -> Row:

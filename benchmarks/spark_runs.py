@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SIDES: tuple[Side, Side] = ("left", "right")
 SCHEMA = "ts timestamp, key long, payload long"
+ROW_BYTES = 24
+"""A row of `SCHEMA`: a 16-byte tuple and its time."""
 Build = Callable[["DataFrame", "DataFrame"], "DataFrame"]
 
 
@@ -129,6 +131,14 @@ class Files:
                 # Spark takes files in the order of their times, of which two may else be the same.
                 os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
         return self
+
+
+def state_bytes(spark: SparkSession, checkpoint: Path | None) -> int:
+    """What the log of a join takes on disk, once the last batch is tidied up after."""
+    if checkpoint is None:
+        raise ValueError("nothing ran yet")
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    return sum(path.stat().st_size for path in (checkpoint / "streamjoin").rglob("*") if path.is_file())
 
 
 def steady(batches: Sequence[Timed], skip: int) -> list[Timed]:

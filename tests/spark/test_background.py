@@ -91,7 +91,7 @@ def test_merges_at_any_moment_change_no_result(seed: int, tmp_path: Path) -> Non
         merged |= {file for file in version.files if file.endswith(".merge")}
         assert version.batch == i
     assert found == expected(BAND, left, right)
-    assert len(merged) > 3
+    assert len(merged) > 1
 
 
 def test_a_merge_is_swapped_in_at_the_next_batch_and_its_runs_go(tmp_path: Path) -> None:
@@ -156,7 +156,8 @@ def test_a_merger_does_one_thing_at_a_time_and_stops(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_query_merges_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
-    left, right = stream(BAND, seed=6, n=120)
+    # Slow enough that merged rows are still alive at the end.
+    left, right = stream(BAND, seed=6, n=120, step=1)
     write_files(tmp_path, tables(BAND, left, right, 8))
     sides = streams(spark, tmp_path, BAND.left, BAND.right)
     found = run_to_parquet(build(*sides, BAND.bound_spec(), Options(2), BACKGROUND), tmp_path)

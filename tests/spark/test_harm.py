@@ -74,12 +74,14 @@ def test_a_harmed_file_stops_the_join_and_says_what_to_do(harm: str, kind: str, 
     log.version(4)
     path = next((tmp_path / "versions/0000000004").glob(f"*.{kind}"))
     whole = path.read_bytes()
+    # Within the first block of a piece: its footer is not read again once there is a manifest.
+    at = 100 if kind == "piece" else len(whole) // 2
     changed = bytearray(whole)
-    changed[len(whole) // 2] ^= 8
+    changed[at] ^= 8
     if harm == "gone":
         path.unlink()
     else:
-        path.write_bytes({"cut": whole[: len(whole) // 2], "changed": bytes(changed), "foreign": b"PAR1" * 50}[harm])
+        path.write_bytes({"cut": whole[:at], "changed": bytes(changed), "foreign": b"PAR1" * 50}[harm])
     log = WindowLog(tmp_path, 2, plan)
     if (kind, harm) == ("manifest", "gone"):
         # It is made of the pieces again.
@@ -88,7 +90,7 @@ def test_a_harmed_file_stops_the_join_and_says_what_to_do(harm: str, kind: str, 
         return
     with pytest.raises(sj.CheckpointError, match=r"batch 5 failed: .* to restart from batch 4"), log.advising(5):
         in_process(plan, tmp_path, 5, sides[5], epoch=2)
-    for older in tmp_path.glob("versions/0000000003/*"):
+    for older in tmp_path.glob("versions/000000000[0-3]/*"):
         older.unlink()
     with pytest.raises(sj.CheckpointError, match="No version of the log is whole"), log.advising(5):
         in_process(plan, tmp_path, 5, sides[5], epoch=2)

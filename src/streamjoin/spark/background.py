@@ -64,11 +64,11 @@ def merge_due(blueprint: Blueprint, log: WindowLog, batch: int) -> bool:
     """Merge the runs that are due after `batch`; whether there were any."""
     manifest = log.version(batch)
     horizon = blueprint.horizons(manifest.clocks)
-    kept = manifest.kept(horizon, blueprint.policy)
-    chosen = due([run.extents for run in manifest.runs[:kept]], horizon, blueprint.policy)
+    runs = manifest.runs[manifest.kept(blueprint.horizons, blueprint.policy)]
+    chosen = due([run.extents for run in runs], horizon, blueprint.policy)
     if chosen is None:
         return False
-    _write(blueprint, log, manifest, manifest.runs[slice(*chosen)], horizon)
+    _write(blueprint, log, manifest, runs[slice(*chosen)], horizon)
     return True
 
 

@@ -9,14 +9,18 @@ every task. What is wrong with the checkpoint travels the same way and is raised
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from streamjoin.model.errors import CheckpointError, StateError, StreamJoinError
 from streamjoin.spark.background import Merger, Mergers
 from streamjoin.spark.blueprint import TASK, Blueprint
+from streamjoin.spark.heap import settle
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.places import Place, place
@@ -26,11 +30,16 @@ if TYPE_CHECKING:
 
 DIRECTORY = "streamjoin"
 _SETTING = "spark.streamjoin.log."
+_MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+_USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
 _joins: dict[str, Blueprint] = {}
 _watched: dict[str, Any] = {}
 _lock = threading.Lock()
+_logger = logging.getLogger(__name__)
 _mergers = Mergers()
 _running: dict[str, list[tuple[Blueprint, WindowLog]]] = {}
 
@@ -78,6 +87,7 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
         return
     checkpoint = query.resolvedCheckpointRoot()
     settings = query.sparkSessionForStream().conf()
+    _unmeasured(settings, [_joins[token] for token in tokens])
     for token in tokens:
         found = _place(checkpoint, _joins[token])
         settings.set(_SETTING + token, json.dumps(found))
@@ -87,11 +97,39 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
             _mergers.add(run_id, Merger(_joins[token], log))
 
 
+def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
+    """Spare Spark from measuring an Arrow batch after each row, for the query whose settings these are.
+
+    Where all columns have a fixed width the limit on rows bounds the bytes as well. What else goes through the stages
+    are packed parts, which then need offsets of 64 bits: together they may come to more than 2 GB.
+    """
+    widths = [_row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
+    rows = int(settings.get(_MOST_ROWS))
+    bounded = rows > 0 and all(width is not None and width * rows <= _FEW_BYTES for width in widths)
+    if not bounded or settings.get(_MOST_BYTES) != _USUAL_BYTES:
+        return
+    settings.set(_MOST_BYTES, _UNLIMITED)
+    settings.set(_LARGE, "true")
+
+
+def _row_bytes(schema: pa.Schema) -> int | None:
+    """The bytes of a row whose columns all have a fixed width."""
+    try:
+        return sum(-(-int(field.type.bit_width) // 8) for field in schema)
+    except ValueError:
+        return None
+
+
 def _progressed(run_id: str, batch: int) -> None:
     """A query has committed a batch."""
     for blueprint, log in _running.get(run_id, ()):
         if blueprint.late is not None:
             export_late(log.root, place(blueprint.late), batch)
+        try:
+            log.prune(log.version(batch))
+        except (StreamJoinError, OSError) as error:
+            # Whoever needs what can't be read says so; what can't be removed now is removed after another batch.
+            _logger.info("nothing was removed from the window log in %s: %s", log.root, error)
     _mergers.progressed(run_id, batch)
 
 
@@ -133,6 +171,7 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
 
     import streamjoin.model.errors as errors
 
+    settle()
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     setting = context.getLocalProperty(_SETTING + blueprint.token) if context else None

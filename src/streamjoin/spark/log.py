@@ -47,8 +47,11 @@ class WindowLog:
         self.epoch = epoch
         self._blueprint = blueprint
 
-    def version(self, batch: int) -> Manifest:
-        """What the log was when `batch` was done."""
+    def version(self, batch: int, *, keep: bool = True) -> Manifest:
+        """What the log was when `batch` was done; where it must be put together, `keep` says whether to write it down.
+
+        Somebody must have kept it before the next version, which is made of it, is complete.
+        """
         if batch < 0:
             return EMPTY
         epoch, names = self._complete(batch)
@@ -56,7 +59,7 @@ class WindowLog:
         try:
             return Manifest.from_json(path.read_bytes())
         except FileNotFoundError:
-            return self._assemble(batch, path, names)
+            return self._assemble(batch, path, names, keep)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise damaged(path, error) from error
 
@@ -235,7 +238,7 @@ class WindowLog:
             )
         return max(complete)
 
-    def _assemble(self, batch: int, path: Place, names: list[str]) -> Manifest:
+    def _assemble(self, batch: int, path: Place, names: list[str], keep: bool) -> Manifest:
         directory = self._directory(batch)
         pieces = [(f"{directory.name}/{name}", read_footer(directory / name)) for name in names]
         for file, footer in pieces:
@@ -245,8 +248,9 @@ class WindowLog:
         for file, footer in merges:
             self._check(directory.parent / file, footer)
         manifest = assemble(base, pieces, self._blueprint.horizons, merges)
-        with atomic(path) as file_:
-            file_.write(manifest.to_json())
+        if keep:
+            with atomic(path) as file_:
+                file_.write(manifest.to_json())
         return manifest
 
     def _base(self, batch: int, epoch: int) -> Manifest:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.merging import Extent, MergePolicy, first_folded
+from streamjoin.spark.merging import Extent, MergePolicy, first_folded, spent
 from streamjoin.spark.pieces import Block
 from streamjoin.spark.ranges import thinned
 
@@ -22,6 +22,8 @@ SAMPLE = 256
 """Words kept of each run's distribution."""
 
 Clocks = tuple[int | None, int | None]
+Horizons = Callable[[Clocks], tuple[int, int]]
+"""From the clocks of both sides to the ages from which on rows are alive: `Blueprint.horizons`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Manifest:
 
     `clocks` are the largest ticks of each side so far, or behind a gate where its order stands (`Blueprint.horizons`);
     `fresh` the rows of the newest batch and `fresh_sample` their words; `late` the rows that were not joined, by side
-    and reason, since the beginning; `wanted` the number of ranges that somebody asked for.
+    and reason, since the beginning; `wanted` the number of ranges that somebody asked for; `pace` how far the newest
+    batch moved the clocks on.
     """
 
     batch: int
@@ -64,6 +67,7 @@ class Manifest:
     runs: tuple[Run, ...]
     fresh_sample: tuple[tuple[int, int], ...] = ()
     wanted: int | None = None
+    pace: tuple[int, int] = (0, 0)
 
     @property
     def files(self) -> set[str]:
@@ -80,9 +84,12 @@ class Manifest:
         """The distribution of all stored words."""
         return [entry for run in self.runs for entry in run.sample]
 
-    def kept(self, horizon: tuple[int, int], policy: MergePolicy) -> int:
-        """How many of the runs, from the oldest, the next version keeps; the others are folded into its own."""
-        return first_folded([run.extents for run in self.runs], horizon, self.fresh, policy)
+    def kept(self, horizons: Horizons, policy: MergePolicy) -> slice:
+        """The runs that the next version keeps; older ones and newer ones are folded into its own."""
+        extents = [run.extents for run in self.runs]
+        end = first_folded(extents, horizons(self.clocks), self.fresh, policy)
+        left, right = (None if at is None else at + step for at, step in zip(self.clocks, self.pace, strict=True))
+        return slice(spent(extents[:end], horizons((left, right)), self.fresh, policy), end)
 
     def to_json(self) -> bytes:
         """The file's bytes."""
@@ -94,6 +101,7 @@ class Manifest:
             "fresh_sample": self.fresh_sample,
             "late": dict(self.late),
             "wanted": self.wanted,
+            "pace": self.pace,
             "runs": [
                 {
                     "batch": run.batch,
@@ -120,9 +128,11 @@ class Manifest:
         left, right = body["clocks"]
         runs = tuple(_run(run["batch"], run["extents"], run["sample"], run["pieces"]) for run in body["runs"])
         fresh = tuple((word, rows) for word, rows in body["fresh_sample"])
+        wanted, pace = body["wanted"], body.get("pace", (0, 0))
         return cls(
-            body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, body["wanted"]
-        )
+            body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, wanted,
+            (pace[0], pace[1]),
+        )  # fmt: skip
 
 
 EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
@@ -146,7 +156,7 @@ def _blocks(packed: Any) -> tuple[Block, ...]:
 def assemble(
     base: Manifest,
     pieces: Sequence[tuple[str, Mapping[str, Any]]],
-    horizons: Callable[[Clocks], tuple[int, int]],
+    horizons: Horizons,
     merges: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> Manifest:
     """The version after `base` out of its pieces: (file, footer), in the order of their ranges.
@@ -173,7 +183,9 @@ def assemble(
     new = _made(batch, pieces)
     runs = (*kept, new) if new.pieces else tuple(kept)
     fresh = sum(f["fresh"] for f in footers)
-    return Manifest(batch, epoch, clocks, fresh, late, runs, _sample(footers, "fresh_sample"), footers[0].get("wanted"))
+    left, right = (0 if a is None or b is None else b - a for a, b in zip(base.clocks, clocks, strict=True))
+    sample, wanted = _sample(footers, "fresh_sample"), footers[0].get("wanted")
+    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right))
 
 
 def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Run:

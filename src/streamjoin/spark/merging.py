@@ -91,6 +91,19 @@ def first_folded(
     return first
 
 
+def spent(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], fresh: int, policy: MergePolicy) -> int:
+    """How many of `runs`, from the oldest, will hold hardly a live row when the next batch is done.
+
+    `horizon` is where it will be then, as far as anyone knows. The few rows move on to the next run, so that no file
+    stays for the sake of a few. Should more be alive after all, at most about as many as a batch brings are moved.
+    """
+    for i, (run, alive_) in enumerate(zip(runs, _sizes(runs, horizon), strict=True)):
+        rows = sum(extent.rows for extent in run)
+        if alive_ > min(policy.floor, rows // 8) or rows > max(fresh, policy.inline):
+            return i
+    return len(runs)
+
+
 def due(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], policy: MergePolicy) -> tuple[int, int] | None:
     """Which neighbours among `runs`, from one index to before another, should become one; the newest first.
 

@@ -29,7 +29,7 @@ from streamjoin.spark.gate import Collect, Gate
 from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.output import PARTNER, POSITION, PUNCTUATION, OrderTask, result_schema
 from streamjoin.spark.parts import DDL
-from streamjoin.spark.pruning import pruned
+from streamjoin.spark.pruning import matched_columns, pruned
 from streamjoin.spark.route import Route
 from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
 from streamjoin.spark.task import JoinTask
@@ -326,9 +326,13 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
 
     bound = blueprint.bound
     sources = {"left": frames[0].schema, "right": frames[-1].schema}
-    fields = [StructField(c.name, sources[c.side][c.source].dataType) for c in bound.columns]
+    # A row whose key or time is NULL has no partner. That results have none spares Spark a test for each value.
+    known = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
+    fields = [
+        StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in known) for c in bound.columns
+    ]
     own = list(result_schema(blueprint))[len(fields) :]
-    return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type)) for field in own)])
+    return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type), False) for field in own)])
 
 
 def _stage(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:

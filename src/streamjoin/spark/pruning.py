@@ -44,9 +44,15 @@ def pruned(bound: BoundSpec, columns: Sequence[str] | None, sources: Sequence[Se
 
 def _needed(bound: BoundSpec, side: int) -> set[str]:
     """The columns of one side that the join reads."""
-    needed = {(term.right if side else term.left).name for term in (*bound.terms, *bound.index)}
+    needed = matched_columns(bound, side)
     if bound.residual is not None:
         needed |= {c.name for c in bound.residual.columns if c.qualifier == ("r" if side else "l")}
-    if bound.time is not None:
-        needed.add(bound.time.right if side else bound.time.left)
     return needed
+
+
+def matched_columns(bound: BoundSpec, side: int) -> set[str]:
+    """The columns of one side that hold a value in every row that has a partner: keys and times."""
+    found = {(term.right if side else term.left).name for term in (*bound.terms, *bound.index)}
+    if bound.time is not None:
+        found.add(bound.time.right if side else bound.time.left)
+    return found

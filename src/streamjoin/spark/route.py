@@ -45,7 +45,7 @@ class Route:
 
         log, batch_id = open_log(self.blueprint)
         with log.advising(batch_id):
-            before = log.version(batch_id - 1)
+            before = log.version(batch_id - 1, keep=False)
         cut = planned(self.blueprint, before)
         context = TaskContext.get()
         source = context.partitionId() if context else 0

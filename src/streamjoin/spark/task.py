@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,8 @@ from streamjoin.spark.segments import Segment, layout, merged, sheets, stored
 from streamjoin.spark.spending import tell
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+T = TypeVar("T")
 
 _SAMPLE = 64
 
@@ -71,7 +73,8 @@ class RangeOfBatch:
         self._log = log
         self._batch = batch
         self._partition = partition
-        self._before = log.version(batch - 1)
+        # One range always has a task, and one writer is enough.
+        self._before = log.version(batch - 1, keep=partition == 0)
         self._clocks: list[int | None] | None = None
         self._late: dict[str, int] = {}
         self.positions = (0, 0)
@@ -110,13 +113,14 @@ class RangeOfBatch:
 
     def _publish(self, new: tuple[Arrivals, Arrivals], old: Sequence[Sequence[Sequence[Segment]]]) -> None:
         plan, before = self._blueprint, self._before
-        horizon = plan.horizons(before.clocks)
-        kept = before.kept(horizon, plan.policy)
+        # What expires within the batch is not written. Another range may have seen later rows: it drops more.
+        horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
+        kept = before.kept(plan.horizons, plan.policy)
         runs = []
         for side, counted in enumerate(plan.counted):
-            segments = [*_flat(old[side][kept:]), new[side].owned.rows]
+            segments = [*_flat(_folded(old[side], kept)), new[side].owned.rows]
             runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
-        folded = before.runs[kept:]
+        folded = _folded(before.runs, kept)
         facts = {
             "base": before.epoch,
             "folded": [run.batch for run in folded],
@@ -145,6 +149,14 @@ class RangeOfBatch:
 
 def _extent(ages: Array) -> list[int]:
     return [ages.size, int(ages.min()), int(ages.max())] if ages.size else [0, 0, 0]
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((clock for clock in (one, other) if clock is not None), default=None)
+
+
+def _folded(runs: Sequence[T], kept: slice) -> list[T]:
+    return [*runs[: kept.start], *runs[kept.stop :]]
 
 
 def _flat(nested: Sequence[Sequence[Segment]]) -> list[Segment]:
