@@ -65,7 +65,7 @@ class SparkWindowGrowth(SparkExperiment):
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """Cost and state by window."""
         lines = [
-            f"window {human(row['window'])}: a row costs {1 / row['ratio']:.2f} times what it does at 10 k; aim, nearly "
+            f"window {human(row['window'])}: a row costs {1 / row['ratio']:.2f} times what it does at 10 k; aim, about "
             f"flat ({_AIM_COST}): {'met' if 1 / row['ratio'] <= _AIM_COST else 'missed'}"
             for row in rows
             if "ratio" in row

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import spark_band
 from benchmarks.harness import Context, measure
-from benchmarks.spark_band import JOIN, NOTHING, WORKAROUND, Load, SparkBand, plan
-from benchmarks.spark_workaround import Batch, FilesRun
+from benchmarks.spark_band import JOIN, NOTHING, STATE, WORKAROUND, Load, SparkBand, plan
+from benchmarks.spark_state import ROCKSDB, by_state, spread_keys
+from benchmarks.spark_workaround import SCHEMA, Batch, FilesRun, _settings
+from tests.spark.joining import run_to_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,14 +39,14 @@ def test_the_first_file_is_the_window_and_the_rest_are_batches(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_every_join_has_the_workaround_beside_it(quick: bool) -> None:
+def test_every_join_has_the_others_beside_it(quick: bool) -> None:
     cells = list(SparkBand().cells(quick))
     joins = [cell for cell in cells if cell["system"] == JOIN and cell["batch"] > 100]
-    assert all({**cell, "system": WORKAROUND} in cells for cell in joins)
+    assert all({**cell, "system": system} in cells for cell in joins for system in (WORKAROUND, STATE))
     assert len(joins) == (1 if quick else 4)
-    for cell in cells:
-        steps = plan(cell["batch"], quick)
-        assert steps.join >= steps.workaround >= 1
+    for cell in joins:
+        ours, theirs, state = (plan(cell["batch"], system, quick) for system in (JOIN, WORKAROUND, STATE))
+        assert ours.measured >= state.measured >= theirs.measured >= 1
 
 
 def test_different_numbers_of_rows_stop_the_experiment() -> None:
@@ -55,26 +58,27 @@ def test_different_numbers_of_rows_stop_the_experiment() -> None:
         experiment._agree({**POINT, "system": WORKAROUND}, "cells of 8 bands", ran(5, 7))
 
 
-def test_the_verdict_names_ratio_aim_and_floor() -> None:
-    speeds = {JOIN: 900_000.0, WORKAROUND: 30_000.0}
+def test_the_verdict_names_ratios_aims_and_floor() -> None:
+    speeds = {JOIN: 1_200_000.0, WORKAROUND: 40_000.0, STATE: 300_000.0}
     rows: list[dict[str, Any]] = [
-        {"window": w, "batch": 100_000, "system": system, "rows_per_s": speed, "batch_s": 0.5}
-        for w in (100_000, 1_000_000)
+        {"window": 1_000_000, "batch": batch, "system": system, "rows_per_s": speed, "batch_s": 0.5}
+        for batch in (100_000, 1_000_000)
         for system, speed in speeds.items()
     ]
     for row in rows:
-        if row["system"] == JOIN:
-            row["ratio"] = 30.0 if row["window"] == 1_000_000 else 1.5
+        if row["system"] != WORKAROUND:
+            row["ratio"] = row["rows_per_s"] / 40_000 if row["batch"] == 1_000_000 else 1.5
+            row["state"] = 1.25
     floors = [
         {"window": 1, "batch": 20, "system": s, "rows_per_s": 1.0, "batch_s": t}
         for s, t in ((JOIN, 0.4), (NOTHING, 0.2))
     ]
-    lines = SparkBand().verdict([*rows, *floors])
-    assert lines == [
-        "window 100,000 a side, batches of 100,000: 900 k rows/s, 1.5 times the workaround",
-        "window 1,000,000 a side, batches of 100,000: 900 k rows/s, 30 times the workaround; aim 20: met",
-        "a batch of 20 rows takes 0.40 s with the join and 0.20 s in Spark without one: no batch is faster than that",
-    ]
+    small, large, floor = SparkBand().verdict([*rows, *floors])
+    tail = "4 times transformWithState; on disk 1.25 times the window's rows of 24 bytes (aim 1.5: met)"
+    head = "window 1,000,000 a side, batches of"
+    assert small == f"{head} 100,000: 1.20 M rows/s, 1.5 times the workaround (aim 20: missed), {tail}"
+    assert large == f"{head} 1,000,000: 1.20 M rows/s (aim 1 M: met), 30 times the workaround (aim 20: met), {tail}"
+    assert floor.startswith("a batch of 20 rows takes 0.40 s with the join and 0.20 s in Spark without one")
 
 
 @pytest.mark.spark
@@ -85,14 +89,32 @@ def test_a_small_grid_runs_and_agrees(spark: SparkSession, monkeypatch: pytest.M
             self._spark = spark
 
         def cells(self, quick: bool) -> list[dict[str, Any]]:
-            return [{**POINT, "system": system} for system in (JOIN, WORKAROUND)]
+            return [{**POINT, "system": system} for system in (JOIN, WORKAROUND, STATE)]
 
         def close(self) -> None:
             """The session is shared."""
 
-    monkeypatch.setattr(spark_band, "plan", lambda batch, quick: spark_band.Plan(join=2, workaround=1, settling=0))
+    monkeypatch.setattr(spark_band, "plan", lambda batch, system, quick: spark_band.Plan(measured=1, settling=0))
     small = Small()
-    ours, theirs = measure(small, quick=True)
-    assert len(small._results) == 3
+    ours, theirs, state = measure(small, quick=True)
+    assert len(small._results) == 4
+    assert state["ratio"] == state["rows_per_s"] / theirs["rows_per_s"]
+    assert 0.9 < ours["state"] < 3
     assert ours["ratio"] == ours["rows_per_s"] / theirs["rows_per_s"]
     assert 1.5 < ours["match_rate"] < 2.5
+
+
+@pytest.mark.spark
+def test_the_join_on_the_state_store_finds_every_pair(spark: SparkSession, tmp_path: Path) -> None:
+    load = Load(POINT, Context(3, True, tmp_path))
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    left, right = (reader.parquet(str(directory)) for directory in load.directories(3))
+    with _settings(spark, ROCKSDB):
+        found = run_to_parquet(by_state(left, right, load.spec, load.data.domain), tmp_path)
+    keys = {side: load.data.keys(side, 0, 1_900) for side in spark_band.SIDES}
+    near = np.abs(keys["left"][:, None] - keys["right"][None, :]) <= load.data.band
+    numbers = np.arange(1_900)
+    near &= np.abs(numbers[:, None] - numbers[None, :]) <= load.window_ms
+    pairs = zip(found["payload_left"].to_pylist(), found["payload_right"].to_pylist(), strict=True)
+    assert sorted(pairs) == [(int(l), int(r)) for l, r in np.argwhere(near)]
+    assert len(set(spread_keys(spark, 5))) == 5

@@ -1,0 +1,133 @@
+"""What a join saves itself and Spark: rows that expire at once, files of old versions, a test or a count a row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.model.binding import bind
+from streamjoin.spark import heap, join
+from streamjoin.spark.blueprint import Blueprint
+from streamjoin.spark.checkpoints import _unmeasured
+from streamjoin.spark.log import WindowLog
+from streamjoin.spark.merging import Extent, MergePolicy, spent
+from tests.spark.joining import (
+    CASES,
+    EPOCH,
+    blueprint,
+    in_process,
+    run_to_parquet,
+    stream,
+    streams,
+    tables,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BAND = CASES[0]
+BYTES, ROWS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def _run(rows: int, newest: int) -> tuple[Extent, Extent]:
+    return Extent(rows, newest - 99, newest), Extent(0, 0, 0)
+
+
+def test_a_run_that_is_about_to_expire_is_folded() -> None:
+    runs, policy = [_run(1000, 99), _run(1000, 199)], MergePolicy(floor=20, inline=0)
+    assert spent(runs, (0, 0), 1000, policy) == 0
+    assert spent(runs, (98, 0), 1000, policy) == 1
+    assert spent(runs, (50, 0), 1000, policy) == 0
+    assert spent(runs, (200, 0), 1000, policy) == 2
+    # Were it alive after all, a batch would rewrite ten times its own rows.
+    assert spent(runs, (98, 0), 100, policy) == 0
+    assert spent([_run(16, 99)], (95, 0), 1000, policy) == 1
+    assert spent([_run(16, 99)], (80, 0), 1000, policy) == 0
+
+
+def test_rows_that_expire_within_their_batch_are_not_stored(tmp_path: Path) -> None:
+    plan = blueprint(BAND, 2)
+
+    def side(schema: pa.Schema, value: int) -> pa.Table:
+        times = [EPOCH + dt.timedelta(milliseconds=i) for i in range(500)]
+        columns = {"ts": times, "id": range(500), "x": [value] * 500, "a": [value] * 500}
+        return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names})
+
+    in_process(plan, tmp_path, 0, (side(BAND.left, 1), side(BAND.right, 1)))
+    (run,) = WindowLog(tmp_path, 1, plan).version(0).runs
+    assert [extent.rows for extent in run.extents] == [41, 41]
+
+
+def test_a_version_is_written_down_only_by_who_keeps_it(tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=1, n=40)
+    plan = blueprint(BAND, 2)
+    for i, sides in enumerate(tables(BAND, left, right, 2)):
+        in_process(plan, tmp_path, i, sides)
+    log = WindowLog(tmp_path, 1, plan)
+    found = log.version(1, keep=False)
+    assert not list((tmp_path / "versions/0000000001").glob("*.manifest"))
+    assert log.version(1) == found
+    assert list((tmp_path / "versions/0000000001").glob("*.manifest"))
+
+
+def test_a_worker_freezes_its_heap_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(heap, "_tasks", itertools.count(1))
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    assert [n for n in range(1, 40) if heap.settle()] == [2, 4, 8, 16, 32]
+    assert len(frozen) == 5
+
+
+class Settings(dict[str, str]):
+    """As Spark's have it."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "limit", "lifted"),
+    [
+        (pa.int64(), "200000", "67108864b", True),
+        (pa.decimal128(38, 2), "200000", "67108864b", True),
+        (pa.string(), "200000", "67108864b", False),
+        (pa.list_(pa.int64()), "200000", "67108864b", False),
+        (pa.int64(), "200000", "1000000b", False),
+        (pa.int64(), "0", "67108864b", False),
+        (pa.int64(), "100000000", "67108864b", False),
+    ],
+)
+def test_bytes_are_counted_only_where_rows_do_not_bound_them(
+    kind: pa.DataType, rows: str, limit: str, lifted: bool
+) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("v", kind)])
+    spec = sj.JoinSpec(sj.Equi("k"), sj.TimeWindow("1 second"), time="t", order="event_time")
+    settings = Settings({BYTES: limit, ROWS: rows})
+    _unmeasured(settings, [Blueprint(bind(spec, schema, schema), "join", 2)])
+    assert (settings[BYTES] == "2147483647") == lifted
+    assert len(settings) == (3 if lifted else 2)
+
+
+@pytest.mark.spark
+def test_a_query_leaves_its_last_version_alone_and_keys_without_null(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = stream(BAND, seed=6, n=120)
+    write_files(tmp_path, tables(BAND, left, right, 4))
+    joined = join(*streams(spark, tmp_path, BAND.left, BAND.right), BAND.bound_spec(), partitions=2)
+    assert [field.name for field in joined.schema if field.nullable] == ["id_left", "id_right"]
+    run_to_parquet(joined, tmp_path)
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    root = tmp_path / "checkpoint/streamjoin/join"
+    (epoch,) = (root / "epochs").iterdir()
+    needed = WindowLog(root, int(epoch.name), blueprint(BAND, 2)).version(3).files
+    there = {f"{path.parent.name}/{path.name}" for path in root.rglob("*.piece")}
+    assert {name for name in there if not name.startswith("0000000003/")} == {
+        name for name in needed if not name.startswith("0000000003/")
+    }
