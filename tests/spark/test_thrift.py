@@ -78,6 +78,29 @@ def test_a_version_is_written_down_only_by_who_keeps_it(tmp_path: Path) -> None:
     assert list((tmp_path / "versions/0000000001").glob("*.manifest"))
 
 
+def test_a_version_is_read_where_what_it_is_made_of_went_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = stream(BAND, seed=1, n=40)
+    plan = blueprint(BAND, 2)
+    for i, sides in enumerate(tables(BAND, left, right, 2)):
+        in_process(plan, tmp_path, i, sides)
+    log, other = WindowLog(tmp_path, 1, plan), WindowLog(tmp_path, 1, plan)
+
+    def slow(batch: int, *_: object) -> object:
+        kept.append(other.version(batch))
+        raise sj.CheckpointError("a piece is missing")
+
+    kept: list[object] = []
+    monkeypatch.setattr(log, "_assemble", slow)
+    assert [log.version(1)] == kept
+    monkeypatch.setattr(other, "version", lambda batch: batch)
+    (path,) = (tmp_path / "versions/0000000001").glob("*.manifest")
+    path.unlink()
+    with pytest.raises(sj.CheckpointError, match="a piece is missing"):
+        log.version(1)
+
+
 def test_a_worker_freezes_its_heap_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(heap, "_tasks", itertools.count(1))

@@ -56,12 +56,15 @@ class WindowLog:
             return EMPTY
         epoch, names = self._complete(batch)
         path = self._manifest(batch, epoch)
+        if path.exists():
+            return _read_manifest(path)
         try:
-            return Manifest.from_json(path.read_bytes())
-        except FileNotFoundError:
             return self._assemble(batch, path, names, keep)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise damaged(path, error) from error
+        except CheckpointError:
+            # Who kept it meanwhile may also have removed what it is made of.
+            if not path.exists():
+                raise
+            return _read_manifest(path)
 
     def publish(
         self,
@@ -256,11 +259,14 @@ class WindowLog:
     def _base(self, batch: int, epoch: int) -> Manifest:
         if batch == 0:
             return EMPTY
-        path = self._manifest(batch - 1, epoch)
-        try:
-            return Manifest.from_json(path.read_bytes())
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise damaged(path, error) from error
+        return _read_manifest(self._manifest(batch - 1, epoch))
+
+
+def _read_manifest(path: Place) -> Manifest:
+    try:
+        return Manifest.from_json(path.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, error) from error
 
 
 def new_epoch(root: Place, description: dict[str, str]) -> int:
