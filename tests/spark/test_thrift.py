@@ -145,6 +145,9 @@ def test_a_query_leaves_its_last_version_alone_and_keys_without_null(spark: Spar
     write_files(tmp_path, tables(BAND, left, right, 4))
     joined = join(*streams(spark, tmp_path, BAND.left, BAND.right), BAND.bound_spec(), partitions=2)
     assert [field.name for field in joined.schema if field.nullable] == ["id_left", "id_right"]
+    sides = streams(spark, tmp_path, BAND.left, BAND.right)
+    punctuated = join(*sides, BAND.bound_spec(), ordered=True, punctuate=True)
+    assert [field.name for field in punctuated.schema if not field.nullable] == ["ts", "punctuation"]
     run_to_parquet(joined, tmp_path)
     spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
     root = tmp_path / "checkpoint/streamjoin/join"

@@ -328,6 +328,8 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
     sources = {"left": frames[0].schema, "right": frames[-1].schema}
     # A row whose key or time is NULL has no partner. That results have none spares Spark a test for each value.
     known = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
+    if blueprint.gate is not None and blueprint.gate.punctuated:
+        known = set()
     fields = [
         StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in known) for c in bound.columns
     ]
