@@ -13,7 +13,7 @@ from benchmarks import spark_band
 from benchmarks.harness import Context, measure
 from benchmarks.spark_band import JOIN, NOTHING, STATE, WORKAROUND, Load, SparkBand, plan
 from benchmarks.spark_state import ROCKSDB, by_state, spread_keys
-from benchmarks.spark_workaround import SCHEMA, Batch, FilesRun, _settings
+from benchmarks.spark_workaround import SCHEMA, Batch, FilesRun, session_settings
 from tests.spark.joining import run_to_parquet
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_the_join_on_the_state_store_finds_every_pair(spark: SparkSession, tmp_p
     load = Load(POINT, Context(3, True, tmp_path))
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     left, right = (reader.parquet(str(directory)) for directory in load.directories(3))
-    with _settings(spark, ROCKSDB):
+    with session_settings(spark, ROCKSDB):
         found = run_to_parquet(by_state(left, right, load.spec, load.data.domain), tmp_path)
     keys = {side: load.data.keys(side, 0, 1_900) for side in spark_band.SIDES}
     near = np.abs(keys["left"][:, None] - keys["right"][None, :]) <= load.data.band
