@@ -101,11 +101,13 @@ def test_streams_and_columns_are_completed(service: LightService, visit: Visit, 
     expect(options).to_have_text([re.compile(name) for name in ("ts", "sym", "bid", "ask")])
     picture(page, "suggestions")
     page.keyboard.press("ArrowDown")
-    expect(area).to_have_attribute("aria-activedescendant", "suggestion-column-sym")
+    expect(area).to_have_attribute("aria-activedescendant", "suggestion-1")
     expect(options.nth(1)).to_have_attribute("aria-selected", "true")
     page.keyboard.press("Enter")
     expect(area).to_have_value("SELECT t.sym FROM trades AS t JOIN quotes AS q WITHIN 5 SECONDS ON t.sym = q.sym")
     expect(page.locator(".preview")).to_be_visible()
+    page.keyboard.press("Control+z")
+    expect(area).not_to_have_value(re.compile("q.sym$"))
 
 
 def test_without_a_mouse(service: LightService, visit: Visit) -> None:
@@ -174,6 +176,9 @@ def test_what_may_come_at_the_caret(page: Page) -> None:
     assert completed(page, "SELECT * FROM trades WHERE sym = 's") == []
     assert completed(page, "SELECT 1 -- s") == []
     assert completed(page, "SELECT * FROM trades") == [], "it is all there"
+    names = ["px", "größe", "end", "two words", 'a"b', "1st"]
+    written = page.evaluate("async (names) => names.map((await import('/static/sql-language.js')).quoted)", names)
+    assert written == ["px", "größe", '"end"', '"two words"', '"a""b"', '"1st"']
 
 
 def stretched(page: Page, text: str, *place: int) -> str:

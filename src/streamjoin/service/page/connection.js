@@ -1,7 +1,7 @@
 /* Keeps the page in step with the service: loads everything, follows the events, and starts over with growing pauses when it is gone. */
 
 import { Problem, Unreachable, get, subscribe } from "./api.js";
-import { addChange, addSample, change, state, takeQueries } from "./store.js";
+import { MOST_SAMPLES, addChange, addSample, change, state, takeQueries } from "./store.js";
 import { announce } from "./dom.js";
 import { askForToken } from "./token.js";
 
@@ -110,7 +110,7 @@ async function load(signal) {
     ["info", "streams", "queries", "plan?format=json", "history", "changelog"].map((path) => get(path, { signal })),
   );
   takeQueries(queries.queries);
-  change({ ready: await ready, info, plan, streams: streams.streams, samples: history.samples, changes: changelog.changes });
+  change({ ready: await ready, info, plan, streams: streams.streams, samples: history.samples, changes: changelog.changes.slice(-MOST_SAMPLES) });
   asked.lists = asked.plan = Date.now();
 }
 

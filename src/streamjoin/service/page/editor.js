@@ -7,7 +7,7 @@ import { previewOf } from "./preview.js";
 import { refreshSoon } from "./connection.js";
 import { highlighted, stretches } from "./sql-language.js";
 import { change, putQuery, state, watch } from "./store.js";
-import { Suggestions } from "./suggestions.js";
+import { Suggestions, replaceText } from "./suggestions.js";
 
 const PAUSE = 300;
 const AGAIN_AFTER = 5000;
@@ -63,9 +63,8 @@ class Editor {
   }
 
   write(text) {
-    this.area.focus();
-    this.area.setSelectionRange(0, this.area.value.length);
-    this.area.setRangeText(text, 0, this.area.value.length, "end");
+    replaceText(this.area, 0, this.area.value.length, text);
+    this.suggestions.close();
     this.changed(false);
   }
 

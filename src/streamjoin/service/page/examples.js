@@ -1,6 +1,7 @@
 /* A first query made from the streams that are there: two that have a column in common, or one joined with itself. */
 
 import { h } from "./dom.js";
+import { quoted } from "./sql-language.js";
 import { state } from "./store.js";
 
 const isTime = (type) => /timestamp|date/i.test(type);
@@ -32,7 +33,7 @@ function written(first, second, key) {
   const b = letter(second.name) === a ? `${a}2` : letter(second.name);
   const column = key ?? first.columns.find(([name]) => name !== first.time)?.[0] ?? first.time;
   const other = key ?? second.columns.find(([name]) => name !== second.time)?.[0] ?? second.time;
-  return `SELECT *\nFROM ${first.name} AS ${a}\nJOIN ${second.name} AS ${b} WITHIN ${windowOf(first)} ON ${a}.${column} = ${b}.${other}`;
+  return `SELECT *\nFROM ${quoted(first.name)} AS ${a}\nJOIN ${quoted(second.name)} AS ${b} WITHIN ${windowOf(first)} ON ${a}.${quoted(column)} = ${b}.${quoted(other)}`;
 }
 
 export function exampleButton(text) {

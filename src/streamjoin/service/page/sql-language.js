@@ -22,6 +22,9 @@ const isName = (token) => token?.kind === "name" || token?.kind === "quoted" || 
 const plain = (token) => (token.kind === "quoted" ? token.text.slice(1, -1).replaceAll('""', '"') : token.text);
 const isWord = (token, word) => token?.kind === "keyword" && token.text.toUpperCase() === word;
 
+/** A name as a query has to write it. */
+export const quoted = (name) => (/^[\p{L}_][\p{L}\p{N}_]*$/u.test(name) && !WORDS.has(name.toUpperCase()) ? name : `"${name.replaceAll('"', '""')}"`);
+
 /** Alias to stream, as FROM and JOIN say. */
 export function sources(text, streams) {
   const tokens = tokenize(text).filter(({ kind }) => kind !== "space" && kind !== "comment");

@@ -1,6 +1,6 @@
 /* What the page knows, and who is told when it changes. Listeners run once a turn, however often it changed. */
 
-const MOST_SAMPLES = 600;
+export const MOST_SAMPLES = 600;
 
 export const state = {
   connection: { state: "connecting" },

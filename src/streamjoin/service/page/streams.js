@@ -17,7 +17,7 @@ function created(stream) {
     h("div", {}, h("h3", { class: "name" }, stream.name), h("p", { class: "rates" }, part("rate"), part("lag"), part("rows"), part("late"))),
     sparkline(),
     h("p", { class: "problem", hidden: true }),
-    h("details", {}, h("summary", {}, plural(stream.columns.length, "column")), h("ul", { class: "chips" }, columns)),
+    h("details", {}, h("summary", {}, plural(stream.columns.length, "column")), h("ul", { class: "chips" }, columns), h("p", { class: "watermark quiet" })),
   );
 }
 
@@ -30,8 +30,8 @@ function updated(element, stream, samples) {
   element.querySelector('[data-part="lag"]').parentElement.hidden = stream.lag_seconds === null;
   put("lag", stream.lag_seconds === null ? "" : stream.lag_seconds < 1 ? `${Math.round(stream.lag_seconds * 1000)} ms` : age(stream.lag_seconds), "behind");
   put("rows", count(stream.rows), "rows");
-  put("late", whole(stream.late ?? 0), "late");
-  element.querySelector("details").title = stream.watermark === null ? "" : `Watermark ${stream.watermark}`;
+  put("late", whole(stream.late ?? 0), stream.untimed ? `late, ${whole(stream.untimed)} without a time` : "late");
+  say(element.querySelector(".watermark"), stream.watermark === null ? "No watermark yet." : `Watermark ${stream.watermark}: what is older is late.`);
   const problem = element.querySelector(".problem");
   problem.hidden = !stream.error;
   say(problem, stream.error ?? "");

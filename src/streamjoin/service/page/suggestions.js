@@ -1,8 +1,15 @@
 /* The list of completions under the caret: arrows choose, Enter or Tab takes, Escape closes. */
 
 import { announce, attribute, h, reconcile } from "./dom.js";
-import { complete } from "./sql-language.js";
+import { complete, quoted } from "./sql-language.js";
 import { state } from "./store.js";
+
+/** As if it were typed, so that it can be undone. */
+export function replaceText(area, start, end, text) {
+  area.focus();
+  area.setSelectionRange(start, end);
+  if (!document.execCommand("insertText", false, text)) area.setRangeText(text, start, end, "end");
+}
 
 export class Suggestions {
   constructor(area, copy, accepted) {
@@ -34,8 +41,11 @@ export class Suggestions {
       this.list,
       this.options.map((option, index) => ({ ...option, index })),
       ({ text, kind }) => `${kind} ${text}`,
-      ({ text, kind, note, index }) => h("li", { role: "option", id: `suggestion-${kind}-${text}`, onmousedown: (event) => event.preventDefault(), onclick: () => this.take(index) }, text, h("span", { class: "note" }, note ?? kind)),
-      (item, { index }) => attribute(item, "aria-selected", String(index === this.index)),
+      ({ text, kind, note }) => h("li", { role: "option", onmousedown: (event) => event.preventDefault(), onclick: (event) => this.take([...this.list.children].indexOf(event.currentTarget)) }, text, h("span", { class: "note" }, note ?? kind)),
+      (item, { index }) => {
+        attribute(item, "id", `suggestion-${index}`);
+        attribute(item, "aria-selected", String(index === this.index));
+      },
     );
     attribute(this.area, "aria-activedescendant", this.list.children[this.index]?.id);
   }
@@ -69,10 +79,10 @@ export class Suggestions {
     const { text, kind } = this.options[index];
     const end = this.area.selectionStart;
     const tail = kind === "keyword" || kind === "unit" ? " " : kind === "function" ? "(" : "";
-    this.area.setRangeText(text + tail, this.start, end, "end");
+    const written = kind === "keyword" || kind === "unit" || kind === "function" ? text : quoted(text);
+    replaceText(this.area, this.start, end, written + tail);
     this.close();
     this.accepted();
-    this.area.focus();
   }
 
   /** Whether the key was for the list. */
