@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -251,6 +253,18 @@ def test_settings_refuse_what_they_cannot_be() -> None:
     with pytest.raises(SchemaError, match="duration"):
         Shared([clock], Settings(lateness={"c": 5}))
     assert Settings(lateness={"c": "1 ms"}).lateness_of(clock) == 10**6
+
+
+def test_the_core_is_among_the_names_of_the_package() -> None:
+    program = (
+        "import sys, streamjoin.adhoc as adhoc\n"
+        "assert not {'numba', 'pyspark'} & set(sys.modules), 'reading queries loads neither kernels nor Spark'\n"
+        "assert adhoc.__all__ == sorted(adhoc.__all__)\n"
+        "for name in adhoc.__all__: getattr(adhoc, name)\n"
+        "core = adhoc.open_core([], adhoc.Settings())\n"
+        "assert type(core) is adhoc.Shared"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_a_table_that_is_no_bucket_is_refused() -> None:

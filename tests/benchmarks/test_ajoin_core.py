@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.ajoin_core import ALL, APART, SHARED, AJoinCore
+from benchmarks.ajoin_core import ALL, APART, FIGURE_14, NONE, SHARED, AJoinCore
 from benchmarks.harness import Context, Row
 
 
@@ -25,39 +25,47 @@ def test_the_grid_has_every_cell_once_and_its_baseline(quick: bool) -> None:
 def test_a_tiny_cell_of_each_gives_the_same_rows(tmp_path: Path) -> None:
     experiment = AJoinCore()
     context = Context(seed=1, quick=True, scratch=tmp_path)
-    answers = [experiment.run({"queries": 3, "batch": 300, "system": s}, context) for s in (SHARED, ALL, APART)]
+    cell = {"queries": 3, "batch": 300, "selections": FIGURE_14, "system": SHARED}
+    answers = [experiment.run({**cell, "system": system}, context) for system in (SHARED, ALL, APART)]
     assert len({answer["rows_per_tuple"] for answer in answers}) == 1
     assert answers[0]["rows_per_tuple"] > 0
     for answer in answers:
         assert answer["overall_per_s"] == pytest.approx(3 * answer["tuples_per_s"])
     assert answers[0]["megabytes"] < answers[2]["megabytes"]
-    experiment._rows[3] += 1
+    assert 0 < answers[0]["joins_share"] < 1
+    all_pairs = experiment.run({**cell, "selections": NONE}, context)
+    assert all_pairs["rows_per_tuple"] > answers[0]["rows_per_tuple"]
+    experiment._rows[FIGURE_14, 3] += 1
     with pytest.raises(AssertionError, match="another system"):
-        experiment.run({"queries": 3, "batch": 300, "system": SHARED}, context)
+        experiment.run(cell, context)
     experiment.close()
     assert not experiment._rows
 
 
-def rows(rates: dict[tuple[str, int], float]) -> list[Row]:
+def rows(rate: dict[tuple[str, int], float]) -> list[Row]:
     return [
         {
+            "selections": selections,
             "system": system,
             "queries": count,
-            "tuples_per_s": rate,
-            "overall_per_s": rate * count,
+            "tuples_per_s": per_s,
+            "overall_per_s": per_s * count,
             "rows_per_tuple": 0.5,
+            "rows_per_s": 7.0,
             "ratio": 2.0,
         }
-        for (system, count), rate in rates.items()
+        for selections in (FIGURE_14, NONE)
+        for (system, count), per_s in rate.items()
     ]
 
 
 def test_verdicts_and_plot() -> None:
     experiment = AJoinCore()
     given = {(system, count): 100.0 for system in (SHARED, ALL, APART) for count in (1, 100)}
-    assert "met" in experiment.verdict(rows(given))[1]
-    assert "missed" in experiment.verdict(rows({**given, (SHARED, 100): 30.0}))[1]
+    assert "aim 0.33: met" in experiment.verdict(rows(given))[1]
+    assert "aim 0.33: missed" in experiment.verdict(rows({**given, (SHARED, 100): 30.0}))[1]
     assert "100 times" in experiment.verdict(rows(given))[0]
+    assert "2.00 times no sharing" in experiment.verdict(rows(given))[-1]
     assert "--quick" in experiment.verdict(rows({(SHARED, 1): 1.0, (SHARED, 5): 1.0}))[1]
     figure = Figure()
     experiment.plot(rows(given), figure)

@@ -9,6 +9,9 @@ from streamjoin.adhoc.sql import parse
 from streamjoin.adhoc.terms import BandTerm, Equality
 
 if TYPE_CHECKING:
+    from streamjoin.adhoc.apart import open_core
+    from streamjoin.adhoc.changes import Create, Drop, Pause, Resume
+    from streamjoin.adhoc.core import Shared
     from streamjoin.adhoc.engine import Engine
     from streamjoin.adhoc.handle import QueryHandle
     from streamjoin.adhoc.settings import Settings
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BandTerm",
     "CallbackSink",
+    "Create",
+    "Drop",
     "Engine",
     "Equality",
     "JoinKey",
@@ -28,12 +33,16 @@ __all__ = [
     "MemorySink",
     "Output",
     "ParquetSink",
+    "Pause",
     "Predicate",
     "Query",
     "QueryHandle",
+    "Resume",
     "Settings",
+    "Shared",
     "Source",
     "Stream",
     "TableSink",
+    "open_core",
     "parse",
 ]

@@ -8,13 +8,19 @@ from typing import Any, Final
 
 _HOMES: Final = {
     "CallbackSink": "sinks",
+    "Create": "changes",
+    "Drop": "changes",
     "Engine": "engine",
     "KafkaSink": "sinks_spark",
     "MemorySink": "sinks",
     "ParquetSink": "sinks_files",
+    "Pause": "changes",
     "QueryHandle": "handle",
+    "Resume": "changes",
     "Settings": "settings",
+    "Shared": "core",
     "TableSink": "sinks_spark",
+    "open_core": "apart",
 }
 
 
