@@ -51,7 +51,8 @@ def make_archive(scratch: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
+        none = path.with_suffix(".none")
+        if path.exists() or none.exists():
             return
         draft = path.with_suffix(".draft")
         draft.unlink(missing_ok=True)
@@ -60,3 +61,6 @@ def make_archive(scratch: Path) -> None:
         assert ran.returncode == 0, ran.stderr
         if draft.exists():
             draft.rename(path)
+        else:
+            # A Java that makes none: not worth another try.
+            none.touch()

@@ -279,6 +279,12 @@ name = "matches_in_order"
     assert asked_for(tmp_path / "checkpoint/streamjoin/join") == 3
 
 
+def test_figures_that_can_not_be_written_are_told(tmp_path: Path, spark: SparkSession) -> None:
+    file = files(tmp_path, 'progress = "trades"\n' + FILES)
+    with pytest.raises(sj.PipelineFileError, match=r"progress = '.*trades' can't be written"):
+        said_by(file, spark)
+
+
 def test_what_beginning_costs_is_worth_a_word() -> None:
     figures = JoinProgress("join", 0, 1, 1.0, 1.0, (1, 1), 1, 1, 0, 1, 1.0, 0, None, None, None, 2.04, 31.0)
     assert beginning(figures) == (

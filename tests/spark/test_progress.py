@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
-from streamjoin.spark import Progress, join
+from streamjoin.spark import Progress, join, spending
 from streamjoin.spark.blueprint import SourcePlan
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog
@@ -91,6 +93,17 @@ def test_what_beginning_took_is_told_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.spent"))) == 2
     next(tmp_path.rglob("*.spent")).write_text("?")
     assert Spent() in [spent(log, batch, 7) for batch in (0, 1)]
+
+
+def test_a_full_disk_costs_a_figure_and_not_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(spending, "_told", -1.0)
+    monkeypatch.setattr(os, "fsync", full)
+    log = WindowLog(tmp_path, 7, blueprint(CASES[0], 2))
+    spending.tell(log, 0, 0)
+    assert spent(log, 0, 7) == Spent()
 
 
 @pytest.mark.spark

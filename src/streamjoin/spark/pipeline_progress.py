@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from rich.console import Console
 
+from streamjoin.model.errors import PipelineFileError
 from streamjoin.spark.progress import JoinProgress, Progress
 
 if TYPE_CHECKING:
@@ -37,8 +38,11 @@ class Figures:
     def __enter__(self) -> Figures:
         self._open = ExitStack()
         if self._path is not None:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._open.enter_context(Path(self._path).open("a", encoding="utf-8"))
+            try:
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._open.enter_context(Path(self._path).open("a", encoding="utf-8"))
+            except OSError as error:
+                raise PipelineFileError(f"progress = {self._path!r} can't be written: {error}") from error
         self._progress = Progress(self._spark, keep=_KEEP)
         return self
 

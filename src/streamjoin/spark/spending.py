@@ -7,12 +7,14 @@ next to its piece; nothing is decided from it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import struct
 from dataclasses import dataclass
 
 from streamjoin.kernels.compiling import WATCH
+from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.pieces import atomic
 
@@ -47,7 +49,8 @@ def tell(log: WindowLog, batch: int, partition: int) -> None:
     _shared[:] = bytes(_UNTOLD.size)
     compiling += WATCH.seconds - _told
     _told = WATCH.seconds
-    with atomic(log.spending(batch, partition)) as file:
+    # A figure is not worth a batch.
+    with contextlib.suppress(CheckpointError), atomic(log.spending(batch, partition)) as file:
         file.write(json.dumps([starting, compiling]).encode())
 
 
