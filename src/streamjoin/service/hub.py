@@ -23,6 +23,8 @@ class Hub:
         self._lock = threading.Lock()
         self._events: deque[Any] = deque(maxlen=kept)
         self._published = 0
+        self.version = 0
+        """Grows with everything that may be news."""
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
         self.stopping = False
 
@@ -59,6 +61,7 @@ class Hub:
     def poke(self) -> None:
         """Wake the readers: something may be new."""
         with self._lock:
+            self.version += 1
             waiting = list(self._loops.items())
         for loop, event in waiting:
             if not loop.is_closed():

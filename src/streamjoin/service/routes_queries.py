@@ -37,9 +37,11 @@ def _service(request: Request) -> Service:
 
 
 @router.get("", response_model=models.Queries, summary="List the queries")
-def list_queries(request: Request) -> Response:
+async def list_queries(request: Request) -> Response:
     """All queries with their state and figures."""
-    return respond({"queries": _service(request).engine.queries()})
+    service = _service(request)
+    engine = service.engine
+    return await service.cached.answer("queries", lambda: respond({"queries": engine.queries()}))
 
 
 @router.post(

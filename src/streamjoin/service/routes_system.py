@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from streamjoin._version import __version__
 from streamjoin.service import metrics, models
 from streamjoin.service.answers import respond
+from streamjoin.service.contract import Engine
 from streamjoin.service.documented import ERRORS, EVENTS, problems
 from streamjoin.service.event_stream import EventStream, engine_events
 from streamjoin.service.plan_graph import PlanGraph
@@ -78,9 +79,11 @@ def info(request: Request) -> Response:
 @router.get(
     "/api/v1/streams", response_model=models.Streams, tags=["streams"], summary="List the streams", responses=ERRORS
 )
-def streams(request: Request) -> Response:
+async def streams(request: Request) -> Response:
     """All streams with columns, rates, lag and watermark."""
-    return respond({"streams": _service(request).engine.streams()})
+    service = _service(request)
+    engine = service.engine
+    return await service.cached.answer("streams", lambda: respond({"streams": engine.streams()}))
 
 
 @router.get(
@@ -108,16 +111,19 @@ def stream(request: Request, name: Annotated[str, Path(max_length=200, examples=
         **ERRORS,
     },
 )
-def plan(
+async def plan(
     request: Request,
     format: Annotated[Literal["json", "dot", "text"] | None, Query(description="Instead of Accept.")] = None,  # noqa: A002
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
     service = _service(request)
-    engine = service.engine
-    explanation = engine.explain()
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
+    return await service.cached.answer(f"plan as {wanted}", partial(_plan, service, service.engine, wanted))
+
+
+def _plan(service: Service, engine: Engine, wanted: str) -> Response:
+    explanation = engine.explain()
     if wanted == "dot":
         return Response(_called(explanation.dot), media_type=_DOT)
     if wanted == "text":
@@ -151,11 +157,11 @@ def changelog(
 @router.get(
     "/api/v1/history", response_model=models.History, tags=["plan"], summary="The newest batches", responses=ERRORS
 )
-def history(request: Request) -> Response:
+async def history(request: Request) -> Response:
     """Up to 600 batches, oldest first."""
     service = _service(request)
     service.engine  # noqa: B018 - refuses while there is none
-    return respond({"samples": service.hub.history()})
+    return await service.cached.answer("history", lambda: respond({"samples": service.hub.history()}))
 
 
 @router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as they come", responses={**EVENTS, **ERRORS})

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from streamjoin.model.errors import StateError, StreamJoinError
+from streamjoin.service.cached import Cached
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import Engine
 from streamjoin.service.hub import Hub
@@ -31,6 +32,7 @@ class Service:
     def __init__(self, config: ServiceConfig, clock: Callable[[], float] = time.time) -> None:
         self.config = config
         self.hub = Hub()
+        self.cached = Cached(self.hub)
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
         self.started_at = clock()

@@ -1,0 +1,84 @@
+"""A client that asks a service at a fixed rate: `python -m benchmarks.service_client URL RATE SECONDS`.
+
+A process of its own. Requests are due by the clock, over connections that are kept, and an answer's time counts from
+when its request was due. Prints one line of JSON: answers, failures, milliseconds, and the CPU that asking took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+CONNECTIONS = 8
+PATHS = (
+    "/queries",
+    "/queries/q0",
+    "/queries/q1/rows?limit=20",
+    "/streams",
+    "/plan",
+    "/history",
+    "/health",
+    "/changelog?since=3",
+)
+
+
+@dataclass
+class Tally:
+    """What became of the requests."""
+
+    milliseconds: list[float] = field(default_factory=list)
+    failures: int = 0
+
+    def as_data(self) -> dict[str, float]:
+        """The figures."""
+        ordered = sorted(self.milliseconds) or [0.0]
+        return {
+            "answers": len(self.milliseconds),
+            "failures": self.failures,
+            "median_ms": ordered[len(ordered) // 2],
+            "p99_ms": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+            "client_cpu_s": time.process_time(),
+        }
+
+
+async def ask(host: str, port: int, rate: float, seconds: float) -> Tally:
+    """Ask for a while."""
+    tally = Tally()
+    begin = time.perf_counter()
+    await asyncio.gather(*(_connection(host, port, rate, seconds, n, begin, tally) for n in range(CONNECTIONS)))
+    return tally
+
+
+async def _connection(
+    host: str, port: int, rate: float, seconds: float, first: int, begin: float, tally: Tally
+) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    for number in range(first, int(rate * seconds), CONNECTIONS):
+        due = begin + number / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        path = PATHS[(number // CONNECTIONS) % len(PATHS)]
+        writer.write(f"GET /api/v1{path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        await reader.readexactly(length)
+        if head.split(b" ", 2)[1] == b"200":
+            tally.milliseconds.append((time.perf_counter() - due) * 1000)
+        else:
+            tally.failures += 1
+    writer.close()
+
+
+def main() -> None:
+    """Run with the arguments of the command line."""
+    url, rate, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+    parts = urlsplit(url)
+    tally = asyncio.run(ask(parts.hostname or "127.0.0.1", parts.port or 80, rate, seconds))
+    print(json.dumps(tally.as_data()))
+
+
+if __name__ == "__main__":
+    main()
