@@ -22,8 +22,8 @@ Visit = Callable[..., Page]
 Picture = Callable[[Page, str], None]
 
 
-# For the folder, not for the session: while it runs, Playwright holds an event loop in this thread.
-@pytest.fixture(scope="package")
+# For a module, not for the session: while it runs, Playwright holds an event loop in this thread that others want.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium; without one the tests fail and say how to get one."""
     found = chromium.find()
@@ -76,7 +76,7 @@ def picture() -> Picture:
     return taken
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def shared_service() -> Iterator[LightService]:
     with LightService() as started:
         yield started
