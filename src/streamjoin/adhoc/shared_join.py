@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin.adhoc.buckets import KeyAttribute
+from streamjoin.adhoc.growing import pooled
 from streamjoin.adhoc.outputs import Found, OutputClass, found_by
 from streamjoin.adhoc.pair_tests import Partial, tested
 from streamjoin.adhoc.probe_plan import PathKey
@@ -49,16 +50,39 @@ class Scratch:
 
     def __init__(self) -> None:
         self._rows = np.empty((2, _ROOM), np.int64)
-        self._sets = np.empty(_ROOM, np.uint64)
+        self._sets = np.empty((_ROOM, 1), np.uint64)
+        self._used = 0
         self.seen = np.zeros(2, np.int64)
 
-    def room(self, width: int, least: int) -> Pairs:
-        """Arrays for pairs with sets of `width` words, of `least` pairs at least."""
-        if self._rows.shape[1] < least or self._sets.size < least * width:
-            size = max(2 * least, self._rows.shape[1])
-            self._rows, self._sets = np.empty((2, size), np.int64), np.empty(size * width, np.uint64)
-        size = min(self._rows.shape[1], self._sets.size // width)
-        return self._rows[0, :size], self._rows[1, :size], self._sets[: size * width].reshape(size, width)
+    def begin(self, width: int) -> None:
+        """Forget the pairs that are there; the next have sets of `width` words."""
+        self._used = 0
+        if self._sets.shape[1] != width:
+            self._sets = np.empty((self._rows.shape[1], width), np.uint64)
+
+    def room(self, least: int) -> Pairs:
+        """Arrays for more pairs, of `least` at least."""
+        used = self._used
+        if self._rows.shape[1] < used + least:
+            rows, sets = self._rows, self._sets
+            size = 2 * (used + least)
+            self._rows, self._sets = np.empty((2, size), np.int64), np.empty((size, sets.shape[1]), np.uint64)
+            self._rows[:, :used], self._sets[:used] = rows[:, :used], sets[:used]
+        return self._rows[0, used:], self._rows[1, used:], self._sets[used:]
+
+    def add(self, pairs: int) -> None:
+        """So many pairs were written."""
+        self._used += pairs
+
+    def taken(self) -> Pairs:
+        """A copy of all pairs."""
+        used = self._used
+        left, right = pooled(used, np.int64), pooled(used, np.int64)
+        left[:], right[:] = self._rows[0, :used], self._rows[1, :used]
+        width = self._sets.shape[1]
+        sets = pooled(used * width, np.uint64).reshape(used, width)
+        sets[:] = self._sets[:used]
+        return left, right, sets
 
 
 @dataclass(frozen=True)
@@ -120,7 +144,7 @@ class BatchRun:
     def _met(self, roles: tuple[Role, Role], forward: Step, backward: Step) -> Partial | None:
         """The pairs of new tuples of either stream with all of the other."""
         one, two = roles
-        parts: list[Pairs] = []
+        self.scratch.begin(forward.tests.near.keeps.shape[1])
         for step, near, far in ((forward, one, two), (backward, two, one)):
             fresh = self.fresh.get(near.stream)
             if fresh is None:
@@ -136,14 +160,11 @@ class BatchRun:
             for run in self.streams[far.stream].runs:
                 if run is new and step is backward:
                     continue
-                found = self._joined(forward.tests, probes, fresh, far, run)
-                if found is not None:
-                    self._count(len(found[0]), counts, self._counts(backward.key) if run is new else counts)
-                    parts.append(found if step is forward else (found[1], found[0], found[2]))
-        if not parts:
-            return None
-        joined = parts[0] if len(parts) == 1 else tuple(np.concatenate(part) for part in zip(*parts, strict=True))
-        return Partial((joined[0], joined[1]), joined[2])
+                found = self._joined(forward.tests, probes, fresh, far, run, flipped=step is backward)
+                if found:
+                    self._count(found, counts, self._counts(backward.key) if run is new else counts)
+        left, right, sets = self.scratch.taken()
+        return Partial((left, right), sets) if len(sets) else None
 
     def _counts(self, key: PathKey) -> StepCounts:
         found = self.counts.get(key)
@@ -159,18 +180,16 @@ class BatchRun:
         counts.pairs += earlier
         later.pairs += pairs - earlier
 
-    def _joined(self, tests: Tests, probes: Probes, fresh: Run, far: Role, run: Run) -> Pairs | None:
-        """The pairs of new tuples with a run of the other stream: their numbers, and their sets."""
+    def _joined(self, tests: Tests, probes: Probes, fresh: Run, far: Role, run: Run, *, flipped: bool) -> int:
+        """Find the pairs of new tuples with a run of the other stream, by number; gives how many."""
         first, last = _in_reach(fresh, run, tests.reach)
         if last - first < fresh.n:
             order = probes[0]
             probes = (order[(order >= first) & (order < last)], *probes[1:])
         if not probes[0].size:
-            return None
-        found = self._probe(tests, probes, far, run, ANY_ORDER if self.share is None else BEFORE)
-        if not found[0].size:
-            return None
-        return found[0] + fresh.first, found[1] + run.first, found[2].copy()
+            return 0
+        order_of_arrival = ANY_ORDER if self.share is None else BEFORE
+        return self._probe(tests, probes, far, run, order_of_arrival, fresh.first, flipped=flipped)
 
     # Later steps --------------------------------------------------------------------------------------------------
 
@@ -208,20 +227,14 @@ class BatchRun:
         gates = self.streams[tests.streams[0]].gates.at(partial.refs[0])
         ticks = self.streams[tests.streams[tests.anchor]].ticks.at(partial.refs[tests.anchor])
         far = Role(step.stream, None if lookup is None else lookup.right, step.sets)
-        parts = []
+        self.scratch.begin(partial.sets.shape[1])
         for run in self.streams[step.stream].runs:
             if _near(ticks, run, tests.reach):
                 order_of_arrival = NOT_AFTER if tests.inclusive else BEFORE
                 probes = order, lo, hi, ticks, gates, partial.sets
-                found = self._probe(tests, probes, far, run, order_of_arrival)
+                self._probe(tests, probes, far, run, order_of_arrival, 0)
                 counts.candidates += int(self.scratch.seen[0])
-                if found[0].size:
-                    parts.append((found[0].copy(), found[1] + run.first, found[2].copy()))
-        if not parts:
-            return Partial((*(ref[:0] for ref in partial.refs), np.empty(0, np.int64)), partial.sets[:0])
-        probed, numbers, sets = (
-            parts[0] if len(parts) == 1 else (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        )
+        probed, numbers, sets = self.scratch.taken()
         return Partial((*(ref[probed] for ref in partial.refs), numbers), sets)
 
     def _intervals(self, tests: Tests, term: FittedTerm | None, partial: Partial) -> tuple[Partial, Array, Array]:
@@ -236,22 +249,37 @@ class BatchRun:
             partial, rows = partial.keep(valid), rows[valid]
         return partial, words.words.lo[rows], words.words.hi[rows]
 
-    def _probe(self, tests: Tests, probes: Probes, far: Role, run: Run, order_of_arrival: int) -> Pairs:
-        """The pairs of probes with a run: the probes' and the run's rows, and the sets; until the next call."""
+    def _probe(
+        self,
+        tests: Tests,
+        probes: Probes,
+        far: Role,
+        run: Run,
+        order_of_arrival: int,
+        base: int,
+        *,
+        flipped: bool = False,
+    ) -> int:
+        """Add the pairs of probes with a run to the scratch: probes counted from `base`, or second if `flipped`."""
         self.scratch.seen[:] = 0
         sets = far.sets.of(run)
         index = run.live(far.attribute, far.sets.serial, sets)
-        out = self.scratch.room(sets.shape[1], 1)
         if not index.rows.size:
-            return out[0][:0], out[1][:0], out[2][:0]
+            return 0
         windows = tests.reach, tests.near.limits, tests.near.keeps
+        stored = index.words, index.rows, run.ticks, run.gates, sets
+        least = _ROOM // 4
         while True:
+            one, two, common = self.scratch.room(least)
+            out = (two, one, common) if flipped else (one, two, common)
+            n = probe_shared(
+                probes, stored, windows, order_of_arrival, run.ascending, (base, run.first), out, self.scratch.seen
+            )
+            if n <= len(one):
+                self.scratch.add(n)
+                return n
+            least = n
             self.scratch.seen[:] = 0
-            stored = index.words, index.rows, run.ticks, run.gates, sets
-            n = probe_shared(probes, stored, windows, order_of_arrival, run.ascending, out, self.scratch.seen)
-            if n <= len(out[0]):
-                return out[0][:n], out[1][:n], out[2][:n]
-            out = self.scratch.room(sets.shape[1], n)
 
 
 @dataclass(frozen=True)

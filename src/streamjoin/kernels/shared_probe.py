@@ -86,14 +86,15 @@ def probe_shared(
     windows: Windows,
     order_of_arrival: int,
     ascending: bool,
+    bases: tuple[int, int],
     out: tuple[Array, Array, Array],
     seen: Array,
 ) -> int:
     """How many pairs there are; the first of them, as many as fit, are in `out`.
 
     Adds to `seen` how many candidates were looked at, and in how many pairs the stored tuple came first. `out` takes
-    the probe, the row and the common set. Places ascend by row, and so do the rows of a word; `ascending` says that
-    times do too: then only the tuples of a word that are in the window are looked at.
+    the probe and the row, each counted from its base, and the common set. Places ascend by row, and so do the rows of
+    a word; `ascending` says that times do too: then only the tuples of a word that are in the window are looked at.
     """
     order, lo, hi, probe_ticks, probe_gates, probe_sets = probes
     words, rows, ticks, gates, sets = run
@@ -145,7 +146,7 @@ def probe_shared(
             if common == np.uint64(0):
                 continue
             if found < room:
-                out_probe[found], out_row[found] = p, row
+                out_probe[found], out_row[found] = p + bases[0], row + bases[1]
                 for w in range(width):
                     out_sets[found, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
             found += 1
