@@ -8,7 +8,6 @@ beside, on streams of its own: its deployment ends with its first rows, for it h
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -202,7 +201,7 @@ def _latency(found: Any) -> dict[str, float]:
 
 
 def _growth(row: Row) -> str:
-    if math.isnan(row["time_grows"]):
+    if not row["time_grows"]:
         return f"too few of the batches with up to {row['queries']} queries had rows: how they grow is not known"
     return (
         f"a batch takes {row['time_grows']:.2f} times as long with over 80 % of {row['queries']} queries as with under "

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TICK: Final = 0.25
 """Seconds of tuples in a file."""
+_LONGEST: Final = 60.0
 
 
 class LiveStreams:
@@ -81,7 +82,7 @@ class Latencies:
     clock: Callable[[], float] = time.time
     rows: int = 0
     total: float = 0.0
-    least: float = float("inf")
+    least: float = 0.0
     most: float = 0.0
 
     def take(self, batch: int, rows: pa.Table) -> None:  # noqa: ARG002 - what a CallbackSink calls
@@ -89,24 +90,24 @@ class Latencies:
         now = self.clock() * 1e3
         times = [column for column in rows.columns if pa.types.is_timestamp(column.type)]
         newest = reduce(np.maximum, (column.cast(pa.int64()).to_numpy() for column in times)) / 1e3
+        least = now - float(newest.max())
+        self.least = min(self.least, least) if self.rows else least
         self.rows += newest.size
         self.total += float((now - newest).sum())
-        self.least = min(self.least, now - float(newest.max()))
         self.most = max(self.most, now - float(newest.min()))
 
     @property
     def mean(self) -> float:
-        """Over all rows."""
-        return self.total / self.rows if self.rows else float("nan")
+        """Over all rows; 0 without any."""
+        return self.total / self.rows if self.rows else 0.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Asked:
-    """A change as it was asked for: when, and how many batches the engine had ended."""
+    """A change, and the Unix time at which it was asked for."""
 
     change: ajoin.Change
     at: float
-    batches: int
 
 
 @dataclass
@@ -119,18 +120,23 @@ class Outcome:
     latencies: Latencies = field(default_factory=Latencies)
 
     def deployments(self) -> list[tuple[float, int]]:
-        """Of each change: milliseconds until it was in force, and the batches that took, from one on."""
+        """Of each change: milliseconds until it was in force, and the batches until the first that it is in force for.
+
+        Those are the batches of tuples that ended meanwhile, and that first one: two where it waited for one that ran.
+        """
         made = {(record.action, record.name): record for record in self.records}
+        ends = [(event.batch, event.at) for event in self.events if event.rows_in]
         found = []
         for asked in self.asked:
             record = made[asked.change.action, asked.change.name]
-            found.append(((record.at - asked.at) * 1e3, record.batch - asked.batches + 1))
+            waited = sum(end > asked.at for batch, end in ends if batch < record.batch)
+            found.append(((record.at - asked.at) * 1e3, waited + 1))
         return found
 
     def growth(self) -> tuple[float, float]:
         """How many times a batch with tuples takes, and gives rows, with most queries as with few of them.
 
-        Few are at most three tenths of the most that there were, many at least eight.
+        Few are at most three tenths of the most that there were, many at least eight. Zeros where too few had rows.
         """
         running, at = 0, []
         for event in self.events:
@@ -138,11 +144,11 @@ class Outcome:
             running -= sum(change.action == "drop" for change in event.changes)
             if event.rows_in and running:
                 at.append((running, event.seconds, sum(event.rows_out.values())))
-        most = max(queries for queries, _, _ in at)
+        most = max((queries for queries, _, _ in at), default=0)
         few = [(seconds, rows) for queries, seconds, rows in at if queries <= 0.3 * most and rows]
         many = [(seconds, rows) for queries, seconds, rows in at if queries >= 0.8 * most and rows]
         if not few or not many:
-            return float("nan"), float("nan")
+            return 0.0, 0.0
         (few_s, few_rows), (many_s, many_rows) = (
             [statistics.median(values) for values in zip(*part, strict=True)] for part in (few, many)
         )
@@ -150,14 +156,14 @@ class Outcome:
 
 
 def play(engine: Engine, changes: Iterable[ajoin.Change], tail: float) -> Outcome:
-    """Ask a running engine for the changes at their times, and look on for `tail` seconds more."""
+    """Ask a running engine for the changes at their times; look on for `tail` seconds more, and a batch with tuples."""
     outcome = Outcome()
     cancel = engine.on_batch(outcome.events.append)
     handles = []
     begin = time.time()
     for change in changes:
         _wait(engine, begin + change.at)
-        outcome.asked.append(Asked(change, time.time(), engine.metrics().batches))
+        outcome.asked.append(Asked(change, time.time()))
         if change.action == "create":
             sink = CallbackSink(outcome.latencies.take)
             handles.append(engine.create(change.query.text, change.name, sink, wait=False))
@@ -165,7 +171,12 @@ def play(engine: Engine, changes: Iterable[ajoin.Change], tail: float) -> Outcom
             engine.drop(change.name, wait=False)
     _wait(engine, time.time() + tail)
     for handle in handles:
-        handle.wait(timeout=60.0)
+        handle.wait(timeout=_LONGEST)
+    had, until = len(outcome.events), time.monotonic() + _LONGEST
+    while not any(event.rows_in for event in outcome.events[had:]):
+        _wait(engine, time.time() + TICK)
+        if time.monotonic() > until:
+            raise RuntimeError(f"no batch had tuples for {_LONGEST:.0f} s")
     outcome.records = engine.changelog()
     cancel()
     return outcome

@@ -87,6 +87,8 @@ def test_the_aims_of_figure_18_are_judged() -> None:
     assert grows.endswith("met")
     assert "700 ms on average (100 to 1500)" in latency
     assert "4-way 700 and 40 ms" in ways
+    unknown = invented(experiment, lambda _: 1.0, **{**LATENCY, "time_grows": 0.0})
+    assert "not known" in experiment.verdict(unknown)[1]
     slow = invented(experiment, lambda _: 1.0, **{**LATENCY, "deploy_batches": 3, "time_grows": 5.0})
     assert ["missed" in line for line in experiment.verdict(slow)[:2]] == [True, True]
     figure = Figure()
@@ -110,14 +112,19 @@ def test_rates_count_what_comes_after_the_warm_up() -> None:
 
 def test_deployment_is_told_in_batches_and_growth_by_the_queries_that_ran() -> None:
     query = ajoin.QueryGenerator(2, 50).query()
-    records = tuple(ChangeRecord(n, "create", f"q{n}", None, 7 + n, 10.5 + n) for n in range(10))
+    records = tuple(ChangeRecord(n, "create", f"q{n}", None, n, n + 0.5) for n in range(10))
     outcome = Outcome(records=list(records))
-    outcome.asked = [Asked(ajoin.Change(0.0, "create", f"q{n}", query), 10.0 + n, 6 + n) for n in range(10)]
-    assert outcome.deployments() == [(500.0, 2)] * 10
-    outcome.events = [event(n, n, 5, (records[n],), out=n + 1) for n in range(10)]
+    outcome.events = [event(n, n + 1.0, 5, (records[n],), out=n + 1) for n in range(10)]
+    outcome.asked = [
+        Asked(ajoin.Change(0.0, "create", f"q{n}", query), at) for n, at in ((5, 5.25), (6, 5.5), (7, 5.5))
+    ]
+    assert outcome.deployments() == [(250.0, 1), (1000.0, 2), (2000.0, 3)]
+    outcome.events.insert(6, event(5, 5.9, 0))
+    assert outcome.deployments()[1] == (1000.0, 2), "a batch of changes alone is none to wait for"
     time_grows, rows_grow = outcome.growth()
     assert rows_grow == 9 / 2
     assert time_grows == pytest.approx((0.1 + 0.09) / (0.1 + 0.02))
+    assert Outcome().growth() == (0.0, 0.0)
 
 
 def test_latency_is_from_the_newest_event_of_a_row() -> None:
