@@ -83,8 +83,8 @@ class Figure21(RateExperiment):
         return template(3, 75, 20, context.seed, selectivity=0.5)
 
     def interval(self, cell: Cell, quick: bool) -> float:
-        """Small batches are of a hundredth of a second."""
-        return 0.01 if cell["workload"] == SMALL else super().interval(cell, quick)
+        """Small batches are of a twentieth of a second: sixty of them in the longest window."""
+        return 0.05 if cell["workload"] == SMALL else super().interval(cell, quick)
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Bars: the rate without something, as a share of that with everything."""

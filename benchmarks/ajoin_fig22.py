@@ -70,6 +70,10 @@ class Figure22(RateExperiment):
         """With the cell's number of batches between looks."""
         return replace(SYSTEMS[cell["system"]], replan_every=cell.get("every", 8))
 
+    def planned(self, cell: Cell) -> bool:
+        """When to plan is what is asked for."""
+        return "every" not in cell
+
     def workload(self, cell: Cell, context: Context) -> Workload:
         """Overlapping selections, or triangles."""
         if "every" in cell:

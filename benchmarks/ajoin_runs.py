@@ -28,6 +28,8 @@ WINDOW: Final = 3.0
 """The longest window of the workload, in seconds."""
 _ENOUGH: Final = 1.15
 _OVERLOAD: Final = 3.0
+_HOPELESS: Final = 100
+"""A rate so far below the first is not looked for: then it is the batches that take too long, not the tuples."""
 Maker = Callable[[int, int, int, float, int], pa.Table]
 """A stream's number, how many tuples, the seed, the rate, and the number of the first: the tuples."""
 
@@ -79,14 +81,26 @@ def template(ways: int, percent: int, count: int, seed: int, **options: float) -
 
 
 def run(
-    workload: Workload, settings: Settings, rate: float, context: Context, *, seconds: float, interval: float
+    workload: Workload,
+    settings: Settings,
+    rate: float,
+    context: Context,
+    *,
+    seconds: float,
+    interval: float,
+    planned: bool = False,
 ) -> Outcome:
-    """Fill the windows, then run `seconds` of stream in batches of `interval`; stop early if it is hopeless."""
+    """Fill the windows, then run `seconds` of stream in batches of `interval`; stop early if it is hopeless.
+
+    `planned` lets the optimizer look before it counts, as it would have after a while.
+    """
     streams = [Stream(name, ajoin.SCHEMA, ajoin.TIME) for name in workload.streams]
     core = open_core(streams, settings)
     core.apply([Create(name, text) for name, text in workload.queries.items()])
     done = max(1, round(WINDOW * rate))
     _timed(core, workload, context, 0, 0, done, rate)
+    if planned and isinstance(core, Shared):
+        core.replan()
     outcome = Outcome(rate)
     waiting = list(workload.changes)
     number = 1
@@ -142,7 +156,7 @@ def sustained(at: Callable[[float], Outcome], start: float, tries: int) -> Outco
         else:
             high = rate
             lowest = found if lowest is None or found.rate < lowest.rate else lowest
-        if low and high / low < _ENOUGH:
+        if (low and high / low < _ENOUGH) or rate < start / _HOPELESS:
             break
         rate = 2 * low if high == float("inf") else (low * high) ** 0.5 if low else high / 4
     found_any = best or lowest

@@ -68,6 +68,9 @@ def test_the_search_ends_beside_the_highest_rate_kept_up_with() -> None:
     assert len(tried) < 12
     assert 2_000 < sustained(at, 50_000, 12).rate <= 7_000
     assert sustained(at, 50_000, 1).load > 1, "nothing was kept up with"
+    tried.clear()
+    assert sustained(lambda rate: tried.append(rate) or Outcome(rate, 1.0, 2.0), 1_000, 50).load == 2
+    assert len(tried) < 6, "a floor that no rate gets below"
     with pytest.raises(ValueError, match="at least one try"):
         sustained(at, 1, 0)
 
