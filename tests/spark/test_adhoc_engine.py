@@ -285,3 +285,20 @@ def test_a_stream_that_fails_is_told_and_can_be_registered_again(
         assert counted(handle.rows()) == Counter([(10, 20)])
         assert engine.streams()[1].error is None
         assert engine.error is None
+
+
+def test_the_order_of_partitions_makes_no_tuple_late(spark: Any, tmp_path: Path) -> None:
+    """A batch of several partitions comes one after the other, each over the whole time of the batch."""
+    engine = Engine(spark, tmp_path / "checkpoint")
+    source = FileStream(tmp_path / "l")
+    engine.register("l", source.frame(spark).repartition(2, "p"), lateness="1 second")
+    engine.register("r", FileStream(tmp_path / "r").frame(spark))
+    with engine:
+        source.rows(*((n, n, float(n)) for n in range(40)))
+        engine.process_all_available()
+        told = engine.streams()[0]
+        assert (told.rows, told.late) == (40, 0)
+        # Behind what an earlier batch had reached is late all the same.
+        source.rows((1, 1, 10.0), (2, 2, 41.0))
+        engine.process_all_available()
+        assert engine.streams()[0].late == 1
