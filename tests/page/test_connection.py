@@ -123,6 +123,6 @@ def test_an_engine_that_failed_says_so(visit: Visit, picture: Picture) -> None:
     with LightService() as failing:
         page = live(visit(failing.address))
         failing.engine.error = StateError("the disk is full")
-        expect(page.locator("#banner")).to_contain_text("The engine stopped. the disk is full")
+        expect(page.locator("#banner")).to_contain_text("The engine stopped. The disk is full. What is shown is old")
         expect(page.locator("main")).to_have_attribute("data-stale", "")
         picture(page, "engine-failed")

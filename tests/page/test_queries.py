@@ -143,7 +143,7 @@ def test_a_query_that_failed_says_why(service: LightService, visit: Visit, pictu
     page.goto(service.address)
     row = page.locator('#queries tr[data-key="near"]')
     expect(row).to_contain_text("failed")
-    expect(row).to_contain_text("the disk is full")
+    expect(row).to_contain_text("The disk is full. 7 rows")
     expect(row).to_contain_text("7 rows could not be given to the sink")
     expect(page.locator("#figures")).to_contain_text("1 failed")
     picture(page, "failed")

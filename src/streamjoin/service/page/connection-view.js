@@ -3,7 +3,7 @@
 import { attribute, byId, h, say } from "./dom.js";
 import { retryNow } from "./connection.js";
 import { state, watch } from "./store.js";
-import { whole } from "./format.js";
+import { sentence, whole } from "./format.js";
 
 function words() {
   const { connection, samples } = state;
@@ -27,7 +27,7 @@ function show() {
   attribute(byId("main"), "data-loading", state.queries === null);
   const place = banner.querySelector(".banner-words");
   if (lost) sayWhy(place, connection);
-  if (failed) put(place, "The engine stopped.", `${state.ready.reason ?? ""} What is shown is old; start the service again.`);
+  if (failed) put(place, "The engine stopped.", `${sentence(state.ready.reason)} What is shown is old; start the service again.`);
 }
 
 function sayWhy(place, { until, reached, reason }) {

@@ -49,6 +49,9 @@ export function bytes(value) {
 export const clock = (unix) => CLOCK.format(new Date(unix * 1000));
 export const plural = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
 
+/** A message as one sentence among others. */
+export const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}`.replace(/[.!?]?$/, (end) => end || ".") : "");
+
 /** "a", "a and b", "a, b and 3 more". */
 export function names(list, most = 3) {
   const shown = list.length > most ? list.slice(0, most - 1) : list;

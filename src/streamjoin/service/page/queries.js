@@ -2,7 +2,7 @@
 
 import { Problem, call, queryPath } from "./api.js";
 import { announce, attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
-import { age, count, milliseconds, plural, rate } from "./format.js";
+import { age, count, milliseconds, plural, rate, sentence } from "./format.js";
 import { refreshSoon } from "./connection.js";
 import { SPARK_SAMPLES, drawSparkline, sparkline } from "./sparkline.js";
 import { change, putQuery, removeQuery, series, state, watch } from "./store.js";
@@ -65,7 +65,7 @@ function updated(row, query) {
     part("state").replaceChildren(badge(query.state));
   }
   const waiting = query.rows_undelivered ? `${plural(query.rows_undelivered, "row")} could not be given to the sink.` : "";
-  const error = [query.error, waiting].filter(Boolean).join(" ");
+  const error = [sentence(query.error), waiting].filter(Boolean).join(" ");
   part("error").hidden = !error;
   say(part("error"), error);
   say(part("rate"), rate(query.rows_per_second).replace("/s", ""));
