@@ -119,8 +119,9 @@ class Victim:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(self._home),
         }
+        if self._master.startswith("local-cluster"):
+            environ["SPARK_HOME"] = str(self._home)
         arguments = [str(self._directory), self._master, str(self._rng.choice([2, 3]))]
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
