@@ -107,7 +107,7 @@ def arrival_batches(journal: Journal) -> dict[tuple[str, int], int]:
     return found
 
 
-SLOW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @SLOW

@@ -19,7 +19,7 @@ from streamjoin.adhoc.shares import balanced, even_cuts, fixed, following_load, 
 from streamjoin.testing import adhoc_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of
 
-SLOW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def test_the_number_of_shares_follows_the_load_and_does_not_flap() -> None:

@@ -18,7 +18,7 @@ from streamjoin.spark import session
 from tests.conftest import QUICK_START
 from tests.spark.adhoc_streams import FileStream, table_of
 
-STEPS = 8
+STEPS = 7
 QUERIES = (
     "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 3 SECONDS ON x.k = y.k",
     "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 6 SECONDS ON x.k = y.k WHERE x.p > y.p",

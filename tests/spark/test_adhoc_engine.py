@@ -302,3 +302,23 @@ def test_the_order_of_partitions_makes_no_tuple_late(spark: Any, tmp_path: Path)
         source.rows((1, 1, 10.0), (2, 2, 41.0))
         engine.process_all_available()
         assert engine.streams()[0].late == 1
+
+
+def test_the_jobs_of_a_batch_do_not_grow_with_the_queries(
+    spark: Any, tmp_path: Path, streams: dict[str, FileStream]
+) -> None:
+    jobs = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs
+    with Engine(spark, tmp_path / "checkpoint", partitions=2) as engine:
+        for name, stream in streams.items():
+            engine.register(name, stream.frame(spark), lateness="1 minute")
+        for queries in (1, 24):
+            for _ in range(queries):
+                engine.create(PAIRS, wait=False)
+            engine.process_all_available()
+            before = jobs()
+            streams["l"].rows((queries, 10, 0.0))
+            streams["r"].rows((queries, 20, 1.0))
+            engine.process_all_available()
+            # One to read each stream, and one to join a batch, of which there are one or two.
+            assert 3 <= jobs() - before <= 4
+        assert engine.metrics().rows_out == 1 + 25

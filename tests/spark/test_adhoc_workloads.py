@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 TYPES = {"int64": "BIGINT", "double": "DOUBLE", "string": "STRING", "timestamp[us]": "TIMESTAMP_NTZ"}
 FEW = settings(
-    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
+    max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
 )
 
 
