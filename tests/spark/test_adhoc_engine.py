@@ -145,6 +145,21 @@ def test_pause_resume_and_sinks_that_fail(engine: Engine, streams: dict[str, Fil
         assert sum(rows for _, rows in seen[1:]) >= 3
 
 
+def test_a_sink_may_ask_the_engine(engine: Engine, streams: dict[str, FileStream]) -> None:
+    def once(batch: int, rows: Any) -> None:
+        engine.preview(PAIRS)
+        engine.drop("once")
+
+    with engine:
+        engine.create(PAIRS, name="once", sink=CallbackSink(once))
+        streams["l"].rows((1, 10, 0.0))
+        streams["r"].rows((1, 20, 1.0))
+        engine.process_all_available()
+        engine.process_all_available()
+        assert engine.query("once").state == "dropped"
+        assert engine.query("once").rows == 1
+
+
 def test_many_threads_create_and_drop(engine: Engine, streams: dict[str, FileStream]) -> None:
     def work(number: int) -> None:
         for round_ in range(5):

@@ -229,7 +229,7 @@ class Engine:
             if chosen in self._roster.entries or chosen in self._pending():
                 self._refuse_taken(chosen)
             self._inbox.submit(request)
-        if wait and self._thread is not None:
+        if wait and self._elsewhere:
             handle.wait(timeout)
         return handle
 
@@ -264,7 +264,7 @@ class Engine:
     def _ask_for(self, action: Action, name: str, wait: bool, timeout: float) -> None:
         request = Request(action, name)
         self._inbox.submit(request)
-        if wait and self._thread is not None:
+        if wait and self._elsewhere:
             in_force(request.done, timeout, f"the {action} of {name!r} is not in force")
 
     def queries(self) -> list[QueryInfo]:
@@ -349,8 +349,13 @@ class Engine:
         found: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
         return found
 
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether the engine's thread runs and another one calls: a sink's function must not wait for itself."""
+        return self._thread is not None and self._thread is not threading.current_thread()
+
     def _between_batches(self, question: Callable[[], Any]) -> Any:
-        return self._inbox.ask(question).result() if self.running else question()
+        return self._inbox.ask(question).result() if self.running and self._elsewhere else question()
 
     def metrics(self) -> EngineMetrics:
         """Sums since the start, and figures of the last batch."""
