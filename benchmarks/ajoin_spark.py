@@ -225,11 +225,13 @@ def run_each(
     *,
     warm: int,
     limit: float,
+    batch: int,
 ) -> Ran:
     """A streaming query for each frame, all at once, each with its own reading and state; at most `limit` seconds.
 
     The rate is that of one stream of tuples that all of them follow: the mean of theirs. They run side by
-    side from the first counted batch on; that the first to end leaves its processors to the others counts for them.
+    side from the first counted batch on; that the first to end leaves its processors to the others counts for them. At
+    the limit the batch of `batch` tuples that each was in counts as ended: the rate is then one that they do not reach.
     """
     begin = time.perf_counter()
     started: list[StreamingQuery] = []
@@ -252,7 +254,7 @@ def run_each(
         rate = statistics.mean(steady_rate(batches, warm) for batches in progress)
         return Ran(rate, rows, how=f"all started within {deployed:.1f} s", deploy_s=deployed)
     with_batch = sum(bool(batches) for batches in progress)
-    had = sum(int(p["numInputRows"]) for batches in progress for p in batches)
+    had = sum(int(p["numInputRows"]) for batches in progress for p in batches) + batch * len(started)
     how = f"{len(started)} of {len(frames)} had started and {with_batch} had ended a batch after {elapsed:.0f} s"
     return Ran(had / elapsed / len(frames), rows, whole=False, how=how, deploy_s=deployed)
 
