@@ -28,8 +28,8 @@ _ENTRIES_A_NODE = 4
 _SPARE_NODES = 64
 _GROWTH = 1.5
 _FIXED_POINT = 1 << 20
-# One thread merges while the others go on, and what arrives meanwhile is scanned, not indexed: rare merges pay.
-_MERGE_RATIO = 1 / 2
+# Twice what suits one thread: during a merge part of the window is scanned, so with many threads rarer merges pay.
+_MERGE_RATIO = 1 / 4
 
 
 class SharedPimTree:
@@ -154,6 +154,9 @@ class SharedPimTree:
         mem, at, count = self.tree, int(self.tree[WORDS]), int(self.tree[STORED])
         words = mem[at : at + count]
         demand(np.all(words[1:] >= words[:-1]), "T_S is not sorted")
+        leaf_ends = words[self.leaf_size - 1 : -1 : self.leaf_size]
+        separators = mem[int(mem[INNER]) :][: leaf_ends.size]
+        demand(np.array_equal(separators, leaf_ends), "separators do not match T_S")
         chunks = int(mem[CHUNKS]) + 2 * int(mem[WIDTH]) * np.arange(mem[SUB_COUNT])
         demand(not np.any(mem[chunks + mem[WIDTH]]), "a sub-index is locked")
         demand(np.count_nonzero(mem[chunks] > COUNT_MASK) == mem[SPILLED], "the spilled sub-indexes have lost count")

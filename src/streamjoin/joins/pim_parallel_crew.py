@@ -16,7 +16,7 @@ from streamjoin.kernels import work_queue as q
 from streamjoin.kernels.crew import STOP, unlock
 from streamjoin.kernels.entries import LARGEST
 from streamjoin.kernels.pim_shared import DESK_WORDS
-from streamjoin.kernels.pim_shared_merge import MERGING_NOW, WAITS_TO_MERGE, set_limits
+from streamjoin.kernels.pim_shared_merge import MERGING_NOW, set_limits
 from streamjoin.kernels.pim_shared_task import (
     ALONE,
     FLUSH,
@@ -33,11 +33,13 @@ Take = Callable[[I64, I64], None]
 
 _PLACES = {
     WAITS_FOR_TASK: "waiting for a task",
-    WAITS_TO_MERGE: "waiting until what it merges stands still",
     MERGING_NOW: "merging",
     WAITS_FOR_TURN: "waiting for its turn to hand results on",
 }
 _LEAST_UNDER_WAY = 64
+_SLICE = 1 << 12
+_MOST_SLICES = 1024
+_BACKLOG = 16  # tasks
 _LEAST_RESULTS = 1024
 _RESULTS_A_TUPLE = 16
 _PAGE = 512
@@ -92,17 +94,24 @@ class SharedJoin:
         under_way: int | None = None,
         results: int | None = None,
         out: int = 1 << 16,
+        slice_entries: int = _SLICE,
     ) -> None:
-        """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all."""
+        """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all.
+
+        A merge is cut into slices of about `slice_entries` entries, which threads share.
+        """
         # Few, since the longer a task stays under way the more of the window is scanned; yet no thread should wait.
         under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (4 * n - 1).bit_length())
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
         capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)
-        self.queue = np.zeros(q.SLOTS + q.SLOT * under_way + 8, np.int64)
+        slices_at = q.SLOTS + q.SLOT * under_way
+        self.queue = np.zeros(slices_at + _MOST_SLICES + 1 + 8, np.int64)
         self.queue = self.queue[(-self.queue.ctypes.data // 8) % 8 :]
         self.queue[q.TASK], self.queue[q.BLOCKING] = task, blocking
         self.queue[q.SELF] = left is right
+        self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
+        self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, _BACKLOG * task
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
         self._pool = np.empty(under_way * (task + capacity + q.GAP_WORDS), np.int64)
         self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)

@@ -77,23 +77,33 @@ def lay_levels(mem: I64, capacity: int) -> int:
 def build_levels(mem: I64, first: int, count: int, inner: int, inner_end: int) -> None:
     """Write the separators of mem[first:first + count], bottom up, in time linear in the leaves."""
     size = mem[LEAF_SIZE]
-    fanout = mem[CSS_FANOUT]
     leaves = max(1, -(-count // size))
-    for j in range(first + count, first + leaves * size + LANES):
-        mem[j] = LARGEST
     for j in range(inner, inner_end):
         mem[j] = LARGEST
-    at = inner
     for j in range(leaves - 1):
-        mem[at + j] = mem[first + j * size + size - 1]
-    nodes = leaves
-    for level in range(1, mem[LEVELS]):
-        up = inner + mem[LEVEL_AT + level]
-        nodes = -(-nodes // fanout)
-        for j in range(nodes - 1):
-            mem[up + j] = mem[at + j * fanout + fanout - 1]
-        at = up
+        mem[inner + j] = mem[first + j * size + size - 1]
+    build_upper_levels(mem, first, count, inner)
     note(mem, MERGE, leaves)
+
+
+@kernel
+def build_upper_levels(mem: I64, first: int, count: int, inner: int) -> None:
+    """Write what the separators of all leaves but the last, which stand, leave to write: padding and upper levels."""
+    size = mem[LEAF_SIZE]
+    fanout = mem[CSS_FANOUT]
+    nodes = max(1, -(-count // size))
+    for j in range(first + count, first + nodes * size + LANES):
+        mem[j] = LARGEST
+    at = inner
+    for level in range(mem[LEVELS]):
+        if level:
+            below = at
+            at = inner + mem[LEVEL_AT + level]
+            nodes = -(-nodes // fanout)
+            for j in range(nodes - 1):
+                mem[at + j] = mem[below + j * fanout + fanout - 1]
+        for j in range(at + nodes - 1, at + -(-nodes // fanout) * fanout):
+            mem[j] = LARGEST
 
 
 @melted

@@ -187,16 +187,16 @@ def _spill(mem: I64, at: int) -> int:
 
 
 @melted
-def _rank(mem: I64, at: int, count: int, j: int) -> int:
+def rank(mem: I64, at: int, count: int, j: int) -> int:
     """The place of a chunk's entry j among its entries in (word, seq) order: those before it in time may equal it."""
     word = mem[at + j]
     before = (1 << j) - 2
     after = ((1 << count) - 1 << 1) & ~before
-    rank = 0
+    place = 0
     for k in range(0, count + 1, 8):
-        rank += count_bits(upto_8(mem, at + k, word) & (before >> k))
-        rank += count_bits(below_8(mem, at + k, word) & (after >> k))
-    return rank
+        place += count_bits(upto_8(mem, at + k, word) & (before >> k))
+        place += count_bits(below_8(mem, at + k, word) & (after >> k))
+    return place
 
 
 @kernel
@@ -210,7 +210,7 @@ def unload(mem: I64, out: I64, run: int, apart: int) -> int:
             end = btree.unload(mem, header >> COUNT_BITS, out, end, apart)
             continue
         for j in range(1, header + 1):
-            to = end + _rank(mem, at, header, j)
+            to = end + rank(mem, at, header, j)
             out[to] = mem[at + j]
             out[to + apart] = mem[at + mem[WIDTH] + j]
         end += header
@@ -239,6 +239,12 @@ def clear_chunks(mem: I64, first_node: int) -> None:
     for sub in range(mem[SUB_COUNT]):
         mem[mem[CHUNKS] + sub * 2 * mem[WIDTH]] = 0
         mem[mem[CHUNKS] + (sub * 2 + 1) * mem[WIDTH]] = 0
+    give_all_nodes(mem, first_node)
+
+
+@kernel
+def give_all_nodes(mem: I64, first_node: int) -> None:
+    """Give all nodes back, from sub-indexes that have been emptied."""
     mem[PENDING] = 0
     mem[SPILLED] = 0
     mem[btree.FREE] = 0

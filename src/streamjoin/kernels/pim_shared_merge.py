@@ -1,56 +1,54 @@
-"""The merge of a shared PIM-Tree, beside a join that goes on (SIGMOD paper, section 4.2).
+"""The merge of a shared PIM-Tree, beside a join that goes on (SIGMOD paper, section 4.2), by all threads.
 
 A side has two trees of one layout; one is in use, the merge writes the other. First phase: from `BEGAN` on the tasks
 taken do not index on this side. Once the tasks before it have, nothing changes the tree in use, and T_S and T_I are
-merged into the other. Second phase: the trees are swapped, tasks taken from there on index again, and the merging
-thread inserts the tuples between, which it finds in the queue. All the while the edge stays at `BEGAN`, and lookups
-scan the rest of the window.
+merged into the other: counted in slices, then written in slices. Second phase: the trees are swapped, tasks taken
+from there on index again, and the tuples between, which are found in the queue, are inserted, in slices as well. All
+the while the edge stays at `BEGAN`, and lookups scan the rest of the window.
 
-The paper stops all threads for a moment at the start of each phase; here none has to stop, since a task keeps the tree,
-the edge and the leave to index that it was given when it was taken. What must be waited for is that the other tree is
-no longer read: tasks before `SWAPPED` have been handed on. The blocking merge differs by closing the gate: nobody
-takes a task before it has ended.
+The paper gives the merge to one thread and stops all of them for a moment at the start of each phase; here none has to
+stop, since a task keeps the tree, the edge and the leave to index that it was given when it was taken. What must be
+waited for is that the other tree is no longer read: tasks before `SWAPPED` have been handed on. The blocking merge
+differs by closing the gate: nobody takes a task before it has ended.
+
+Invariant: a phase is opened by whoever closed the last slice of the one before, and by nobody else.
 """
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import load, store
-from streamjoin.kernels.crew import idle, lock, stand, unlock
+from streamjoin.kernels.atomics import store
+from streamjoin.kernels.crew import lock, unlock
 from streamjoin.kernels.css import (
     INNER,
     LANES,
     LEAF_SIZE,
     LEVELS,
     LIMIT,
-    SEQS,
     STORED,
     WORDS,
-    build_levels,
+    build_upper_levels,
     lay_levels,
 )
-from streamjoin.kernels.entries import BLOCK
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, below_8, borrow, count_bits, pack_8_across, upto_8
-from streamjoin.kernels.pim import SPILLED, SUB_COUNT, WIDTH, attach, clear_chunks, unload
+from streamjoin.kernels.machine import I64
+from streamjoin.kernels.pim import SPILLED, SUB_COUNT, WIDTH, attach, give_all_nodes
 from streamjoin.kernels.pim_shared import (
     DEPTH,
     FIRST_NODE,
-    OWN_SUB,
     RATIO,
     ROOM,
     SMALLEST_RUN,
     T_I_ROOM,
-    approach,
-    insert,
-    prepare,
 )
-from streamjoin.kernels.task import INSERTS, ON_RIGHT
+from streamjoin.kernels.pim_shared_slices import clear_slice, count_slice, insert_slice, separate, write_slice
+from streamjoin.kernels.task import ON_RIGHT
 from streamjoin.kernels.work_queue import (
     ACQUIRED,
     BASE,
     BEGAN,
     BLOCKING,
     CEILING,
+    COUNTING,
     CURRENT,
     EDGE,
     EDGE_LOCK,
@@ -60,26 +58,37 @@ from streamjoin.kernels.work_queue import (
     HALT,
     HELD,
     INSERTED,
+    INSERTING,
+    LEAST,
     LOCK,
+    MERGE_SIDE,
     MERGES,
     MERGING,
     MIN_SEQ,
+    MOST_SLICES,
+    MY_PHASE,
+    MY_SLICE,
     OPS,
-    PROPAGATED,
+    PLANNING,
     SELF,
-    SEQ,
+    SETTLING,
+    SLICE_ENTRIES,
+    SLICES,
+    SLICES_AT,
     STRIDE,
+    SUBS,
     SWAPPED,
     TASK,
-    WORD,
-    advance_edges,
+    WRITING,
+    close_slice,
+    open_phase,
 )
 from streamjoin.kernels.work_queue import LIMIT as QUEUE_LIMIT
 
-WAITS_TO_MERGE = 11  # where a merging thread stands
-MERGING_NOW = 12
+MERGING_NOW = 12  # where a merging thread stands
 
 _LOOK_BACK = 4096
+_PENDING_SLICE = 1024  # tuples
 _TOLERATED = 6  # one sub-index in so many may spill before chunks get wider
 WIDEST = 32
 
@@ -113,6 +122,8 @@ def begin_merge(queue: I64, side: int, old: I64, new: I64, wider: int) -> bool:
         queue[BEGAN + side] = queue[ACQUIRED]
         store(queue, HELD + side, 1)
         queue[INSERTED + side] = 0
+        queue[MERGE_SIDE] = side
+        open_phase(queue, SETTLING, 0)
     else:
         queue[HALT] = side + 1
     unlock(queue, LOCK)
@@ -131,51 +142,28 @@ def live_bound(queue: I64, tuples: I64, side: int, at: int) -> int:
 
 
 @kernel
-def merge_into(old: I64, new: I64, inserted: int, least: int) -> None:
-    """Write T_S and T_I of `old`, less what is below `least`, to `new`, and attach an empty T_I."""
-    old = borrow(old)
-    new = borrow(new)
-    target = new[WORDS]
-    apart = new[SEQS]
-    run = target + new[ROOM] - inserted
-    run_end = run + unload(old, new, run, apart)
-    at = old[WORDS]
-    end = at + old[STORED]
-    behind = old[SEQS]
-    to = target
-    for j in range(run, run_end):
-        word = new[j]
-        newest = new[j + apart]
-        moved = LANES
-        while moved == LANES and at < end:
-            moved = count_bits(upto_8(old, at, word) & ((1 << min(LANES, end - at)) - 1))
-            live = ~below_8(old, at + behind, least) & ((1 << moved) - 1)
-            pack_8_across(new, to, old, at, live)
-            pack_8_across(new, to + apart, old, at + behind, live)
-            to += count_bits(live)
-            at += moved
-        new[to] = word
-        new[to + apart] = newest
-        to += newest >= least
-    while at < end:
-        live = ~below_8(old, at + behind, least) & ((1 << min(LANES, end - at)) - 1)
-        pack_8_across(new, to, old, at, live)
-        pack_8_across(new, to + apart, old, at + behind, live)
-        to += count_bits(live)
-        at += LANES
-    adopt(new, to - target)
+def adopt(mem: I64, stored: int) -> None:
+    """Make the first `stored` entries of the leaves T_S, with an empty T_I."""
+    lay(mem, stored)
+    separate(mem, 0, stored)
+    clear_slice(mem, 0, mem[SUB_COUNT])
+    finish(mem)
 
 
 @kernel
-def adopt(mem: I64, stored: int) -> None:
-    """Make the first `stored` entries of the leaves T_S, with an empty T_I."""
+def lay(mem: I64, stored: int) -> None:
+    """Lay the levels of separators and the sub-indexes of a T_S of `stored` entries that is still to be written."""
     mem[STORED] = stored
-    used = lay_levels(mem, stored)
-    build_levels(mem, mem[WORDS], stored, mem[INNER], mem[INNER] + used)
-    level = max(0, mem[LEVELS] - mem[DEPTH]) if mem[DEPTH] else 0
-    attach(mem, level)
-    clear_chunks(mem, mem[FIRST_NODE])
-    mem[LIMIT] = max(mem[SMALLEST_RUN], (stored * mem[RATIO]) >> 20)
+    lay_levels(mem, stored)
+    attach(mem, max(0, mem[LEVELS] - mem[DEPTH]) if mem[DEPTH] else 0)
+
+
+@kernel
+def finish(mem: I64) -> None:
+    """Build what is above the separators of the leaves, and attach the T_I whose chunks are empty."""
+    build_upper_levels(mem, mem[WORDS], mem[STORED], mem[INNER])
+    give_all_nodes(mem, mem[FIRST_NODE])
+    mem[LIMIT] = max(mem[SMALLEST_RUN], (mem[STORED] * mem[RATIO]) >> 20)
 
 
 @kernel
@@ -187,30 +175,82 @@ def set_limits(queue: I64, side: int, mem: I64) -> None:
 
 
 @kernel
-def run_merge(
-    crew: I64, me: int, queue: I64, tuples: I64, desk: I64, side: int, old: I64, new: I64, inserted: int
-) -> bool:
-    """Both phases of a merge that `begin_merge` has allowed; False when the crew was stopped."""
-    began = queue[BEGAN + side]
-    stand(crew, me, WAITS_TO_MERGE)
-    tries = 0
-    while load(queue, EDGE + side) < began or load(queue, PROPAGATED) < queue[SWAPPED + side]:
-        advance_edges(queue, tuples)
-        if not idle(crew, tries):
-            return False
-        tries += 1
-    stand(crew, me, MERGING_NOW)
-    merge_into(old, new, inserted, live_bound(queue, tuples, side, began))
+def help_merge(queue: I64, tuples: I64, desk: I64, old: I64, new: I64) -> None:
+    """Do the slice on the desk; `old` is the tree in use, `new` the other. The last of a phase opens the next."""
+    phase = desk[MY_PHASE]
+    number = desk[MY_SLICE]
+    if phase in (COUNTING, WRITING):
+        first = number * queue[SUBS]
+        last = min(first + queue[SUBS], old[SUB_COUNT])
+        place = queue[SLICES_AT] + number
+        if phase == COUNTING:
+            queue[place + 1] = count_slice(old, first, last, queue[LEAST])
+        else:
+            write_slice(old, new, first, last, queue[LEAST], queue[place], queue[place + 1], desk)
+            cleared = -(-new[SUB_COUNT] // queue[SLICES])
+            clear_slice(new, min(number * cleared, new[SUB_COUNT]), min((number + 1) * cleared, new[SUB_COUNT]))
+    elif phase == INSERTING:
+        side = queue[MERGE_SIDE]
+        begin = queue[BEGAN + side] + number * _PENDING_SLICE
+        insert_slice(queue, tuples, desk, side, old, begin, min(begin + _PENDING_SLICE, queue[SWAPPED + side]))
+    if not close_slice(queue):
+        return
+    if phase == PLANNING:
+        _plan(queue, tuples, old)
+    elif phase == COUNTING:
+        _place(queue, new)
+    elif phase == INSERTING or not _swap(queue, new):
+        _end(queue)
+
+
+@kernel
+def _plan(queue: I64, tuples: I64, old: I64) -> None:
+    """Cut the tree in use into slices: nothing changes it any more, and nobody reads the other."""
+    side = queue[MERGE_SIDE]
+    queue[LEAST] = live_bound(queue, tuples, side, queue[BEGAN + side])
+    slices = max(1, min(queue[MOST_SLICES], old[STORED] // queue[SLICE_ENTRIES]))
+    queue[SUBS] = -(-old[SUB_COUNT] // slices)
+    slices = -(-old[SUB_COUNT] // queue[SUBS])  # none is empty
+    lock(queue, LOCK)
+    open_phase(queue, COUNTING, slices)
+    unlock(queue, LOCK)
+
+
+@kernel
+def _place(queue: I64, new: I64) -> None:
+    """Give each slice its place in the new tree, now that all are counted."""
+    at = queue[SLICES_AT]
+    queue[at] = 0
+    for place in range(at, at + queue[SLICES]):
+        queue[place + 1] += queue[place]
+    lay(new, queue[at + queue[SLICES]])
+    lock(queue, LOCK)
+    open_phase(queue, WRITING, queue[SLICES])
+    unlock(queue, LOCK)
+
+
+@kernel
+def _swap(queue: I64, new: I64) -> bool:
+    """Put the new tree to use; whether there are tuples to insert that were taken meanwhile. They make more slices."""
+    side = queue[MERGE_SIDE]
+    finish(new)
     lock(queue, LOCK)
     queue[CURRENT + side] = 1 - queue[CURRENT + side]
     queue[FROZEN + side] = 0
-    swapped = queue[ACQUIRED]
-    queue[SWAPPED + side] = swapped
+    queue[SWAPPED + side] = queue[ACQUIRED]
     set_limits(queue, side, new)
+    slices: int = -(-(queue[ACQUIRED] - queue[BEGAN + side]) // _PENDING_SLICE)
+    open_phase(queue, INSERTING, slices)
     unlock(queue, LOCK)
-    insert_pending(queue, tuples, desk, side, new, began, swapped)
+    return slices > 0
+
+
+@kernel
+def _end(queue: I64) -> None:
+    """Let the edge go, and the next merge begin."""
+    side = queue[MERGE_SIDE]
     lock(queue, EDGE_LOCK)
-    store(queue, EDGE + side, swapped)
+    store(queue, EDGE + side, queue[SWAPPED + side])
     store(queue, HELD + side, 0)
     unlock(queue, EDGE_LOCK)
     lock(queue, LOCK)
@@ -218,28 +258,3 @@ def run_merge(
     queue[MERGES] += 1
     queue[GATE] = 0
     unlock(queue, LOCK)
-    return True
-
-
-@kernel
-def insert_pending(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin: int, end: int) -> None:
-    """Index a side's tuples from `begin` to before `end`, as those who took them did not."""
-    queue = borrow(queue)
-    tuples = borrow(tuples)
-    desk = borrow(desk)
-    mem = borrow(mem)
-    words = WORD * queue[STRIDE]
-    at = begin
-    while at < end:
-        stop = min(at + BLOCK, end)
-        for i in range(at, stop):
-            if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
-                approach(mem, mem, desk, i - at, INSERTS, tuples[words + i], 0)
-        for i in range(at, stop):
-            if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
-                prepare(mem, mem, desk, i - at, INSERTS, tuples[words + i], 0)
-        for i in range(at, stop):
-            if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
-                seq = tuples[SEQ * queue[STRIDE] + i]
-                insert(mem, desk[OWN_SUB + i - at], tuples[words + i], seq)
-        at = stop

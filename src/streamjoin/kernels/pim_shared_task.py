@@ -30,7 +30,7 @@ from streamjoin.kernels.pim_shared import (
     refine,
     scan_line,
 )
-from streamjoin.kernels.pim_shared_merge import begin_merge, run_merge
+from streamjoin.kernels.pim_shared_merge import MERGING_NOW, begin_merge, help_merge
 from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
 from streamjoin.kernels.work_queue import (
     APART,
@@ -43,12 +43,12 @@ from streamjoin.kernels.work_queue import (
     HALTED,
     HEAD,
     HI,
-    INSERTED,
     LAST,
     LINE,
     LO,
     MAY_INSERT,
     MERGE_LEFT,
+    MERGE_SIDE,
     MIN_SEQ,
     MY_BEGIN,
     MY_EDGE,
@@ -59,6 +59,7 @@ from streamjoin.kernels.work_queue import (
     PUT,
     SELF,
     SEQ,
+    SLICE,
     STRIDE,
     TAKEN,
     TASK,
@@ -127,16 +128,17 @@ def work(
             if answer == TAKEN:
                 tries = 0
                 stand(crew, me, RUNNING)
-            elif answer >= MERGE_LEFT:
-                side = answer - MERGE_LEFT
-                inserted = queue[INSERTED + side]
+            elif answer >= SLICE:
+                tries = 0
+                side = queue[MERGE_SIDE] if answer == SLICE else answer - MERGE_LEFT
                 old, new = (left0, left1) if side == 0 else (right0, right1)
                 if queue[CURRENT + side]:
                     old, new = new, old
-                if not begin_merge(queue, side, old, new, wider):
+                if answer == SLICE:
+                    stand(crew, me, MERGING_NOW)
+                    help_merge(queue, tuples, desk, old, new)
+                elif not begin_merge(queue, side, old, new, wider):
                     return MAKE_ROOM
-                if not run_merge(crew, me, queue, tuples, desk, side, old, new, inserted):
-                    return LEAVES
                 continue
             else:
                 stand(crew, me, WAITS_FOR_TASK)

@@ -6,9 +6,14 @@ each side once more without gaps: the part of a window that is not indexed yet i
 that it is completed. Results wait in the slot's block of the pool until every earlier task has been handed on, by
 whoever finds the test-and-set lock free (SIGMOD paper, section 4.1).
 
+A merge is cut into slices, phase by phase, and these are handed out here as well: who comes for a task gets a slice
+instead when there is no task, or when so many tuples wait that their latency is lost anyway and the merge had better
+be over soon.
+
 Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
-so memory is bounded. All tuples of a side before its `EDGE` are in its index; `EDGE` never passes a tuple that is not.
-A task's tuples are indexed, as far as its side takes any, once `INDEXED` at its first tuple says where it ends.
+so memory is bounded. A phase of a merge begins when all slices of the one before are done. All tuples of a side
+before its `EDGE` are in its index; `EDGE` never passes a tuple that is not. A task's tuples are indexed, as far as its
+side takes any, once `INDEXED` at its first tuple says where it ends.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ OPS, WORD, LO, HI, SEQ, MIN_SEQ, UPTO, INDEXED, STAMP = range(9)
 ROWS = 9
 PADDING = 32  # words past a side's line that a scan may read
 GAP_WORDS = 8  # words between the blocks of the pool
+_RIGHT_INSERTS = 2  # how far ON_RIGHT is from INSERTS
 
 # Words of the queue. The first eight change under LOCK, which has their cache line.
 LOCK = 0
@@ -69,13 +75,33 @@ HELD = 72  # by side: the edge stays before BEGAN until the merge has let it go
 BEGAN = 74  # by side: the first tuple that the merge leaves pending
 SWAPPED = 76  # by side: tasks before this tuple may still read the tree that was in use before
 
+# The merge that goes on; under LOCK.
+PHASE = 80
+MERGE_SIDE = 81
+NEXT_SLICE = 82
+SLICES = 83
+SLICES_DONE = 84
+LEAST = 85  # the first position that the merge keeps
+SUBS = 86  # sub-indexes a slice
+SLICE_ENTRIES = 88  # about how many entries of T_S a slice takes
+SLICES_AT = 89  # offset of where each slice's entries go
+MOST_SLICES = 90
+BACKLOG = 91  # with more tuples than this waiting, slices come before tasks
+
 SLOTS = 96
 SLOT = 8
 # Words of a slot.
 BEGIN, END, DONE, COUNT, FROM = range(5)
 
 # What `acquire` answers.
-TAKEN, WAIT, FINISHED, HALTED, MERGE_LEFT, MERGE_RIGHT = range(6)
+TAKEN, WAIT, FINISHED, HALTED, SLICE, MERGE_LEFT, MERGE_RIGHT = range(7)
+
+# Phases of a merge.
+SETTLING = 0  # until the tasks that may change the tree in use, or read the other, are over
+PLANNING = 1
+COUNTING = 2
+WRITING = 3
+INSERTING = 4
 
 # A thread's desk: what it needs to go on with a task after it has been back to Python, and places of a block.
 MY_TASK = 0  # -1: none
@@ -86,6 +112,8 @@ MY_EDGE = 4  # by side: the first position that a lookup does not take from the 
 MY_TREE = 6  # by side
 MAY_INSERT = 8  # by side
 MY_BEGIN = 10  # the task's first tuple
+MY_SLICE = 11
+MY_PHASE = 12
 DESK = 16
 
 
@@ -126,9 +154,13 @@ def position_at(queue: I64, tuples: I64, side: int, at: int) -> int:
 
 @kernel
 def acquire(queue: I64, tuples: I64, desk: I64) -> int:
-    """Take the next task; when a merge is due, say so instead and keep the lock."""
+    """Take the next task, or a slice of the merge that goes on; when a merge is due, say so and keep the lock."""
     lock(queue, LOCK)
-    answer = _decide(queue)
+    answer = WAIT
+    if queue[MERGING] and arrived(queue) - queue[ACQUIRED] > queue[BACKLOG]:
+        answer = _take_slice(queue, tuples, desk)
+    if answer == WAIT:
+        answer = _decide(queue)
     if answer == TAKEN:
         begin = queue[ACQUIRED]
         end = min(begin + queue[TASK], arrived(queue))
@@ -136,9 +168,47 @@ def acquire(queue: I64, tuples: I64, desk: I64) -> int:
             answer = WAIT
         else:
             _take(queue, tuples, desk, begin, end)
+    if queue[MERGING] and answer in (WAIT, FINISHED):
+        answer = _take_slice(queue, tuples, desk)
     if answer < MERGE_LEFT:
         unlock(queue, LOCK)
     return answer
+
+
+@kernel
+def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
+    """Take the next slice of the phase, if there is one left; planning is one slice, due once the trees are quiet."""
+    side = queue[MERGE_SIDE]
+    if queue[PHASE] == SETTLING:
+        advance_edges(queue, tuples)
+        if load(queue, EDGE + side) < queue[BEGAN + side] or load(queue, PROPAGATED) < queue[SWAPPED + side]:
+            return WAIT
+        open_phase(queue, PLANNING, 1)
+    if queue[NEXT_SLICE] == queue[SLICES]:
+        return WAIT
+    desk[MY_SLICE] = queue[NEXT_SLICE]
+    desk[MY_PHASE] = queue[PHASE]
+    queue[NEXT_SLICE] += 1
+    return SLICE
+
+
+@kernel
+def open_phase(queue: I64, phase: int, slices: int) -> None:
+    """Let the slices of a phase be taken. Needs the lock."""
+    queue[PHASE] = phase
+    queue[SLICES] = slices
+    queue[NEXT_SLICE] = 0
+    queue[SLICES_DONE] = 0
+
+
+@kernel
+def close_slice(queue: I64) -> bool:
+    """Say that a slice is done; True for the last of its phase: whoever did it brings about the next phase."""
+    lock(queue, LOCK)
+    queue[SLICES_DONE] += 1
+    last: bool = queue[SLICES_DONE] == queue[SLICES]
+    unlock(queue, LOCK)
+    return last
 
 
 @kernel
@@ -165,9 +235,13 @@ def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
     queue = borrow(queue)
     tuples = borrow(tuples)
     desk = borrow(desk)
+    rights = 0
+    inserts = 0
     for i in range(begin, end):
-        if tuples[i] & INSERTS:
-            queue[INSERTED + (tuples[i] & ON_RIGHT)] += 1
+        inserts += tuples[i] & INSERTS
+        rights += tuples[i] & (tuples[i] << _RIGHT_INSERTS) & INSERTS
+    queue[INSERTED] += (inserts - rights) // INSERTS
+    queue[INSERTED + 1] += rights // INSERTS
     task = queue[TASKS]
     queue[TASKS] = task + 1
     queue[ACQUIRED] = end
