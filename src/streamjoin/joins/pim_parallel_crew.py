@@ -113,7 +113,7 @@ class SharedJoin:
         self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
         self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, _BACKLOG * task
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
-        self._pool = np.empty(under_way * (task + capacity + q.GAP_WORDS), np.int64)
+        self._pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
         self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
         self._desks: dict[int, I64] = {}
         self.renew_limits()
@@ -209,8 +209,6 @@ class SharedJoin:
             room *= 4
         at = int(desk[q.NEXT])
         take(np.full(found, at, np.int64), seqs[:found])
-        block = q.block_of(self.queue, q.slot_of(self.queue, int(desk[q.MY_TASK])))
-        self._pool[block - int(self.queue[q.TASK]) + at - int(desk[q.MY_BEGIN])] = 0
         desk[q.NEXT] = at + 1
 
     def close(self) -> None:

@@ -190,8 +190,8 @@ def scan_line(
     `position` is that of the word at `at`. Tuples that are never indexed match nothing, whatever their word.
     """
     position -= at
-    while at + _WIDE <= stop:
-        hits = upto_32(tuples, at, hi) & ~below_32(tuples, at, lo)
+    while at < stop:
+        hits = upto_32(tuples, at, hi) & ~below_32(tuples, at, lo) & ((1 << min(_WIDE, stop - at)) - 1)
         while hits:
             k = at + lowest_bit(hits)
             if to == end:
@@ -200,16 +200,6 @@ def scan_line(
             to += tuples[k + apart]
             hits &= hits - 1
         at += _WIDE
-    while at < stop:
-        hits = upto_8(tuples, at, hi) & ~below_8(tuples, at, lo) & ((1 << min(8, stop - at)) - 1)
-        while hits:
-            k = at + lowest_bit(hits)
-            if to == end:
-                return -1
-            pool[to] = position + k
-            to += tuples[k + apart]
-            hits &= hits - 1
-        at += 8
     return to
 
 

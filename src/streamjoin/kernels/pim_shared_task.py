@@ -62,7 +62,6 @@ from streamjoin.kernels.work_queue import (
     SLICE,
     STRIDE,
     TAKEN,
-    TASK,
     UPTO,
     WORD,
     acquire,
@@ -70,6 +69,7 @@ from streamjoin.kernels.work_queue import (
     complete,
     hand_on,
     mark_indexed,
+    probes_apart,
     propagate,
     slot_of,
 )
@@ -181,33 +181,41 @@ def _run_task(
     right = borrow(right)
     slot = slot_of(queue, desk[MY_TASK])
     block = block_of(queue, slot)
+    stop = block + queue[CAPACITY]
+    apart = probes_apart(queue)
     last = desk[LAST]
+    to = block + queue[slot + COUNT]
     while desk[PUT] < last:
         begin = desk[PUT]
         end = min(begin + BLOCK, last)
         _locate(queue, tuples, desk, left, right, begin, end)
-        for i in range(desk[NEXT], end):
-            while True:
-                to = block + queue[slot + COUNT]
-                found = to
-                stop = block + queue[CAPACITY]
-                if tuples[i] & PROBES == 0:
-                    break
+        i = desk[NEXT]
+        while i < end:
+            found = to
+            if tuples[i] & PROBES:
                 if tuples[i] & ON_RIGHT:
                     found = _look_up(queue, tuples, desk, left, 0, i, i - begin, pool, to, stop)
                 else:
                     side = 1 - queue[SELF]
                     found = _look_up(queue, tuples, desk, right, side, i, i - begin, pool, to, stop)
-                if found >= 0:
-                    break
+            if found < 0:
                 desk[NEXT] = i
+                queue[slot + COUNT] = to - block
                 code = _wait_for_turn(crew, me, queue, tuples, desk, slot, i, pool, out_probe, out_seq)
                 if code != ALL_DONE:
                     return code
-            pool[block - queue[TASK] + i - desk[MY_BEGIN]] = found - to
-            queue[slot + COUNT] = found - block
+                to = block
+                continue
+            # Eight at once without a branch on how many there are; the rest of them is overwritten.
+            for k in range(to + apart, to + apart + GAP_WORDS):
+                pool[k] = i
+            for k in range(to + apart + GAP_WORDS, found + apart):
+                pool[k] = i
+            to = found
+            i += 1
         desk[NEXT] = end
         if end == last:
+            queue[slot + COUNT] = to - block
             complete(queue, desk[MY_TASK])
         _index(queue, tuples, desk, left, right, begin, end)
         desk[PUT] = end

@@ -126,12 +126,19 @@ def slot_of(queue: I64, task: int) -> int:
 
 @melted
 def block_of(queue: I64, slot: int) -> int:
-    """Where a slot's results begin in the pool. Before them stands how many each tuple of the task has.
+    """Where a slot's results begin in the pool: positions, and `probes_apart` behind each the tuple that met it.
 
     The blocks are eight words apart, which are read and written at once.
     """
-    block: int = (slot - SLOTS) // SLOT * (queue[TASK] + queue[CAPACITY] + GAP_WORDS) + queue[TASK]
+    block: int = (slot - SLOTS) // SLOT * 2 * probes_apart(queue)
     return block
+
+
+@melted
+def probes_apart(queue: I64) -> int:
+    """The distance in the pool from the position that a tuple met to the tuple."""
+    apart: int = queue[CAPACITY] + GAP_WORDS
+    return apart
 
 
 @kernel
@@ -307,18 +314,17 @@ def hand_on(queue: I64, tuples: I64, pool: I64, slot: int, end: int, out_probe: 
     if at + queue[slot + COUNT] > out_seq.size:
         return False
     source = block_of(queue, slot)
-    counts = source - queue[TASK] - queue[slot + BEGIN]
-    for i in range(queue[slot + FROM], end):
-        for _ in range(pool[counts + i]):
-            out_probe[at] = i
-            out_seq[at] = pool[source]
-            at += 1
-            source += 1
+    apart = probes_apart(queue)
+    count = queue[slot + COUNT]
+    for k in range(count):
+        out_seq[at + k] = pool[source + k]
+    for k in range(count):
+        out_probe[at + k] = pool[source + apart + k]
     if queue[TIMED]:
         now = cycles()
         for i in range(queue[slot + FROM], end):
             tuples[STAMP * queue[STRIDE] + i] = now
-    queue[OUT] = at
+    queue[OUT] = at + count
     queue[slot + FROM] = end
     queue[slot + COUNT] = 0
     return True
