@@ -8,7 +8,7 @@ nodes that are never used cost no memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from streamjoin.indexes.pim_tree import WIDTHS
 from streamjoin.kernels import btree, css, pim_shared
 from streamjoin.kernels.css import CSS_FANOUT, INNER, LEAF_SIZE, STORED, WORDS
 from streamjoin.kernels.entries import HEAD_WORDS
-from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH, unload
+from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH
 from streamjoin.kernels.pim_shared_merge import adopt, crowded
 from streamjoin.model.errors import SpecError
 
@@ -127,26 +127,40 @@ class SharedPimTree:
 
     def sub_index_sizes(self) -> list[int]:
         """Entries in each sub-index, in key order: how evenly the inserts spread (figure 13b)."""
-        at = int(self.tree[CHUNKS]) + 2 * int(self.tree[WIDTH]) * np.arange(self.tree[SUB_COUNT])
-        headers: list[int] = self.tree[at].tolist()
-        return [self._entries(header >> COUNT_BITS) if header > COUNT_MASK else header for header in headers]
+        chunks = self._chunks()
+        headers = self.tree[chunks].tolist()
+        return [
+            sum(words.size for words, _ in self._entries(int(chunk))) if header > COUNT_MASK else header
+            for chunk, header in zip(chunks, headers, strict=True)
+        ]
 
-    def _entries(self, tree: int) -> int:
-        node, entries = int(btree.first_leaf(self.tree, tree)), 0
+    def _chunks(self) -> I64:
+        chunks: I64 = int(self.tree[CHUNKS]) + 2 * int(self.tree[WIDTH]) * np.arange(self.tree[SUB_COUNT])
+        return chunks
+
+    def _entries(self, chunk: int) -> Iterator[tuple[I64, I64]]:
+        """Words and seqs of a sub-index, part by part."""
+        mem, header = self.tree, int(self.tree[chunk])
+        if header <= COUNT_MASK:
+            places = [int(pim_shared.entry_at(chunk, place)) for place in range(1, header + 1)]
+            at = np.array(places, np.int64)
+            yield mem[at], mem[at + pim_shared.LANES]
+            return
+        node = int(btree.first_leaf(mem, header >> COUNT_BITS))
         while node:
-            entries += int(self.tree[node * btree.NODE + btree.COUNT])
-            node = int(self.tree[node * btree.NODE + btree.NEXT])
-        return entries
+            base = node * btree.NODE
+            count = int(mem[base + btree.COUNT])
+            yield mem[base + btree.KEYS :][:count], mem[base + btree.SEQS :][:count]
+            node = int(mem[base + btree.NEXT])
 
     def held(self) -> tuple[I64, I64]:
         """Copies of all words and seqs, T_S's before T_I's."""
         at, apart, count = int(self.tree[WORDS]), int(self.tree[css.SEQS]), int(self.tree[STORED])
-        pending = self.pending()
-        run = np.empty(2 * pending, np.int64)
-        unload(self.tree, run, 0, pending)
+        parts = [part for chunk in self._chunks() for part in self._entries(int(chunk))]
+        words, seqs = ([part[k] for part in parts] for k in (0, 1))
         return (
-            np.concatenate([self.tree[at : at + count], run[:pending]]),
-            np.concatenate([self.tree[at + apart : at + apart + count], run[pending:]]),
+            np.concatenate([self.tree[at : at + count], *words]),
+            np.concatenate([self.tree[at + apart : at + apart + count], *seqs]),
         )
 
     def check(self) -> None:
@@ -157,8 +171,8 @@ class SharedPimTree:
         leaf_ends = words[self.leaf_size - 1 : -1 : self.leaf_size]
         separators = mem[int(mem[INNER]) :][: leaf_ends.size]
         demand(np.array_equal(separators, leaf_ends), "separators do not match T_S")
-        chunks = int(mem[CHUNKS]) + 2 * int(mem[WIDTH]) * np.arange(mem[SUB_COUNT])
-        demand(not np.any(mem[chunks + mem[WIDTH]]), "a sub-index is locked")
+        chunks = self._chunks()
+        demand(not np.any(mem[chunks + pim_shared.LANES]), "a sub-index is locked")
         demand(np.count_nonzero(mem[chunks] > COUNT_MASK) == mem[SPILLED], "the spilled sub-indexes have lost count")
         demand(self.pending() <= mem[pim_shared.T_I_ROOM], "T_I is overdue for a merge")
         _, seqs = self.held()

@@ -90,18 +90,21 @@ count_bits = _unary("ctpop")
 lowest_bit = _unary("cttz")
 
 
-@intrinsic
-def _prefetch(typing_context: Any, words: Any, index: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = address(context, builder, signature.args[0], args[0], args[1])
-        target = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-        flag = ir.IntType(32)
-        prototype = ir.FunctionType(ir.VoidType(), [target.type, flag, flag, flag])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [target.type], prototype)
-        builder.call(function, [target, flag(0), flag(3), flag(1)])
-        return context.get_dummy_value()
+def _prefetcher(writes: int) -> Any:
+    @intrinsic
+    def start(typing_context: Any, words: Any, index: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = address(context, builder, signature.args[0], args[0], args[1])
+            target = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+            flag = ir.IntType(32)
+            prototype = ir.FunctionType(ir.VoidType(), [target.type, flag, flag, flag])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [target.type], prototype)
+            builder.call(function, [target, flag(writes), flag(3), flag(1)])
+            return context.get_dummy_value()
 
-    return types.void(words, types.int64), codegen
+        return types.void(words, types.int64), codegen
+
+    return start
 
 
 @intrinsic
@@ -298,7 +301,8 @@ def _plain_mix(word: int, bits: int) -> int:
     return product >> (64 - int(bits))
 
 
-prefetch = choose(_prefetch, _plain_prefetch)
+prefetch = choose(_prefetcher(0), _plain_prefetch)
+prefetch_to_write = choose(_prefetcher(1), _plain_prefetch)
 borrow = choose(_borrow, _plain_borrow)
 cycles = choose(_cycles, _plain_cycles)
 move_words = choose(_move_words, _plain_move_words)

@@ -187,16 +187,16 @@ def _spill(mem: I64, at: int) -> int:
 
 
 @melted
-def rank(mem: I64, at: int, count: int, j: int) -> int:
+def _rank(mem: I64, at: int, count: int, j: int) -> int:
     """The place of a chunk's entry j among its entries in (word, seq) order: those before it in time may equal it."""
     word = mem[at + j]
     before = (1 << j) - 2
     after = ((1 << count) - 1 << 1) & ~before
-    place = 0
+    rank = 0
     for k in range(0, count + 1, 8):
-        place += count_bits(upto_8(mem, at + k, word) & (before >> k))
-        place += count_bits(below_8(mem, at + k, word) & (after >> k))
-    return place
+        rank += count_bits(upto_8(mem, at + k, word) & (before >> k))
+        rank += count_bits(below_8(mem, at + k, word) & (after >> k))
+    return rank
 
 
 @kernel
@@ -210,7 +210,7 @@ def unload(mem: I64, out: I64, run: int, apart: int) -> int:
             end = btree.unload(mem, header >> COUNT_BITS, out, end, apart)
             continue
         for j in range(1, header + 1):
-            to = end + rank(mem, at, header, j)
+            to = end + _rank(mem, at, header, j)
             out[to] = mem[at + j]
             out[to + apart] = mem[at + mem[WIDTH] + j]
         end += header

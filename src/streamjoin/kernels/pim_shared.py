@@ -1,9 +1,12 @@
 """PIM-Tree shared by threads: searching while others insert, a lock for each sub-index.
 
-The layout is that of `pim`. T_S does not change while anybody reads it, so it needs no lock. A chunk only grows between
-merges: its header is stored after the entry it counts, so a reader that loads the header may compare that many
-entries without a lock; writers of one chunk take turns by its lock. A sub-index that has become a tree is read
-and changed under that lock, and the nodes of all trees are given out under one more (SIGMOD paper, section 3.3.3).
+The layout is that of `pim`, except within a chunk: each of its cache lines holds four words and then their seqs, so
+that a match needs no second line and an insert writes to one or two. Word 0 is the header, word 4 the lock.
+
+T_S does not change while anybody reads it, so it needs no lock. A chunk only grows between merges: its header is
+stored after the entry it counts, so a reader that loads the header may compare that many entries without a lock;
+writers of one chunk take turns by its lock. A sub-index that has become a tree is read and changed under that lock,
+and the nodes of all trees are given out under one more (SIGMOD paper, section 3.3.3).
 
 Invariant: an entry that was in the index before a reader loaded the edge is seen by that reader. Entries come in any
 order of seq, so a probe's matches are sorted afterwards. `T_I_ROOM` entries never need more nodes than there are.
@@ -36,6 +39,7 @@ from streamjoin.kernels.machine import (
     count_bits,
     lowest_bit,
     prefetch,
+    prefetch_to_write,
     upto_8,
     upto_32,
 )
@@ -58,7 +62,17 @@ PLACE_SUB = DESK + BLOCK
 OWN_SUB = DESK + 2 * BLOCK
 DESK_WORDS = DESK + 3 * BLOCK
 
+LANES = 4  # words in a line of a chunk; their seqs are as many words behind them
+IN_LINE = (1 << LANES) - 1
+_LINE = 8
+_FIRST_LINES = 2  # of a chunk, loaded before its header is known
 _WIDE = 32
+
+
+@melted
+def entry_at(chunk: int, place: int) -> int:
+    """Where the word of a chunk's entry lies; places count from 1."""
+    return chunk + place + (place & -LANES)
 
 
 @melted
@@ -83,23 +97,34 @@ def prepare(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: 
         desk[PLACE + slot] = at
         desk[PLACE_SUB + slot] = sub
         fetch(other, at, other[LEAF_SIZE])
-        fetch(other, other[CHUNKS] + sub * 2 * other[WIDTH], other[WIDTH])
+        fetch(other, other[CHUNKS] + sub * 2 * other[WIDTH], _FIRST_LINES * _LINE)
     if op & INSERTS:
         sub = desk[OWN_SUB + slot]
         if own[SUB_LEVEL] == 0:
             sub = find_leaf(own, own[INNER], word, sub)
         desk[OWN_SUB + slot] = own[CHUNKS] + sub * 2 * own[WIDTH]
-        fetch(own, desk[OWN_SUB + slot], 2 * own[WIDTH])
+        prefetch_to_write(own, desk[OWN_SUB + slot])
 
 
 @melted
-def refine(other: I64, desk: I64, slot: int, lo: int) -> None:
-    """Find a probe's first entry in its leaf, which has arrived by now, and start loading the seqs there."""
-    at = desk[PLACE + slot]
-    at += count_below(other, at, other[LEAF_SIZE], lo)
-    desk[PLACE + slot] = at
-    prefetch(other, at + other[SEQS])
-    prefetch(other, at + other[SEQS] + 4)
+def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int) -> None:
+    """Find a probe's first entry in its leaf, which has arrived by now, and start loading what headers tell of."""
+    if op & PROBES:
+        at = desk[PLACE + slot]
+        at += count_below(other, at, other[LEAF_SIZE], lo)
+        desk[PLACE + slot] = at
+        prefetch(other, at + other[SEQS])
+        prefetch(other, at + other[SEQS] + 4)
+        chunk = other[CHUNKS] + desk[PLACE_SUB + slot] * 2 * other[WIDTH]
+        header = load(other, chunk)
+        if header <= COUNT_MASK:
+            for line in range(_FIRST_LINES, (header // LANES) + 1):
+                prefetch(other, chunk + line * _LINE)
+    if op & INSERTS:
+        chunk = desk[OWN_SUB + slot]
+        header = load(own, chunk)
+        if LANES <= header + 1 < own[WIDTH]:
+            prefetch_to_write(own, entry_at(chunk, header + 1))
 
 
 @melted
@@ -135,14 +160,15 @@ def collect(mem: I64, at: int, sub: int, lo: int, hi: int, least: int, edge: int
 def _scan_chunk(
     mem: I64, at: int, count: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int
 ) -> int:
-    """Compare the first `count` entries of a chunk with the interval, eight at a time."""
+    """Compare the first `count` entries of a chunk with the interval, line by line."""
     filled = ((1 << count) - 1) << 1
-    for j in range(0, count + 1, 8):
-        hits = upto_8(mem, at + j, hi) & ~below_8(mem, at + j, lo) & (filled >> j)
+    for line in range(count // LANES + 1):
+        base = at + line * _LINE
+        hits = upto_8(mem, base, hi) & ~below_8(mem, base, lo) & (filled >> line * LANES) & IN_LINE
         if to + count_bits(hits) > end:
             return -1
         while hits:
-            seq = mem[at + mem[WIDTH] + j + lowest_bit(hits)]
+            seq = mem[base + LANES + lowest_bit(hits)]
             pool[to] = seq
             to += (seq >= least) & (seq < edge)
             hits &= hits - 1
@@ -206,7 +232,7 @@ def scan_line(
 @melted
 def _lock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
-        at = chunk + mem[WIDTH]
+        at = chunk + LANES
         while load(mem, at) != 0 or exchange(mem, at, 1) != 0:
             give_way()
 
@@ -214,7 +240,7 @@ def _lock_chunk(mem: I64, chunk: int) -> None:
 @melted
 def _unlock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
-        store(mem, chunk + mem[WIDTH], 0)
+        store(mem, chunk + LANES, 0)
 
 
 @melted
@@ -223,8 +249,9 @@ def insert(mem: I64, chunk: int, word: int, seq: int) -> None:
     _lock_chunk(mem, chunk)
     header = mem[chunk]
     if header < mem[WIDTH] - 1:
-        mem[chunk + 1 + header] = word
-        mem[chunk + 1 + header + mem[WIDTH]] = seq
+        at = entry_at(chunk, header + 1)
+        mem[at] = word
+        mem[at + LANES] = seq
         store(mem, chunk, header + 1)
     else:
         _insert_tree(mem, chunk, word, seq)
@@ -248,7 +275,8 @@ def _insert_tree(mem: I64, chunk: int, word: int, seq: int) -> None:
 def _spill(mem: I64, chunk: int) -> int:
     """Copy a full chunk into a tree; readers that loaded its header before go on with the chunk."""
     tree = btree.take_node(mem) * 16
-    for j in range(chunk + 1, chunk + mem[WIDTH]):
-        tree = btree.insert(mem, tree, mem[j], mem[j + mem[WIDTH]])
+    for place in range(1, mem[WIDTH]):
+        at = entry_at(chunk, place)
+        tree = btree.insert(mem, tree, mem[at], mem[at + LANES])
     mem[SPILLED] += 1
     return tree

@@ -15,12 +15,12 @@ from streamjoin.kernels.css import INNER, LANES, LEAF_SIZE, SEQS, STORED, WORDS
 from streamjoin.kernels.entries import BLOCK
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, below_8, borrow, count_bits, lowest_bit, pack_8_across, upto_8
-from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SUB_SHIFT, WIDTH, rank
-from streamjoin.kernels.pim_shared import OWN_SUB, PLACE, approach, insert, prepare
+from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SUB_SHIFT, WIDTH
+from streamjoin.kernels.pim_shared import IN_LINE, OWN_SUB, PLACE, approach, entry_at, insert, prepare, refine
+from streamjoin.kernels.pim_shared import LANES as CHUNK_LANES
 from streamjoin.kernels.task import INSERTS, ON_RIGHT
 from streamjoin.kernels.work_queue import SEQ, STRIDE, WORD
 
-_ALL = (1 << LANES) - 1
 _RUN = 32  # entries of a chunk, at most
 
 
@@ -50,8 +50,9 @@ def count_slice(mem: I64, first: int, last: int, least: int) -> int:
             live += _count_tree(mem, header >> COUNT_BITS, least)
             continue
         filled = ((1 << header) - 1) << 1
-        for j in range(0, header + 1, LANES):
-            live += count_bits(~below_8(mem, chunk + mem[WIDTH] + j, least) & (filled >> j) & _ALL)
+        for line in range(header // CHUNK_LANES + 1):
+            fresh = ~below_8(mem, chunk + line * LANES, least) >> CHUNK_LANES
+            live += count_bits(fresh & (filled >> line * CHUNK_LANES) & IN_LINE)
     return live
 
 
@@ -93,9 +94,9 @@ def write_slice(old: I64, new: I64, first: int, last: int, least: int, begin: in
                 node = old[base + btree.NEXT]
         else:
             for j in range(1, header + 1):
-                place = PLACE + rank(old, chunk, header, j)
-                desk[place] = old[chunk + j]
-                desk[place + _RUN] = old[chunk + old[WIDTH] + j]
+                place = PLACE + _rank(old, chunk, header, j)
+                desk[place] = old[entry_at(chunk, j)]
+                desk[place + _RUN] = old[entry_at(chunk, j) + CHUNK_LANES]
             for k in range(PLACE, PLACE + header):
                 at, to = _move_upto(old, new, at, stop, desk[k], least, to, limit)
                 to = _put(new, to, desk[k], desk[k + _RUN], least)
@@ -105,6 +106,20 @@ def write_slice(old: I64, new: I64, first: int, last: int, least: int, begin: in
             at += LANES
         at = stop
     separate(new, begin, end)
+
+
+@melted
+def _rank(mem: I64, chunk: int, count: int, place: int) -> int:
+    """How many entries of a chunk come before the one at a place, in the order of words; equal ones keep theirs."""
+    word = mem[entry_at(chunk, place)]
+    before = (1 << place) - 2
+    after = ((1 << count) - 1 << 1) & ~before
+    rank = 0
+    for line in range(count // CHUNK_LANES + 1):
+        at = chunk + line * LANES
+        rank += count_bits(upto_8(mem, at, word) & (before >> line * CHUNK_LANES) & IN_LINE)
+        rank += count_bits(below_8(mem, at, word) & (after >> line * CHUNK_LANES) & IN_LINE)
+    return rank
 
 
 @melted
@@ -161,7 +176,7 @@ def clear_slice(mem: I64, first: int, last: int) -> None:
     mem = borrow(mem)
     for chunk in range(mem[CHUNKS] + first * 2 * mem[WIDTH], mem[CHUNKS] + last * 2 * mem[WIDTH], 2 * mem[WIDTH]):
         mem[chunk] = 0
-        mem[chunk + mem[WIDTH]] = 0
+        mem[chunk + CHUNK_LANES] = 0
 
 
 @kernel
@@ -181,6 +196,9 @@ def insert_slice(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin:
         for i in range(at, stop):
             if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
                 prepare(mem, mem, desk, i - at, INSERTS, tuples[words + i], 0)
+        for i in range(at, stop):
+            if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
+                refine(mem, mem, desk, i - at, INSERTS, 0)
         for i in range(at, stop):
             if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
                 seq = tuples[SEQ * queue[STRIDE] + i]

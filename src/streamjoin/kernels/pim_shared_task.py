@@ -246,12 +246,11 @@ def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: in
         else:
             prepare(left, right, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
     for i in range(begin, end):
-        if tuples[i] & PROBES == 0:
-            continue
-        if tuples[i] & ON_RIGHT:
-            refine(left, desk, i - begin, tuples[LO * stride + i])
+        op = _allowed(tuples, desk, i)
+        if op & ON_RIGHT:
+            refine(right, left, desk, i - begin, op, tuples[LO * stride + i])
         else:
-            refine(right, desk, i - begin, tuples[LO * stride + i])
+            refine(left, right, desk, i - begin, op, tuples[LO * stride + i])
 
 
 @melted
