@@ -39,7 +39,7 @@ _PLACES = {
 _LEAST_UNDER_WAY = 64
 _SLICE = 1 << 12
 _MOST_SLICES = 1024
-_BACKLOG = 16  # tasks
+_BACKLOG = 1 << 14  # tuples
 _LEAST_RESULTS = 1024
 _RESULTS_A_TUPLE = 16
 _PAGE = 512
@@ -95,10 +95,12 @@ class SharedJoin:
         results: int | None = None,
         out: int = 1 << 16,
         slice_entries: int = _SLICE,
+        backlog: int = _BACKLOG,
     ) -> None:
         """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all.
 
-        A merge is cut into slices of about `slice_entries` entries, which threads share.
+        A merge is cut into slices of about `slice_entries` entries, which threads share; they come before tasks while
+        more than `backlog` tuples wait, and by turns otherwise.
         """
         # Few, since the longer a task stays under way the more of the window is scanned; yet no thread should wait.
         under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (4 * n - 1).bit_length())
@@ -111,7 +113,7 @@ class SharedJoin:
         self.queue[q.TASK], self.queue[q.BLOCKING] = task, blocking
         self.queue[q.SELF] = left is right
         self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
-        self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, _BACKLOG * task
+        self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
         self._pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
         self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)

@@ -88,7 +88,7 @@ from streamjoin.kernels.work_queue import LIMIT as QUEUE_LIMIT
 MERGING_NOW = 12  # where a merging thread stands
 
 _LOOK_BACK = 4096
-_PENDING_SLICE = 1024  # tuples
+_PENDING_SLICE = 256  # tuples
 _TOLERATED = 6  # one sub-index in so many may spill before chunks get wider
 WIDEST = 32
 

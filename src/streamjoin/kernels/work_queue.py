@@ -6,9 +6,9 @@ each side once more without gaps: the part of a window that is not indexed yet i
 that it is completed. Results wait in the slot's block of the pool until every earlier task has been handed on, by
 whoever finds the test-and-set lock free (SIGMOD paper, section 4.1).
 
-A merge is cut into slices, phase by phase, and these are handed out here as well: who comes for a task gets a slice
-instead when there is no task, or when so many tuples wait that their latency is lost anyway and the merge had better
-be over soon.
+A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice and a task in
+turn, so that neither waits for long; a slice whenever there is no task, or when so many tuples wait that their latency
+is lost anyway and the merge had better be over soon.
 
 Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
 so memory is bounded. A phase of a merge begins when all slices of the one before are done. All tuples of a side
@@ -114,6 +114,7 @@ MAY_INSERT = 8  # by side
 MY_BEGIN = 10  # the task's first tuple
 MY_SLICE = 11
 MY_PHASE = 12
+HELPED = 13  # 1: it is a task's turn
 DESK = 16
 
 
@@ -164,7 +165,7 @@ def acquire(queue: I64, tuples: I64, desk: I64) -> int:
     """Take the next task, or a slice of the merge that goes on; when a merge is due, say so and keep the lock."""
     lock(queue, LOCK)
     answer = WAIT
-    if queue[MERGING] and arrived(queue) - queue[ACQUIRED] > queue[BACKLOG]:
+    if queue[MERGING] and (desk[HELPED] == 0 or arrived(queue) - queue[ACQUIRED] > queue[BACKLOG]):
         answer = _take_slice(queue, tuples, desk)
     if answer == WAIT:
         answer = _decide(queue)
@@ -175,6 +176,7 @@ def acquire(queue: I64, tuples: I64, desk: I64) -> int:
             answer = WAIT
         else:
             _take(queue, tuples, desk, begin, end)
+            desk[HELPED] = 0
     if queue[MERGING] and answer in (WAIT, FINISHED):
         answer = _take_slice(queue, tuples, desk)
     if answer < MERGE_LEFT:
@@ -195,6 +197,7 @@ def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
         return WAIT
     desk[MY_SLICE] = queue[NEXT_SLICE]
     desk[MY_PHASE] = queue[PHASE]
+    desk[HELPED] = queue[PHASE] >= WRITING  # to plan and to count takes no longer than to take a task
     queue[NEXT_SLICE] += 1
     return SLICE
 
