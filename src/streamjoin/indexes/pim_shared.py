@@ -83,14 +83,16 @@ class SharedPimTree:
         head = np.zeros(HEAD_WORDS, np.int64)
         head[LEAF_SIZE], head[CSS_FANOUT] = self.leaf_size, self.fanout
         separators = pages(int(css.lay_levels(head, room)))
-        chunks = pages((room // self.leaf_size + 1) * 2 * self.width)
-        nodes = pending // _ENTRIES_A_NODE + _SPARE_NODES
+        step = 2 * (self.width + pim_shared.BESIDE_WIDTH)
+        chunks = pages((room // self.leaf_size + 1) * step)
+        # While T_I is merged, as many entries again may come to stand beside it.
+        nodes = 2 * pending // _ENTRIES_A_NODE + _SPARE_NODES
         before = HEAD_WORDS + separators + chunks + 2 * room
         mem = arena(before + nodes * btree.NODE)
         mem[:HEAD_WORDS] = head
         mem[INNER], mem[CHUNKS] = HEAD_WORDS, HEAD_WORDS + separators
         mem[WORDS], mem[css.SEQS] = HEAD_WORDS + separators + chunks, room
-        mem[WIDTH], mem[btree.FANOUT] = self.width, btree.MOST_KEYS
+        mem[WIDTH], mem[pim_shared.STEP], mem[btree.FANOUT] = self.width, step, btree.MOST_KEYS
         mem[pim_shared.ROOM], mem[pim_shared.T_I_ROOM] = room, pending
         mem[pim_shared.FIRST_NODE] = before // btree.NODE
         mem[btree.NODES] = before // btree.NODE + nodes
@@ -135,7 +137,7 @@ class SharedPimTree:
         ]
 
     def _chunks(self) -> I64:
-        chunks: I64 = int(self.tree[CHUNKS]) + 2 * int(self.tree[WIDTH]) * np.arange(self.tree[SUB_COUNT])
+        chunks: I64 = int(self.tree[CHUNKS]) + int(self.tree[pim_shared.STEP]) * np.arange(self.tree[SUB_COUNT])
         return chunks
 
     def _entries(self, chunk: int) -> Iterator[tuple[I64, I64]]:
@@ -173,6 +175,7 @@ class SharedPimTree:
         demand(np.array_equal(separators, leaf_ends), "separators do not match T_S")
         chunks = self._chunks()
         demand(not np.any(mem[chunks + pim_shared.LANES]), "a sub-index is locked")
+        demand(not np.any(mem[chunks + 2 * mem[WIDTH]]), "an entry stands beside its sub-index, though nothing merges")
         demand(np.count_nonzero(mem[chunks] > COUNT_MASK) == mem[SPILLED], "the spilled sub-indexes have lost count")
         demand(self.pending() <= mem[pim_shared.T_I_ROOM], "T_I is overdue for a merge")
         _, seqs = self.held()

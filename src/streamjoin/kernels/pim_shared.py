@@ -1,7 +1,8 @@
 """PIM-Tree shared by threads: searching while others insert, a lock for each sub-index.
 
 The layout is that of `pim`, except within a chunk: each of its cache lines holds four words and then their seqs, so
-that a match needs no second line and an insert writes to one or two. Word 0 is the header, word 4 the lock.
+that a match needs no second line and an insert writes to one or two. Word 0 is the header, word 4 the lock. Behind
+each chunk lies another, narrow one: while the tree is merged, its chunks stand still and new entries go beside them.
 
 T_S does not change while anybody reads it, so it needs no lock. A chunk only grows between merges: its header is
 stored after the entry it counts, so a reader that loads the header may compare that many entries without a lock;
@@ -55,6 +56,7 @@ SMALLEST_RUN = 115
 DEPTH = 116  # the insertion depth; 0: that of the leaves
 T_I_ROOM = 117  # entries that T_I has room for, however they are spread
 LOCKED = 118  # 0: one thread alone, no locks
+STEP = 119  # words from a chunk to the next sub-index's
 SPILL_LOCK = 120
 
 PLACE = DESK
@@ -62,6 +64,7 @@ PLACE_SUB = DESK + BLOCK
 OWN_SUB = DESK + 2 * BLOCK
 DESK_WORDS = DESK + 3 * BLOCK
 
+BESIDE_WIDTH = 8  # words of the chunk beside a chunk
 LANES = 4  # words in a line of a chunk; their seqs are as many words behind them
 IN_LINE = (1 << LANES) - 1
 _LINE = 8
@@ -73,6 +76,20 @@ _WIDE = 32
 def entry_at(chunk: int, place: int) -> int:
     """Where the word of a chunk's entry lies; places count from 1."""
     return chunk + place + (place & -LANES)
+
+
+@melted
+def chunk_of(mem: I64, sub: int, beside: int) -> int:
+    """Where the chunk of a sub-index lies, or the one beside it."""
+    chunk: int = mem[CHUNKS] + sub * mem[STEP]
+    return chunk + 2 * mem[WIDTH] if beside else chunk
+
+
+@melted
+def width_of(mem: I64, beside: int) -> int:
+    """The words of a chunk, its header included."""
+    width: int = BESIDE_WIDTH if beside else mem[WIDTH]
+    return width
 
 
 @melted
@@ -88,7 +105,9 @@ def approach(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo:
 
 
 @melted
-def prepare(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: int) -> None:
+def prepare(
+    own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: int, own_beside: int, other_beside: int
+) -> None:
     """Find a tuple's leaf and sub-indexes on both sides and start loading them."""
     if op & PROBES:
         leaf = find_leaf(other, other[INNER], lo, desk[PLACE + slot])
@@ -97,17 +116,19 @@ def prepare(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: 
         desk[PLACE + slot] = at
         desk[PLACE_SUB + slot] = sub
         fetch(other, at, other[LEAF_SIZE])
-        fetch(other, other[CHUNKS] + sub * 2 * other[WIDTH], _FIRST_LINES * _LINE)
+        fetch(other, chunk_of(other, sub, 0), _FIRST_LINES * _LINE)
+        if other_beside:
+            prefetch(other, chunk_of(other, sub, 1))
     if op & INSERTS:
         sub = desk[OWN_SUB + slot]
         if own[SUB_LEVEL] == 0:
             sub = find_leaf(own, own[INNER], word, sub)
-        desk[OWN_SUB + slot] = own[CHUNKS] + sub * 2 * own[WIDTH]
+        desk[OWN_SUB + slot] = chunk_of(own, sub, own_beside)
         prefetch_to_write(own, desk[OWN_SUB + slot])
 
 
 @melted
-def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int) -> None:
+def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int, own_beside: int) -> None:
     """Find a probe's first entry in its leaf, which has arrived by now, and start loading what headers tell of."""
     if op & PROBES:
         at = desk[PLACE + slot]
@@ -115,7 +136,7 @@ def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int) -> None
         desk[PLACE + slot] = at
         prefetch(other, at + other[SEQS])
         prefetch(other, at + other[SEQS] + 4)
-        chunk = other[CHUNKS] + desk[PLACE_SUB + slot] * 2 * other[WIDTH]
+        chunk = chunk_of(other, desk[PLACE_SUB + slot], 0)
         header = load(other, chunk)
         if header <= COUNT_MASK:
             for line in range(_FIRST_LINES, (header // LANES) + 1):
@@ -123,12 +144,14 @@ def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int) -> None
     if op & INSERTS:
         chunk = desk[OWN_SUB + slot]
         header = load(own, chunk)
-        if LANES <= header + 1 < own[WIDTH]:
+        if LANES <= header + 1 < width_of(own, own_beside):
             prefetch_to_write(own, entry_at(chunk, header + 1))
 
 
 @melted
-def collect(mem: I64, at: int, sub: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int) -> int:
+def collect(
+    mem: I64, at: int, sub: int, beside: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int
+) -> int:
     """Write the seqs from `least` to before `edge` of both components to pool[to:end]; -1 when they do not fit."""
     stop = mem[WORDS] + mem[STORED]
     apart = mem[SEQS]
@@ -144,12 +167,15 @@ def collect(mem: I64, at: int, sub: int, lo: int, hi: int, least: int, edge: int
         if hits < 8:
             break
     while to >= 0:
-        chunk = mem[CHUNKS] + sub * 2 * mem[WIDTH]
-        header = load(mem, chunk)
-        if header > COUNT_MASK:
-            to = _scan_tree(mem, chunk, lo, hi, least, edge, pool, to, end)
-        elif header:
-            to = _scan_chunk(mem, chunk, header, lo, hi, least, edge, pool, to, end)
+        for which in range(beside + 1):
+            chunk = chunk_of(mem, sub, which)
+            header = load(mem, chunk)
+            if header > COUNT_MASK:
+                to = _scan_tree(mem, chunk, lo, hi, least, edge, pool, to, end)
+            elif header:
+                to = _scan_chunk(mem, chunk, header, lo, hi, least, edge, pool, to, end)
+            if to < 0:
+                return to
         if mem[mem[SUB_AT] + sub] >= hi:
             break
         sub += 1
@@ -244,38 +270,38 @@ def _unlock_chunk(mem: I64, chunk: int) -> None:
 
 
 @melted
-def insert(mem: I64, chunk: int, word: int, seq: int) -> None:
+def insert(mem: I64, chunk: int, width: int, word: int, seq: int) -> None:
     """Append to a sub-index under its lock; the header is written last, for those who read without it."""
     _lock_chunk(mem, chunk)
     header = mem[chunk]
-    if header < mem[WIDTH] - 1:
+    if header < width - 1:
         at = entry_at(chunk, header + 1)
         mem[at] = word
         mem[at + LANES] = seq
         store(mem, chunk, header + 1)
     else:
-        _insert_tree(mem, chunk, word, seq)
+        _insert_tree(mem, chunk, width, word, seq)
     _unlock_chunk(mem, chunk)
 
 
 @kernel
-def _insert_tree(mem: I64, chunk: int, word: int, seq: int) -> None:
+def _insert_tree(mem: I64, chunk: int, width: int, word: int, seq: int) -> None:
     """Insert into a sub-index that is a tree, or is about to become one."""
     mem = borrow(mem)
     lock(mem, SPILL_LOCK)
     tree = mem[chunk] >> COUNT_BITS
     if tree == 0:
-        tree = _spill(mem, chunk)
+        tree = _spill(mem, chunk, width)
     tree = btree.insert(mem, tree, word, seq)
     unlock(mem, SPILL_LOCK)
     store(mem, chunk, tree << COUNT_BITS)
 
 
 @kernel
-def _spill(mem: I64, chunk: int) -> int:
+def _spill(mem: I64, chunk: int, width: int) -> int:
     """Copy a full chunk into a tree; readers that loaded its header before go on with the chunk."""
     tree = btree.take_node(mem) * 16
-    for place in range(1, mem[WIDTH]):
+    for place in range(1, width):
         at = entry_at(chunk, place)
         tree = btree.insert(mem, tree, mem[at], mem[at + LANES])
     mem[SPILLED] += 1

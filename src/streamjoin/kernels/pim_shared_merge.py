@@ -1,15 +1,16 @@
 """The merge of a shared PIM-Tree, beside a join that goes on (SIGMOD paper, section 4.2), by all threads.
 
 A side has two trees of one layout; one is in use, the merge writes the other. First phase: from `BEGAN` on the tasks
-taken do not index on this side. Once the tasks before it have, nothing changes the tree in use, and T_S and T_I are
-merged into the other: counted in slices, then written in slices. Second phase: the trees are swapped, tasks taken
-from there on index again, and the tuples between, which are found in the queue, are inserted, in slices as well. All
-the while the edge stays at `BEGAN`, and lookups scan the rest of the window.
+taken index beside the chunks of the tree in use. Once the tasks before it have indexed, nothing changes those chunks
+any more, and T_S and T_I are merged into the other tree: counted in slices, then written in slices. Second phase: the
+tuples taken meanwhile, which are found in the queue, are inserted into the new tree, in slices as well; the trees are
+swapped; what was taken during that last stretch is inserted, and only for that long the edge stands back
+and lookups scan more of the window than the tasks under way.
 
-The paper gives the merge to one thread and stops all of them for a moment at the start of each phase; here none has to
-stop, since a task keeps the tree, the edge and the leave to index that it was given when it was taken. What must be
-waited for is that the other tree is no longer read: tasks before `SWAPPED` have been handed on. The blocking merge
-differs by closing the gate: nobody takes a task before it has ended.
+In the paper one thread merges, tuples that arrive meanwhile are not indexed at all, and all threads stop for a moment
+at the start of each phase. Here none has to stop, since a task keeps the tree, the edge and the place to index that it
+was given when it was taken. What must be waited for is that the other tree is no longer used: tasks before `SWAPPED`
+have been handed on. The blocking merge differs by closing the gate: nobody takes a task before it has ended.
 
 Invariant: a phase is opened by whoever closed the last slice of the one before, and by nobody else.
 """
@@ -47,6 +48,8 @@ from streamjoin.kernels.work_queue import (
     BASE,
     BEGAN,
     BLOCKING,
+    CATCHING_UP,
+    CAUGHT_UP,
     CEILING,
     COUNTING,
     CURRENT,
@@ -69,6 +72,7 @@ from streamjoin.kernels.work_queue import (
     MY_PHASE,
     MY_SLICE,
     OPS,
+    PENDING,
     PLANNING,
     SELF,
     SETTLING,
@@ -120,7 +124,6 @@ def begin_merge(queue: I64, side: int, old: I64, new: I64, wider: int) -> bool:
         queue[GATE] = queue[BLOCKING]
         queue[FROZEN + side] = 1
         queue[BEGAN + side] = queue[ACQUIRED]
-        store(queue, HELD + side, 1)
         queue[INSERTED + side] = 0
         queue[MERGE_SIDE] = side
         open_phase(queue, SETTLING, 0)
@@ -189,18 +192,47 @@ def help_merge(queue: I64, tuples: I64, desk: I64, old: I64, new: I64) -> None:
             write_slice(old, new, first, last, queue[LEAST], queue[place], queue[place + 1], desk)
             cleared = -(-new[SUB_COUNT] // queue[SLICES])
             clear_slice(new, min(number * cleared, new[SUB_COUNT]), min((number + 1) * cleared, new[SUB_COUNT]))
-    elif phase == INSERTING:
-        side = queue[MERGE_SIDE]
-        begin = queue[BEGAN + side] + number * _PENDING_SLICE
-        insert_slice(queue, tuples, desk, side, old, begin, min(begin + _PENDING_SLICE, queue[SWAPPED + side]))
-    if not close_slice(queue):
-        return
+    elif phase >= INSERTING:
+        begin = queue[PENDING] + number * _PENDING_SLICE
+        end = min(begin + _PENDING_SLICE, queue[CAUGHT_UP])
+        if phase == INSERTING:
+            insert_slice(queue, tuples, desk, queue[MERGE_SIDE], new, begin, end)
+        else:
+            insert_slice(queue, tuples, desk, queue[MERGE_SIDE], old, begin, end)
+    if close_slice(queue):
+        _go_on(queue, tuples, old, new, phase)
+
+
+@kernel
+def _go_on(queue: I64, tuples: I64, old: I64, new: I64, phase: int) -> None:
+    """Open the phase after `phase` that has something to do."""
     if phase == PLANNING:
         _plan(queue, tuples, old)
-    elif phase == COUNTING:
+        return
+    if phase == COUNTING:
         _place(queue, new)
-    elif phase == INSERTING or not _swap(queue, new):
-        _end(queue)
+        return
+    if phase == WRITING:
+        finish(new)
+        queue[CAUGHT_UP] = queue[BEGAN + queue[MERGE_SIDE]]
+        lock(queue, LOCK)
+        waits = _open_inserts(queue, INSERTING)
+        unlock(queue, LOCK)
+        if waits:
+            return
+    if phase <= INSERTING and _swap(queue, new):
+        return
+    _end(queue)
+
+
+@kernel
+def _open_inserts(queue: I64, phase: int) -> bool:
+    """Cut the tuples taken since the last such phase into slices; False when there are none. Needs the lock."""
+    queue[PENDING] = queue[CAUGHT_UP]
+    queue[CAUGHT_UP] = queue[ACQUIRED]
+    slices: int = -(-(queue[CAUGHT_UP] - queue[PENDING]) // _PENDING_SLICE)
+    open_phase(queue, phase, slices)
+    return slices > 0
 
 
 @kernel
@@ -231,18 +263,20 @@ def _place(queue: I64, new: I64) -> None:
 
 @kernel
 def _swap(queue: I64, new: I64) -> bool:
-    """Put the new tree to use; whether there are tuples to insert that were taken meanwhile. They make more slices."""
+    """Put the new tree to use, with the edge where it has caught up; whether it still lacks some tuples."""
     side = queue[MERGE_SIDE]
-    finish(new)
     lock(queue, LOCK)
     queue[CURRENT + side] = 1 - queue[CURRENT + side]
     queue[FROZEN + side] = 0
     queue[SWAPPED + side] = queue[ACQUIRED]
     set_limits(queue, side, new)
-    slices: int = -(-(queue[ACQUIRED] - queue[BEGAN + side]) // _PENDING_SLICE)
-    open_phase(queue, INSERTING, slices)
+    lock(queue, EDGE_LOCK)
+    store(queue, EDGE + side, queue[CAUGHT_UP])
+    store(queue, HELD + side, 1)
+    unlock(queue, EDGE_LOCK)
+    lacks = _open_inserts(queue, CATCHING_UP)
     unlock(queue, LOCK)
-    return slices > 0
+    return lacks
 
 
 @kernel

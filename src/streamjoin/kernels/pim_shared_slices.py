@@ -15,8 +15,8 @@ from streamjoin.kernels.css import INNER, LANES, LEAF_SIZE, SEQS, STORED, WORDS
 from streamjoin.kernels.entries import BLOCK
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, below_8, borrow, count_bits, lowest_bit, pack_8_across, upto_8
-from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SUB_SHIFT, WIDTH
-from streamjoin.kernels.pim_shared import IN_LINE, OWN_SUB, PLACE, approach, entry_at, insert, prepare, refine
+from streamjoin.kernels.pim import COUNT_BITS, COUNT_MASK, SUB_SHIFT, WIDTH
+from streamjoin.kernels.pim_shared import IN_LINE, OWN_SUB, PLACE, approach, chunk_of, entry_at, insert, prepare, refine
 from streamjoin.kernels.pim_shared import LANES as CHUNK_LANES
 from streamjoin.kernels.task import INSERTS, ON_RIGHT
 from streamjoin.kernels.work_queue import SEQ, STRIDE, WORD
@@ -44,7 +44,7 @@ def count_slice(mem: I64, first: int, last: int, least: int) -> int:
         at += LANES
     live += count_bits(~below_8(mem, at, least) & ((1 << (end - at)) - 1))
     for sub in range(first, last):
-        chunk = mem[CHUNKS] + sub * 2 * mem[WIDTH]
+        chunk = chunk_of(mem, sub, 0)
         header = mem[chunk]
         if header > COUNT_MASK:
             live += _count_tree(mem, header >> COUNT_BITS, least)
@@ -81,7 +81,7 @@ def write_slice(old: I64, new: I64, first: int, last: int, least: int, begin: in
     limit = new[WORDS] + end
     for sub in range(first, last):
         stop = old[WORDS] + min((sub + 1) * span, old[STORED])
-        chunk = old[CHUNKS] + sub * 2 * old[WIDTH]
+        chunk = chunk_of(old, sub, 0)
         header = old[chunk]
         if header > COUNT_MASK:
             node = btree.first_leaf(old, header >> COUNT_BITS)
@@ -172,16 +172,18 @@ def separate(mem: I64, begin: int, end: int) -> None:
 
 @kernel
 def clear_slice(mem: I64, first: int, last: int) -> None:
-    """Empty the chunks of sub-indexes `first` to before `last` and free their locks."""
+    """Empty the chunks of sub-indexes `first` to before `last`, and free their locks."""
     mem = borrow(mem)
-    for chunk in range(mem[CHUNKS] + first * 2 * mem[WIDTH], mem[CHUNKS] + last * 2 * mem[WIDTH], 2 * mem[WIDTH]):
-        mem[chunk] = 0
-        mem[chunk + CHUNK_LANES] = 0
+    for sub in range(first, last):
+        for beside in range(2):
+            chunk = chunk_of(mem, sub, beside)
+            mem[chunk] = 0
+            mem[chunk + CHUNK_LANES] = 0
 
 
 @kernel
 def insert_slice(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin: int, end: int) -> None:
-    """Index a side's tuples from `begin` to before `end`, as those who took them did not."""
+    """Index a side's tuples from `begin` to before `end`: those who took them did so in the tree that was merged."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     desk = borrow(desk)
@@ -195,12 +197,12 @@ def insert_slice(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin:
                 approach(mem, mem, desk, i - at, INSERTS, tuples[words + i], 0)
         for i in range(at, stop):
             if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
-                prepare(mem, mem, desk, i - at, INSERTS, tuples[words + i], 0)
+                prepare(mem, mem, desk, i - at, INSERTS, tuples[words + i], 0, 0, 0)
         for i in range(at, stop):
             if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
-                refine(mem, mem, desk, i - at, INSERTS, 0)
+                refine(mem, mem, desk, i - at, INSERTS, 0, 0)
         for i in range(at, stop):
             if tuples[i] & INSERTS and (tuples[i] & ON_RIGHT) == side:
                 seq = tuples[SEQ * queue[STRIDE] + i]
-                insert(mem, desk[OWN_SUB + i - at], tuples[words + i], seq)
+                insert(mem, desk[OWN_SUB + i - at], mem[WIDTH], tuples[words + i], seq)
         at = stop

@@ -29,11 +29,13 @@ from streamjoin.kernels.pim_shared import (
     prepare,
     refine,
     scan_line,
+    width_of,
 )
 from streamjoin.kernels.pim_shared_merge import MERGING_NOW, begin_merge, help_merge
 from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
 from streamjoin.kernels.work_queue import (
     APART,
+    BESIDE,
     CAPACITY,
     COUNT,
     CURRENT,
@@ -46,7 +48,6 @@ from streamjoin.kernels.work_queue import (
     LAST,
     LINE,
     LO,
-    MAY_INSERT,
     MERGE_LEFT,
     MERGE_SIDE,
     MIN_SEQ,
@@ -214,11 +215,11 @@ def _run_task(
             to = found
             i += 1
         desk[NEXT] = end
-        if end == last:
-            queue[slot + COUNT] = to - block
-            complete(queue, desk[MY_TASK])
         _index(queue, tuples, desk, left, right, begin, end)
         desk[PUT] = end
+    queue[slot + COUNT] = to - block
+    # Last of all: a tree is written anew once the tasks that may read or change it have been handed on.
+    complete(queue, desk[MY_TASK])
     mark_indexed(queue, tuples, desk[MY_BEGIN], last)
     return ALL_DONE
 
@@ -232,34 +233,29 @@ def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: in
     left = borrow(left)
     right = borrow(right)
     stride = queue[STRIDE]
+    lefts = desk[BESIDE]
+    rights = desk[BESIDE + 1 - queue[SELF]]
     # A variable for either tree would cost a reference count a tuple.
     for i in range(begin, end):
-        op = _allowed(tuples, desk, i)
+        op = tuples[i]
         if op & ON_RIGHT:
             approach(right, left, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
         else:
             approach(left, right, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
     for i in range(begin, end):
-        op = _allowed(tuples, desk, i)
+        op = tuples[i]
+        word = tuples[WORD * stride + i]
+        lo = tuples[LO * stride + i]
         if op & ON_RIGHT:
-            prepare(right, left, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+            prepare(right, left, desk, i - begin, op, word, lo, rights, lefts)
         else:
-            prepare(left, right, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+            prepare(left, right, desk, i - begin, op, word, lo, lefts, rights)
     for i in range(begin, end):
-        op = _allowed(tuples, desk, i)
+        op = tuples[i]
         if op & ON_RIGHT:
-            refine(right, left, desk, i - begin, op, tuples[LO * stride + i])
+            refine(right, left, desk, i - begin, op, tuples[LO * stride + i], rights)
         else:
-            refine(left, right, desk, i - begin, op, tuples[LO * stride + i])
-
-
-@melted
-def _allowed(tuples: I64, desk: I64, i: int) -> int:
-    """What is done with a tuple; it is not indexed where a merge has frozen its side."""
-    op = int(tuples[i])
-    if desk[MAY_INSERT + (op & ON_RIGHT)] == 0:
-        op &= ~INSERTS
-    return op
+            refine(left, right, desk, i - begin, op, tuples[LO * stride + i], lefts)
 
 
 @melted
@@ -275,7 +271,9 @@ def _look_up(
     least = tuples[MIN_SEQ * stride + i]
     upto = tuples[UPTO * stride + i]
     edge = desk[MY_EDGE + side]
-    found = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], lo, hi, least, min(edge, upto), pool, to, end)
+    beside = desk[BESIDE + side]
+    before = min(edge, upto)
+    found = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], beside, lo, hi, least, before, pool, to, end)
     if found > to + 1:
         if found <= to + GAP_WORDS:
             sort_8(pool, to, found - to)
@@ -297,14 +295,16 @@ def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int
     left = borrow(left)
     right = borrow(right)
     stride = queue[STRIDE]
+    lefts = width_of(left, desk[BESIDE])
+    rights = width_of(right, desk[BESIDE + 1 - queue[SELF]])
     for i in range(begin, end):
-        if _allowed(tuples, desk, i) & INSERTS:
+        if tuples[i] & INSERTS:
             word = tuples[WORD * stride + i]
             seq = tuples[SEQ * stride + i]
             if tuples[i] & ON_RIGHT:
-                insert(right, desk[OWN_SUB + i - begin], word, seq)
+                insert(right, desk[OWN_SUB + i - begin], rights, word, seq)
             else:
-                insert(left, desk[OWN_SUB + i - begin], word, seq)
+                insert(left, desk[OWN_SUB + i - begin], lefts, word, seq)
 
 
 @kernel

@@ -61,7 +61,7 @@ MERGES = 30  # merges done
 
 LIMIT = 32  # by side: merge when INSERTED gets there
 CURRENT = 34  # by side: which of its two trees is in use
-FROZEN = 36  # by side: tasks taken now do not index
+FROZEN = 36  # by side: the tree in use is being merged
 CEILING = 38  # by side: INSERTED that T_I has room for
 
 HEAD = 40  # the task to hand on next
@@ -71,8 +71,8 @@ PROPAGATE_LOCK = 48
 
 EDGE = 56  # by side
 EDGE_LOCK = 64
-HELD = 72  # by side: the edge stays before BEGAN until the merge has let it go
-BEGAN = 74  # by side: the first tuple that the merge leaves pending
+HELD = 72  # by side: the edge stays where it is until the merge has let it go
+BEGAN = 74  # by side: the first tuple that is not merged
 SWAPPED = 76  # by side: tasks before this tuple may still read the tree that was in use before
 
 # The merge that goes on; under LOCK.
@@ -83,10 +83,12 @@ SLICES = 83
 SLICES_DONE = 84
 LEAST = 85  # the first position that the merge keeps
 SUBS = 86  # sub-indexes a slice
+PENDING = 87  # the first tuple that is not in the new tree yet
 SLICE_ENTRIES = 88  # about how many entries of T_S a slice takes
 SLICES_AT = 89  # offset of where each slice's entries go
 MOST_SLICES = 90
 BACKLOG = 91  # with more tuples than this waiting, slices come before tasks
+CAUGHT_UP = 92  # the tuple after the last that the phase inserts
 
 SLOTS = 96
 SLOT = 8
@@ -101,7 +103,8 @@ SETTLING = 0  # until the tasks that may change the tree in use, or read the oth
 PLANNING = 1
 COUNTING = 2
 WRITING = 3
-INSERTING = 4
+INSERTING = 4  # what was taken before the new tree was ready
+CATCHING_UP = 5  # what was taken before the new tree was in use
 
 # A thread's desk: what it needs to go on with a task after it has been back to Python, and places of a block.
 MY_TASK = 0  # -1: none
@@ -110,7 +113,7 @@ PUT = 2  # the tuple to index next
 LAST = 3  # the tuple after the task's last
 MY_EDGE = 4  # by side: the first position that a lookup does not take from the index
 MY_TREE = 6  # by side
-MAY_INSERT = 8  # by side
+BESIDE = 8  # by side: whether its tree is being merged, and new entries go beside the chunks
 MY_BEGIN = 10  # the task's first tuple
 MY_SLICE = 11
 MY_PHASE = 12
@@ -268,7 +271,7 @@ def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
     for side in range(2):
         desk[MY_EDGE + side] = position_at(queue, tuples, side, load(queue, EDGE + side))
         desk[MY_TREE + side] = queue[CURRENT + side]
-        desk[MAY_INSERT + side] = 1 - queue[FROZEN + side]
+        desk[BESIDE + side] = queue[FROZEN + side]
 
 
 @kernel
@@ -294,9 +297,10 @@ def advance_edges(queue: I64, tuples: I64) -> None:
         return
     marks = INDEXED * queue[STRIDE]
     for side in range(2):
-        end = queue[BEGAN + side] if load(queue, HELD + side) else queue[N]
+        if load(queue, HELD + side):
+            continue
         at = queue[EDGE + side]
-        while at < end:
+        while at < queue[N]:
             after = load(tuples, marks + at)
             if after == 0:
                 break
