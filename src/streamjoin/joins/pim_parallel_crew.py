@@ -37,7 +37,7 @@ _PLACES = {
     WAITS_FOR_TURN: "waiting for its turn to hand results on",
 }
 _LEAST_UNDER_WAY = 64
-_SLICE = 1 << 12
+_SLICE = 1 << 11
 _MOST_SLICES = 1024
 _BACKLOG = 1 << 14  # tuples
 _LEAST_RESULTS = 1024
@@ -100,10 +100,10 @@ class SharedJoin:
         """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all.
 
         A merge is cut into slices of about `slice_entries` entries, which threads share; they come before tasks while
-        more than `backlog` tuples wait, and by turns otherwise.
+        more than `backlog` tuples wait, and while less than a task waits.
         """
         # Few, since the longer a task stays under way the more of the window is scanned; yet no thread should wait.
-        under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (4 * n - 1).bit_length())
+        under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (8 * n - 1).bit_length())
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
         capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)

@@ -72,12 +72,12 @@ from streamjoin.kernels.work_queue import (
     MY_PHASE,
     MY_SLICE,
     OPS,
+    PARTS,
     PENDING,
     PLANNING,
     SELF,
     SETTLING,
     SLICE_ENTRIES,
-    SLICES,
     SLICES_AT,
     STRIDE,
     SUBS,
@@ -93,6 +93,7 @@ MERGING_NOW = 12  # where a merging thread stands
 
 _LOOK_BACK = 4096
 _PENDING_SLICE = 256  # tuples
+_COUNTED_AT_ONCE = 16  # parts: to count takes a tenth of the time to write
 _TOLERATED = 6  # one sub-index in so many may spill before chunks get wider
 WIDEST = 32
 
@@ -182,16 +183,18 @@ def help_merge(queue: I64, tuples: I64, desk: I64, old: I64, new: I64) -> None:
     """Do the slice on the desk; `old` is the tree in use, `new` the other. The last of a phase opens the next."""
     phase = desk[MY_PHASE]
     number = desk[MY_SLICE]
-    if phase in (COUNTING, WRITING):
+    if phase == COUNTING:
+        for part in range(number * _COUNTED_AT_ONCE, min((number + 1) * _COUNTED_AT_ONCE, queue[PARTS])):
+            first = part * queue[SUBS]
+            last = min(first + queue[SUBS], old[SUB_COUNT])
+            queue[queue[SLICES_AT] + part + 1] = count_slice(old, first, last, queue[LEAST])
+    elif phase == WRITING:
         first = number * queue[SUBS]
         last = min(first + queue[SUBS], old[SUB_COUNT])
         place = queue[SLICES_AT] + number
-        if phase == COUNTING:
-            queue[place + 1] = count_slice(old, first, last, queue[LEAST])
-        else:
-            write_slice(old, new, first, last, queue[LEAST], queue[place], queue[place + 1], desk)
-            cleared = -(-new[SUB_COUNT] // queue[SLICES])
-            clear_slice(new, min(number * cleared, new[SUB_COUNT]), min((number + 1) * cleared, new[SUB_COUNT]))
+        write_slice(old, new, first, last, queue[LEAST], queue[place], queue[place + 1], desk)
+        cleared = -(-new[SUB_COUNT] // queue[PARTS])
+        clear_slice(new, min(number * cleared, new[SUB_COUNT]), min((number + 1) * cleared, new[SUB_COUNT]))
     elif phase >= INSERTING:
         begin = queue[PENDING] + number * _PENDING_SLICE
         end = min(begin + _PENDING_SLICE, queue[CAUGHT_UP])
@@ -240,24 +243,24 @@ def _plan(queue: I64, tuples: I64, old: I64) -> None:
     """Cut the tree in use into slices: nothing changes it any more, and nobody reads the other."""
     side = queue[MERGE_SIDE]
     queue[LEAST] = live_bound(queue, tuples, side, queue[BEGAN + side])
-    slices = max(1, min(queue[MOST_SLICES], old[STORED] // queue[SLICE_ENTRIES]))
-    queue[SUBS] = -(-old[SUB_COUNT] // slices)
-    slices = -(-old[SUB_COUNT] // queue[SUBS])  # none is empty
+    parts = max(1, min(queue[MOST_SLICES], old[STORED] // queue[SLICE_ENTRIES]))
+    queue[SUBS] = -(-old[SUB_COUNT] // parts)
+    queue[PARTS] = -(-old[SUB_COUNT] // queue[SUBS])  # none is empty
     lock(queue, LOCK)
-    open_phase(queue, COUNTING, slices)
+    open_phase(queue, COUNTING, -(-queue[PARTS] // _COUNTED_AT_ONCE))
     unlock(queue, LOCK)
 
 
 @kernel
 def _place(queue: I64, new: I64) -> None:
-    """Give each slice its place in the new tree, now that all are counted."""
+    """Give each part its place in the new tree, now that all are counted."""
     at = queue[SLICES_AT]
     queue[at] = 0
-    for place in range(at, at + queue[SLICES]):
+    for place in range(at, at + queue[PARTS]):
         queue[place + 1] += queue[place]
-    lay(new, queue[at + queue[SLICES]])
+    lay(new, queue[at + queue[PARTS]])
     lock(queue, LOCK)
-    open_phase(queue, WRITING, queue[SLICES])
+    open_phase(queue, WRITING, queue[PARTS])
     unlock(queue, LOCK)
 
 

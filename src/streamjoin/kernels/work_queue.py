@@ -6,8 +6,8 @@ each side once more without gaps: the part of a window that is not indexed yet i
 that it is completed. Results wait in the slot's block of the pool until every earlier task has been handed on, by
 whoever finds the test-and-set lock free (SIGMOD paper, section 4.1).
 
-A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice and a task in
-turn, so that neither waits for long; a slice whenever there is no task, or when so many tuples wait that their latency
+A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice when less than
+a task waits, so that tuples that come by the clock wait for a slice at most; and when so many wait that their latency
 is lost anyway and the merge had better be over soon.
 
 Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
@@ -88,6 +88,7 @@ SLICE_ENTRIES = 88  # about how many entries of T_S a slice takes
 SLICES_AT = 89  # offset of where each slice's entries go
 MOST_SLICES = 90
 BACKLOG = 91  # with more tuples than this waiting, slices come before tasks
+PARTS = 93  # what the tree is cut into; a slice is some of them to count, one of them to write
 CAUGHT_UP = 92  # the tuple after the last that the phase inserts
 
 SLOTS = 96
@@ -117,7 +118,6 @@ BESIDE = 8  # by side: whether its tree is being merged, and new entries go besi
 MY_BEGIN = 10  # the task's first tuple
 MY_SLICE = 11
 MY_PHASE = 12
-HELPED = 13  # 1: it is a task's turn
 DESK = 16
 
 
@@ -168,7 +168,8 @@ def acquire(queue: I64, tuples: I64, desk: I64) -> int:
     """Take the next task, or a slice of the merge that goes on; when a merge is due, say so and keep the lock."""
     lock(queue, LOCK)
     answer = WAIT
-    if queue[MERGING] and (desk[HELPED] == 0 or arrived(queue) - queue[ACQUIRED] > queue[BACKLOG]):
+    waiting = arrived(queue) - queue[ACQUIRED]
+    if queue[MERGING] and (waiting < queue[TASK] or waiting > queue[BACKLOG]):
         answer = _take_slice(queue, tuples, desk)
     if answer == WAIT:
         answer = _decide(queue)
@@ -179,7 +180,6 @@ def acquire(queue: I64, tuples: I64, desk: I64) -> int:
             answer = WAIT
         else:
             _take(queue, tuples, desk, begin, end)
-            desk[HELPED] = 0
     if queue[MERGING] and answer in (WAIT, FINISHED):
         answer = _take_slice(queue, tuples, desk)
     if answer < MERGE_LEFT:
@@ -200,7 +200,6 @@ def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
         return WAIT
     desk[MY_SLICE] = queue[NEXT_SLICE]
     desk[MY_PHASE] = queue[PHASE]
-    desk[HELPED] = queue[PHASE] >= WRITING  # to plan and to count takes no longer than to take a task
     queue[NEXT_SLICE] += 1
     return SLICE
 
