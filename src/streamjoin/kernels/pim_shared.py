@@ -2,7 +2,7 @@
 
 The layout is that of `pim`, except within a chunk: each of its cache lines holds four words and then their seqs, so
 that a match needs no second line and an insert writes to one or two. Word 0 is the header, word 4 the lock. Behind
-each chunk lies another, narrow one: while the tree is merged, its chunks stand still and new entries go beside them.
+each chunk lies another: while the tree is merged, its chunks stand still and new entries go beside them.
 
 T_S does not change while anybody reads it, so it needs no lock. A chunk only grows between merges: its header is
 stored after the entry it counts, so a reader that loads the header may compare that many entries without a lock;
@@ -64,7 +64,7 @@ PLACE_SUB = DESK + BLOCK
 OWN_SUB = DESK + 2 * BLOCK
 DESK_WORDS = DESK + 3 * BLOCK
 
-BESIDE_WIDTH = 8  # words of the chunk beside a chunk
+BESIDE_WIDTH = 16  # words of the chunk beside a chunk: in small windows much comes during a merge
 LANES = 4  # words in a line of a chunk; their seqs are as many words behind them
 IN_LINE = (1 << LANES) - 1
 _LINE = 8

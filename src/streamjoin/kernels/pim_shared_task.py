@@ -85,6 +85,8 @@ ALONE = 4  # the tuple at NEXT has more matches than a block holds; it is its tu
 WAITS_FOR_TASK = 10  # where a thread stands
 WAITS_FOR_TURN = 13
 
+_PATIENCE = 8  # times as long as usual it goes without a nap: of many threads, all would sleep when a merge has ended
+
 
 @kernel
 def work(
@@ -143,7 +145,7 @@ def work(
                 continue
             else:
                 stand(crew, me, WAITS_FOR_TASK)
-                if not idle(crew, tries):
+                if not idle(crew, tries // _PATIENCE):
                     return LEAVES
                 tries += 1
                 continue
