@@ -50,6 +50,7 @@ from streamjoin.kernels.work_queue import (
     LO,
     MERGE_LEFT,
     MERGE_SIDE,
+    MERGING,
     MIN_SEQ,
     MY_BEGIN,
     MY_EDGE,
@@ -84,8 +85,6 @@ ALONE = 4  # the tuple at NEXT has more matches than a block holds; it is its tu
 
 WAITS_FOR_TASK = 10  # where a thread stands
 WAITS_FOR_TURN = 13
-
-_PATIENCE = 8  # times as long as usual it goes without a nap: of many threads, all would sleep when a merge has ended
 
 
 @kernel
@@ -145,7 +144,8 @@ def work(
                 continue
             else:
                 stand(crew, me, WAITS_FOR_TASK)
-                if not idle(crew, tries // _PATIENCE):
+                # A merge is soon over, or has slices to do: sleeping through either would cost more than it saves.
+                if not idle(crew, 0 if load(queue, MERGING) else tries):
                     return LEAVES
                 tries += 1
                 continue
