@@ -31,7 +31,7 @@ def test_a_fresh_machine_is_healthy_and_is_told_what_it_may_get(tmp_path: Path) 
     told = json.loads(out.stdout)
     assert told["healthy"] is True
     states = {finding["what"]: finding for finding in told["findings"]}
-    assert list(states) == ["java", "spark", "kernels", "kafka", "memory"]
+    assert list(states) == ["java", "spark", "kernels", "kafka", "memory", "service"]
     assert (states["kafka"]["state"], states["kernels"]["state"]) == ("optional", "optional")
     assert "streamjoin doctor --fetch" in states["kafka"]["fix"]
     assert states["kernels"]["fix"] == "streamjoin warmup"
@@ -67,3 +67,10 @@ def test_a_damaged_jar_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (place / module.file).write_bytes(b"not a jar")
     assert found("kafka").state == "missing"
     assert f"rm -r {place}" in found("kafka").fix
+
+
+def test_the_service_is_not_needed_by_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found("service").state == "ok"
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)
+    assert (found("service").state, "streamjoin[service]" in found("service").fix) == ("optional", True)
+    assert doctor.is_healthy([found("service")])

@@ -57,6 +57,8 @@ def launch(config: ServiceConfig, told: Told) -> Running:
         SetupError: Spark can't start, or the Kafka connector can't be had.
         CheckpointError: the checkpoint belongs to other streams, or is damaged.
     """
+    for name in config.may_be_malformed:
+        told(f"stream {name}: values that do not fit its schema are left out and not counted")
     spark = _session(config, told)
     try:
         engine = _engine(spark, config)

@@ -7,6 +7,7 @@ Looks and changes nothing (`fetch_connector` apart); starts no JVM beyond asking
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -43,6 +44,7 @@ def examine() -> list[Finding]:
         ("kernels", _kernels),
         ("kafka", _kafka),
         ("memory", _memory),
+        ("service", _service),
     )
     found = []
     for what, look in looks:
@@ -122,6 +124,14 @@ def _kafka() -> Finding:
         return Finding("kafka", "optional", told, fix)
     told = f"{versions} in {found[0].parent}; none for Spark {SPARK} was published when these were chosen and tested"
     return Finding("kafka", "ok", told)
+
+
+def _service() -> Finding:
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        told = f"{' and '.join(missing)} not installed; only `streamjoin serve` needs them"
+        return Finding("service", "optional", told, "pip install 'streamjoin[service]'")
+    return Finding("service", "ok", f"fastapi {importlib.metadata.version('fastapi')}")
 
 
 def _memory() -> Finding:
