@@ -53,7 +53,7 @@ def test_the_plan_shows_what_is_shared_and_why(live: Live) -> None:
     to_sink = next(edge for edge in plan["edges"] if edge["to"] == f"sink:{one}")
     assert (to_sink["from"], to_sink["rate"]) == (shared["id"], last.rows_out[one])
     assert nodes["source:trades"]["queries"] == [one, two]
-    live.engine.drop(two)
+    client.delete(f"/api/v1/queries/{two}")
     live.engine.tick()
     plan = client.get("/api/v1/plan").json()
     assert [n["queries"] for n in plan["nodes"] if n["kind"] == "join" and one in n["queries"]] == [[one]]

@@ -1,7 +1,8 @@
 """Answers kept for a moment: what many clients ask of one batch is made once, so that asking costs the stream little.
 
 The invariant: an answer is given again only while no batch ended and no change was made since it was begun, and never
-for longer than a quarter of a second, because lags and rates go on without batches. While one is being made, as the
+for longer than a quarter of a second, because lags and rates go on without batches; dear ones, the plan and the
+history, may be a second old. While one is being made, as the
 plan is at the end of a batch, all who ask for it wait for the same.
 """
 
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from streamjoin.service.hub import Hub
 
 LONGEST: Final = 0.25
+LONGEST_DEAR: Final = 1.0
 
 
 class Cached:
@@ -30,12 +32,15 @@ class Cached:
         self._kept: dict[str, tuple[int, float, Response]] = {}
         self._begun: dict[tuple[str, int], asyncio.Future[Response]] = {}
 
-    async def answer(self, key: str, make: Callable[[], Response]) -> Response:
-        """The answer under `key`; `make` runs on a thread of the pool."""
+    async def answer(self, key: str, make: Callable[[], Response], *, dear: bool = False) -> Response:
+        """The answer under `key`; `make` runs on a thread of the pool.
+
+        A dear one is made once a second, whatever batches end meanwhile, and anew after a change.
+        """
         # Both are taken before: what happens meanwhile makes the answer old.
-        version, now = self._hub.version, self._clock()
+        version, now = self._hub.changes if dear else self._hub.version, self._clock()
         kept = self._kept.get(key)
-        if kept is not None and kept[0] == version and now - kept[1] < self._longest:
+        if kept is not None and kept[0] == version and now - kept[1] < (LONGEST_DEAR if dear else self._longest):
             return kept[2]
         made = self._begun.get((key, version))
         if made is None:

@@ -25,6 +25,8 @@ class Hub:
         self._published = 0
         self.version = 0
         """Grows with everything that may be news."""
+        self.changes = 0
+        """Grows with what clients change."""
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
         self.stopping = False
 
@@ -56,10 +58,14 @@ class Hub:
         with self._lock:
             self._events.append(event)
             self._published += 1
-        self.poke()
+        self._wake()
 
     def poke(self) -> None:
-        """Wake the readers: something may be new."""
+        """Wake the readers: a client changed something."""
+        self.changes += 1
+        self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
             self.version += 1
             waiting = list(self._loops.items())
