@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from benchmarks.spark_workaround import SCHEMA, _settings, run_files, workaround
+from benchmarks.spark_workaround import SCHEMA, run_files, session_settings, workaround
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_runner_counts_every_row_and_pair(spark: SparkSession, files: tuple[Path
 def test_settings_are_put_back_also_after_a_failure(spark: SparkSession) -> None:
     key = "spark.sql.streaming.join.stateFormatVersion"
     before = spark.conf.get(key)
-    with pytest.raises(RuntimeError, match="stop"), _settings(spark, {key: "1"}):
+    with pytest.raises(RuntimeError, match="stop"), session_settings(spark, {key: "1"}):
         assert spark.conf.get(key) == "1"
         raise RuntimeError("stop")
     assert spark.conf.get(key) == before
