@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from streamjoin.adhoc.changes import Create, Drop
 from streamjoin.adhoc.core import Shared
 from streamjoin.adhoc.journal_files import write_table
+from streamjoin.adhoc.optimizer.plans import Plan
+from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.replica import Assignment, Delta, Replica, SentQuery, unpacked
 from streamjoin.adhoc.settings import Settings
 from streamjoin.adhoc.shares import balanced, even_cuts, fixed, following_load, shares_of
@@ -140,3 +144,19 @@ def test_copies_give_what_the_core_gives_whatever_they_missed(
             wanted, _ = core.results(arrived)
             assert found == {name: rows_of(table) for name, table in wanted.items()}
         core.finish(arrived, {})
+
+
+def test_a_copy_takes_another_plan_for_tuples_that_it_has_seen(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64()), ("t", pa.timestamp("ms"))])
+    core = Shared([Stream("a", schema, "t")], Settings(sharing="everything"))
+    spread = Spread(tmp_path, core, 1)
+    text = "SELECT x.k FROM a x JOIN a y WITHIN 9 ROWS ON x.k = y.k JOIN a z WITHIN 9 ROWS ON x.k = z.k"
+    core.apply([Create("q", text)])
+    counts = []
+    for number, order in enumerate((("y", "z"), ("z", "y"))):
+        orders = (("x", *order), ("y", "x", "z"), ("z", "x", "y"))
+        core.adopt(Plan({"q": replace(core.plan.choices["q"], orders=orders)}))
+        arrived = core.arrive(number, {"a": pa.table({"k": [1, 1], "t": pa.array([0, 0], schema.field("t").type)})})
+        counts.append(sum(spread.rows(arrived, [0])["q"].values()))
+        core.finish(arrived, {})
+    assert counts == [2 * 1 * 1, 4 * 3 * 3 - 2], "any x, with other tuples as y and z; less those there were"

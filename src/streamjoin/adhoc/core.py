@@ -123,10 +123,10 @@ class Shared:
         optimizer = replace(state.optimizer, plan=plan)
         self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
 
-    def follow(self, registry: Registry, plan: Plan) -> None:
-        """Run these queries by this plan from the next batch on; what is held stays."""
+    def follow(self, registry: Registry, plan: Plan, batch: int) -> None:
+        """Run these queries by this plan after `batch`, the last that results were asked for; what is held stays."""
         optimizer = replace(self._state.optimizer, plan=plan)
-        self._install(replace(self._state, registry=registry, optimizer=optimizer))
+        self._install(replace(self._state, batch=batch, registry=registry, optimizer=optimizer))
 
     @property
     def plan(self) -> Plan:

@@ -147,7 +147,7 @@ class Replica:
             self._rebuild(assignment)
         else:
             # First the queries, because what they don't need is let go of when a batch is taken in.
-            self._core.follow(Registry(dict(self._queries)), Plan(dict(self._choices)))
+            self._core.follow(Registry(dict(self._queries)), Plan(dict(self._choices)), self._batch)
             self._catch_up(assignment)
         buckets = {stream: read_bucket(place(file)) for stream, file in assignment.fresh.items()}
         self._arrived = Arrived(buckets, {}, {}, assignment.clocks, assignment.batch)
