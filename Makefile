@@ -31,7 +31,7 @@ demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark,
 
 test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
 	@$(PY) -m tests.page.chromium
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
 $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/jars.py

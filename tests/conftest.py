@@ -1,10 +1,11 @@
-"""What several folders of tests share: one Spark session for the whole run, started by who asks first."""
+"""What several folders of tests share: a Spark session for each worker, started by who asks first, and their order."""
 
 from __future__ import annotations
 
 import atexit
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,21 @@ from tests.spark.class_archive import make_archive, options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# The files that take longest, in this order: begun first, so that two workers end at about the same time.
+LONGEST = (
+    "spark/test_exactly_once.py",
+    "spark/test_kafka.py",
+    "spark/test_cluster.py",
+    "joins/test_conformance.py",
+    "spark/test_adhoc_killed.py",
+    "benchmarks/test_llhj_experiments.py",
+    "spark/test_combinations.py",
+    "service/test_soak.py",
+    "joins/test_handshake.py",
+    "test_examples.py",
+    "spark/test_demo.py",
+)
 
 # A session that runs for some small batches spends its time compiling what it then hardly runs.
 QUICK_START = {
@@ -31,6 +47,12 @@ def _let_the_closing_line_be_the_last() -> None:
     lists all its types as leaked.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    places = {here / file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")
