@@ -64,9 +64,12 @@ class Looped:
         for request in requests:
             request.done.result(20)
 
-    def hand(self, portions: Mapping[str, tuple[int, pa.Table]]) -> None:
+    def hand(
+        self, portions: Mapping[str, tuple[int, pa.Table]], malformed: Mapping[str, pa.Table] | None = None
+    ) -> None:
         """Hand in Spark batches by stream, in one boundary or more, and wait until their rows are out."""
-        given = [Portion(stream, number, table) for stream, (number, table) in portions.items()]
+        bad = malformed or {}
+        given = [Portion(stream, number, table, bad.get(stream)) for stream, (number, table) in portions.items()]
         for portion in given:
             self.inbox.put(portion)
         for portion in given:

@@ -355,7 +355,7 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
         run.hand({"l": (0, table((1, 10, 5), (1, 11, 0)))})
     with Looped(tmp_path / "ignored") as run:
         run.hand({"r": (0, table((1, 20, 6)))})
-        assert run.journal.late("l").to_pylist() == [{"k": 1, "p": 11, "t": 0}]
+        assert run.journal.aside("late", "l").to_pylist() == [{"k": 1, "p": 11, "t": 0}]
         run.journal.check_spark("l", -1)
     assert read_back(tmp_path / "out", ["a", "b"]) == [(10, 20)]
     assert (tmp_path / "far" / "log" / "engine.json").exists()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from streamjoin.cli import tailing
@@ -88,6 +89,21 @@ def test_a_dry_run_and_explain(live: Live, cli: Cli) -> None:
 def test_streams_and_plan(live: Live, cli: Cli) -> None:
     assert [s["name"] for s in json.loads(cli("streams", "--json").out)["streams"]] == ["trades", "quotes", "clicks"]
     assert "ts timestamp[us] (time)" in cli("streams").out
+    assert cli("streams", "--malformed", "trades").out == "none\n"
+    live.engine.bad["trades"] = pa.table({"file": ["a", "a"], "value": ["[bold]", "not json"]})
+    live.engine.tick()
+    assert "2" in cli("streams").out.splitlines()[1].split()
+    assert [line.split() for line in cli("streams", "--malformed", "trades").out.splitlines()] == [
+        ["file", "value"],
+        ["a", "[bold]"],
+        ["a", "not", "json"],
+    ]
+    newest = cli("streams", "--malformed", "trades", "--limit", "1")
+    assert "[bold]" not in newest.out
+    assert newest.err == "the newest 1 of 2\n"
+    assert json.loads(cli("streams", "--late", "quotes", "--json").out)["total"] == 0
+    assert cli("streams", "--late", "nowhere").code == 1
+    assert cli("streams", "--late", "quotes", "--malformed", "quotes").code == 2
     cli("query", "add", NEAR)
     assert "1 queries, sharing: cost" in cli("plan").out
     assert cli("plan", "--dot").out.startswith("digraph")

@@ -56,6 +56,9 @@ class MemoryEngine:
         self._infos: dict[str, QueryInfo] = {}
         self._kept: dict[str, NewestRows] = {}
         self._rows_in = {stream.name: 0 for stream in streams}
+        self._late: dict[str, pa.Table] = {}
+        self.bad: dict[str, pa.Table] = {}
+        """The malformed records of streams, as a test says."""
         self._last_in: Mapping[str, int] = {}
         self._changes: list[ChangeRecord] = []
         self._fresh: list[ChangeRecord] = []
@@ -133,10 +136,23 @@ class MemoryEngine:
                     float(self._last_in.get(stream.name, 0)),
                     None,
                     None,
-                    0,
+                    self.late(stream.name).num_rows,
+                    malformed=self.malformed(stream.name).num_rows,
                 )
                 for stream in self._streams
             ]
+
+    def late(self, stream: str, limit: int | None = None) -> pa.Table:
+        found = self._late.get(stream, next(s.schema.empty_table() for s in self._streams if s.name == stream))
+        return found if limit is None else found.slice(max(0, found.num_rows - limit))
+
+    def set_aside(self, stream: str, rows: pa.Table) -> None:
+        """Late rows, also such as a test makes up."""
+        self._late[stream] = pa.concat_tables([self.late(stream), rows])
+
+    def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
+        found = self.bad.get(stream, pa.table({}))
+        return found if limit is None else found.slice(max(0, found.num_rows - limit))
 
     def changelog(self, since: int = 0) -> list[ChangeRecord]:
         with self._lock:
@@ -185,6 +201,8 @@ class MemoryEngine:
                 self._kept[name].write(self._batch, rows)
                 info = self._infos[name]
                 self._infos[name] = replace(info, rows=info.rows + rows.num_rows, rows_per_second=float(rows.num_rows))
+            for name, rows in self._core.report.late.items():
+                self.set_aside(name, rows)
             for name, table in tables.items():
                 self._rows_in[name] += table.num_rows
             self._last_in = {name: table.num_rows for name, table in tables.items()}

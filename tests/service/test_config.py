@@ -30,7 +30,6 @@ def test_the_template_says_the_defaults(tmp_path: Path) -> None:
     assert config.checkpoint == str(tmp_path / "streamjoin-data")
     assert config.sinks["files"].path == str(tmp_path / "streamjoin-out" / "{query}")
     assert not config.needs_kafka
-    assert config.may_be_malformed == []
 
 
 def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
@@ -43,7 +42,6 @@ def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
     config = read(tmp_path, TEMPLATE + "\n" + parts)
     assert {"orders", "shipments"} <= set(config.streams)
     assert config.needs_kafka
-    assert config.may_be_malformed == ["orders", "shipments"]
     assert config.sinks["kafka"].options["topic"] == "joined-{query}"
 
 

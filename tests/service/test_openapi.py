@@ -22,6 +22,8 @@ OPERATIONS = [
     ("/api/v1/info", "GET"),
     ("/api/v1/streams", "GET"),
     ("/api/v1/streams/{name}", "GET"),
+    ("/api/v1/streams/{name}/late", "GET"),
+    ("/api/v1/streams/{name}/malformed", "GET"),
     ("/api/v1/plan", "GET"),
     ("/api/v1/changelog", "GET"),
     ("/api/v1/history", "GET"),

@@ -7,6 +7,7 @@ import re
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from starlette.responses import Response
 
@@ -32,6 +33,36 @@ def test_streams_with_their_columns_and_figures(live: Live) -> None:
     assert found[0]["rows"] == 20
     assert client.get("/api/v1/streams/quotes").json() == found[1]
     assert client.get("/api/v1/streams/nowhere").status_code == 404
+
+
+def test_what_was_set_aside_of_a_stream(live: Live) -> None:
+    client = live.client()
+    live.engine.bad["trades"] = pa.table(
+        {
+            "topic": ["t"] * 3,
+            "offset": [7, 8, 9],
+            "value": [b"not json", b"{", "ü".encode()],
+            "key": [b"\xff", None, None],
+        }
+    )
+    live.engine.tick()
+    live.engine.set_aside("quotes", feeds.batch(0)["quotes"].slice(0, 3))
+    found = client.get("/api/v1/streams/trades/malformed", params={"limit": 2}).json()
+    assert found["total"] == 3
+    assert dict(found["columns"]) == {"topic": "string", "offset": "int64", "value": "string", "key": "string"}
+    assert found["rows"] == [["t", 8, "{", None], ["t", 9, "ü", None]]
+    # What is no text is told as base64, as everywhere.
+    assert client.get("/api/v1/streams/trades/malformed").json()["rows"][0] == ["t", 7, "not json", "/w=="]
+    assert client.get("/api/v1/streams/quotes/malformed").json() == {"columns": [], "rows": [], "total": 0}
+    late = client.get("/api/v1/streams/quotes/late").json()
+    assert (late["total"], [name for name, _ in late["columns"]]) == (3, ["ts", "sym", "bid", "ask"])
+    assert late["rows"][0][0] == "2026-01-01T00:00:00.000000"
+    assert client.get("/api/v1/streams/nowhere/late").status_code == 404
+    assert client.get("/api/v1/streams/nowhere/malformed").status_code == 404
+    assert client.get("/api/v1/streams/quotes/late", params={"limit": 0}).status_code == 422
+    figures = client.get("/metrics").text
+    assert 'streamjoin_stream_malformed_total{stream="trades"} 3' in figures
+    assert 'streamjoin_stream_late_total{stream="quotes"} 3' in figures
 
 
 def test_the_plan_shows_what_is_shared_and_why(live: Live) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,15 +45,35 @@ class Clocks:
         )
 
 
+class Aside(NamedTuple):
+    """How many of a stream's rows were set aside in a batch."""
+
+    late: int = 0
+    untimed: int = 0
+    malformed: int = 0
+
+
 @dataclass(frozen=True)
 class Arrived:
-    """A batch: its buckets by stream, what was set aside, and the clocks after it."""
+    """A batch: its buckets by stream, what was set aside, and the clocks after it.
+
+    `malformed` are records that could not be decoded, as their reader described them.
+    """
 
     buckets: Mapping[str, Bucket]
     late: Mapping[str, pa.Table]
     untimed: Mapping[str, pa.Table]
     clocks: Clocks
     batch: int
+    malformed: Mapping[str, pa.Table] = field(default_factory=dict)
+
+    def aside(self) -> dict[str, Aside]:
+        """What was set aside, by stream; streams of which everything was taken are left out."""
+        kinds = (self.late, self.untimed, self.malformed)
+        return {
+            name: Aside(*(found[name].num_rows if name in found else 0 for found in kinds))
+            for name in sorted({name for found in kinds for name in found})
+        }
 
 
 def arrive(batch: int, tables: Mapping[str, pa.Table], streams: Mapping[str, Stream], clocks: Clocks) -> Arrived:
@@ -93,10 +113,10 @@ def _checked(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Ta
     missing = [field.name for field in schema if field.name not in table.column_names]
     if missing:
         raise InputError(f"the tuples of stream {name!r} have no column {missing[0]!r}")
-    for field in schema:
-        given = table.schema.field(field.name).type
-        if given != field.type:
-            raise InputError(f"column {field.name!r} of stream {name!r} is {field.type}, not {given}")
+    for column in schema:
+        given = table.schema.field(column.name).type
+        if given != column.type:
+            raise InputError(f"column {column.name!r} of stream {name!r} is {column.type}, not {given}")
     return table.select(schema.names)
 
 

@@ -94,7 +94,14 @@ class Engine:
 
     # Streams ------------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, frame: DataFrame, time: str = "ts", lateness: Lateness | None = None) -> Stream:
+    def register(
+        self,
+        name: str,
+        frame: DataFrame,
+        time: str = "ts",
+        lateness: Lateness | None = None,
+        malformed: str | None = None,
+    ) -> Stream:
         """Make a streaming DataFrame known as a stream, before the start or while it runs.
 
         Args:
@@ -102,13 +109,15 @@ class Engine:
             frame: the streaming DataFrame.
             time: the column that says when: a timestamp, a date or an integer.
             lateness: how far behind its newest tuple one may be and still count; what the settings say if not given.
+            malformed: a column that is not NULL for records that could not be decoded and says what they were. They are
+                set aside and counted, and the column is none of the stream's.
 
         Raises:
             InputError: it is no streaming DataFrame.
             SchemaError: there is no such time column, or it is no time.
             StateError: there is a stream of this name.
         """
-        return self._registrations.register(name, frame, time, lateness)
+        return self._registrations.register(name, frame, time, lateness, malformed)
 
     def streams(self) -> list[StreamInfo]:
         """The registered streams."""
@@ -318,14 +327,16 @@ class Engine:
         """
         self._between_batches(lambda: self._roster.attach(name, sink))
 
-    def late(self, stream: str) -> pa.Table:
-        """All tuples of a stream since the beginning that were late or had no usable time."""
-        if stream not in self._registrations.catalog:
-            raise SpecError(
-                f"there is no stream {stream!r}; registered: {', '.join(sorted(self._registrations.catalog)) or 'none'}"
-            )
-        found = self._journal.late(stream)
-        return self._registrations.catalog[stream].schema.empty_table() if found is None else found
+    def late(self, stream: str, limit: int | None = None) -> pa.Table:
+        """The tuples of a stream that were late or had no usable time: all since the beginning, or the newest."""
+        known = self._registrations.known(stream)
+        found = self._journal.aside("late", stream, limit)
+        return known.schema.empty_table() if found is None else found
+
+    def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
+        """The records of a stream that could not be decoded, likewise; without columns if there are none."""
+        found = self._journal.aside("malformed", self._registrations.known(stream).name, limit)
+        return pa.table({}) if found is None else found
 
     # Looking ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.adhoc.arrivals import Aside
 from streamjoin.adhoc.buckets import Bucket
 from streamjoin.adhoc.info import Columns, QueryInfo, QueryState, StreamInfo
 from streamjoin.adhoc.plan import Stream
@@ -57,19 +58,21 @@ class StreamFigures:
     rows: int = 0
     late: int = 0
     untimed: int = 0
+    malformed: int = 0
     newest: int | None = None
     """The newest time, in ticks."""
     bound: int = NEVER
     error: str | None = None
     rate: Rate = field(default_factory=Rate)
 
-    def arrived(self, bucket: Bucket | None, late: int, untimed: int, bound: int) -> None:
+    def arrived(self, bucket: Bucket | None, aside: Aside, bound: int) -> None:
         """Count a batch."""
-        kept = bucket.n if bucket is not None else 0
-        self.rows += kept + late + untimed
-        self.late += late
-        self.untimed += untimed
-        self.rate.add(kept + late + untimed)
+        rows = (bucket.n if bucket is not None else 0) + aside.late + aside.untimed
+        self.rows += rows
+        self.late += aside.late
+        self.untimed += aside.untimed
+        self.malformed += aside.malformed
+        self.rate.add(rows)
         self.bound = bound
         if bucket is not None and bucket.n:
             self.newest = max(bucket.span[1], self.newest if self.newest is not None else NEVER)
@@ -93,6 +96,7 @@ class StreamFigures:
             self.late,
             self.error,
             self.untimed,
+            self.malformed,
         )
 
 

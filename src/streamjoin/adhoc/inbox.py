@@ -28,11 +28,12 @@ LINGER: Final = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Portion:
-    """The tuples of one micro-batch of a stream's Spark query."""
+    """The tuples of one micro-batch of a stream's Spark query, and the records that could not be decoded."""
 
     stream: str
     spark_batch: int
     table: pa.Table
+    malformed: pa.Table | None = None
     safe: Future[None] = field(default_factory=Future, repr=False)
 
 

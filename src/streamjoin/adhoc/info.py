@@ -57,7 +57,8 @@ class StreamInfo(Record):
     """A stream; `lag_seconds` is how far its newest event is behind now, None for integer times.
 
     `watermark` is the time before which tuples are late: ISO text, or a number for integer times. `late` counts
-    tuples that were, and `untimed` those without a usable time. `error` says why nothing comes any more.
+    tuples that were, and `untimed` those without a usable time, both among `rows`. `malformed` counts records that
+    could not be decoded, which are no rows. `error` says why nothing comes any more.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StreamInfo(Record):
     late: int
     error: str | None = None
     untimed: int = 0
+    malformed: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@
     done/<batch>           that the batch's rows are in the sinks, and what was counted so far
     state/<serial>         all queries and the plan after the changes up to this serial
     late/<stream>/<batch>  tuples that were late or had no time, as Parquet
+    malformed/<stream>/<b> records that could not be decoded, as Parquet
     undelivered/<query>    rows that a sink refused
     streams/<stream>       Spark's own checkpoint of a stream
 
@@ -24,7 +25,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,13 +97,18 @@ class Journal:
         """Make a batch's tuples safe; `held` are the batches whose buckets are kept, `serial` ends the changelog."""
         for bucket in arrived.buckets.values():
             write_table(self.bucket(bucket.stream, bucket.batch), bucket.to_table())
-        for kind, found in (("late", arrived.late), ("untimed", arrived.untimed)):
+        for folder, kind, found in (
+            ("late", "late", arrived.late),
+            ("late", "untimed", arrived.untimed),
+            ("malformed", "malformed", arrived.malformed),
+        ):
             for stream, rows in found.items():
-                with atomic(self.root / "late" / safe_name(stream) / f"{arrived.batch:012}-{kind}.parquet") as file:
+                with atomic(self.root / folder / safe_name(stream) / f"{arrived.batch:012}-{kind}.parquet") as file:
                     pq.write_table(rows, file)
         kept = {stream: sorted(batches) for stream, batches in held.items()}
         clocks = packed_clocks(arrived.clocks)
-        body = {"consumed": dict(consumed), "clocks": clocks, "held": kept, "serial": serial}
+        aside = {name: list(counted) for name, counted in arrived.aside().items()}
+        body = {"consumed": dict(consumed), "clocks": clocks, "held": kept, "serial": serial, "aside": aside}
         write_record(self._numbered("batches", arrived.batch), body)
         self._files.submit(self._prune, arrived.batch, kept)
 
@@ -139,17 +145,23 @@ class Journal:
         """The rows that a query's sink refused, by batch."""
         return [(batch, read_table(self._undelivered(query) / f"{batch:012}")) for batch in self._refused(query)]
 
-    def late(self, stream: str) -> pa.Table | None:
-        """All tuples of a stream that were set aside; None if there are none."""
-        directory = self.root / "late" / safe_name(stream)
-        files = (
-            sorted((e for e in directory.iterdir() if e.suffix == ".parquet"), key=str) if directory.is_dir() else []
-        )
-        tables = []
-        for file in files:
-            with file.open("rb") as opened:
+    def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
+        """What was set aside of a stream, oldest first, or the newest `limit` rows of it; None if there is nothing."""
+        directory = self.root / kind / safe_name(stream)
+        files = [e for e in directory.iterdir() if e.suffix == ".parquet"] if directory.is_dir() else []
+        tables: list[pa.Table] = []
+        rows = 0
+        for file in sorted(files, key=str, reverse=True):
+            if limit is not None and rows >= limit:
+                break
+            with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+                # Whoever has read them may remove them.
                 tables.append(pq.read_table(opened))
-        return pa.concat_tables(tables) if tables else None
+                rows += tables[-1].num_rows
+        if not tables:
+            return None
+        found = pa.concat_tables(reversed(tables), promote_options="default")
+        return found if limit is None else found.slice(max(0, rows - limit))
 
     def spark_checkpoint(self, stream: str) -> str:
         """Where Spark keeps a stream's own checkpoint."""
@@ -175,7 +187,7 @@ class Journal:
 
     def remove_unfinished(self, newest: int) -> None:
         """Remove what a crash left of a batch after the `newest` that is in the log."""
-        for directory in ("buckets", "late/*"):
+        for directory in ("buckets", "late/*", "malformed/*"):
             for entry in in_order(self.root.glob(f"{directory}/*")):
                 number = _batch_of(entry.name)
                 if number is None or number > newest:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 
-from streamjoin.adhoc.arrivals import Arrived
+from streamjoin.adhoc.arrivals import Arrived, Aside
 from streamjoin.adhoc.deliveries import deliver
 from streamjoin.adhoc.inbox import Inbox, Portion, Work
 from streamjoin.adhoc.info import BatchEvent, ChangeRecord
@@ -81,7 +82,7 @@ class BatchLoop:
         if found is None or found.unfinished is None:
             return
         self._batch = found.unfinished.batch
-        self._rows(found.unfinished, (), {})
+        self._rows(found.unfinished, (), dict.fromkeys(found.unfinished.buckets, Aside()) | dict(found.aside))
         self.roster.make_again(found.later)
         self._batch = max([self._batch, *(change.record.batch - 1 for change in found.later)])
 
@@ -94,13 +95,16 @@ class BatchLoop:
             changes = self.roster.change(work.requests, self._batch)
         with self._timed("arrivals"):
             arrived = self.core.arrive(self._batch, {name: part.table for name, part in work.portions.items()})
-        counts, failed = self._rows(arrived, tuple(work.portions.values()), work.portions)
+            malformed = {name: part.malformed for name, part in work.portions.items() if part.malformed is not None}
+            arrived = replace(arrived, malformed=malformed)
+        aside = dict.fromkeys(work.portions, Aside()) | arrived.aside()
+        counts, failed = self._rows(arrived, tuple(work.portions.values()), aside)
         self._tell(began, work, [*changes, *failed], counts)
 
     def _rows(
-        self, arrived: Arrived, portions: tuple[Portion, ...], counted: Mapping[str, Portion]
+        self, arrived: Arrived, portions: tuple[Portion, ...], aside: Mapping[str, Aside]
     ) -> tuple[dict[str, int], list[ChangeRecord]]:
-        """The batch's tuples into the log, its rows to the sinks."""
+        """The batch's tuples into the log, its rows to the sinks; `aside` counts what was set aside by stream."""
         stored = self._writing.submit(self._store, arrived, portions) if portions else None
         if self.executor.stores_first and stored is not None:
             with self._timed("storing"):
@@ -114,7 +118,7 @@ class BatchLoop:
             refused = self._deliver(outputs, arrived)
         with self._timed("finishing"):
             self.core.finish(arrived, {**failures, **{name: InputError(why) for name, why in refused.items()}})
-            self._count(arrived, counted)
+            self._count(arrived, aside)
             told = {**{name: str(error) for name, error in failures.items()}, **refused}
             records = self.roster.failed(told, arrived.batch + 1) if told else []
             if portions or arrived.buckets:
@@ -140,11 +144,10 @@ class BatchLoop:
         streams = {name: figures.stream for name, figures in self.roster.streams.items()}
         return deliver(outputs, arrived, self.roster.entries, streams, self._journal)
 
-    def _count(self, arrived: Arrived, portions: Mapping[str, Portion]) -> None:
-        for name in portions:
-            late, untimed = (found[name].num_rows if name in found else 0 for found in (arrived.late, arrived.untimed))
+    def _count(self, arrived: Arrived, aside: Mapping[str, Aside]) -> None:
+        for name, counted in aside.items():
             bound = arrived.clocks.horizons[name].bound
-            self.roster.streams[name].arrived(arrived.buckets.get(name), late, untimed, bound)
+            self.roster.streams[name].arrived(arrived.buckets.get(name), counted, bound)
 
     def _tell(self, began: float, work: Work, changes: list[ChangeRecord], counts: dict[str, int]) -> None:
         rows_in = {name: part.table.num_rows for name, part in work.portions.items()}

@@ -7,9 +7,9 @@ are made only once the batch is done.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from streamjoin.adhoc.arrivals import Arrived, Clocks
+from streamjoin.adhoc.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.buckets import Bucket
 from streamjoin.adhoc.core import Snapshot
 from streamjoin.adhoc.info import ChangeRecord
@@ -23,7 +23,10 @@ from streamjoin.model.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Found:
-    """See the module. `later` are the changes to make after `unfinished`, the newest batch if it is not done."""
+    """See the module. `later` are the changes to make after `unfinished`, the newest batch if it is not done.
+
+    `aside` says how many rows were set aside in that batch: they are in the log, and not yet in `counts`.
+    """
 
     state: StoredState
     snapshot: Snapshot
@@ -32,6 +35,7 @@ class Found:
     changelog: tuple[ChangeRecord, ...]
     consumed: Mapping[str, int]
     counts: Body
+    aside: Mapping[str, Aside] = field(default_factory=dict)
 
 
 def recover(journal: Journal, settings: Settings) -> Found:
@@ -73,6 +77,7 @@ def recover(journal: Journal, settings: Settings) -> Found:
         tuple(change.record for change in changes),
         {} if record is None else record["consumed"],
         _counts(journal),
+        {} if record is None else {name: Aside(*counted) for name, counted in record.get("aside", {}).items()},
     )
 
 

@@ -17,7 +17,7 @@ from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.roster import Roster
 from streamjoin.adhoc.settings import Lateness, Settings
 from streamjoin.adhoc.spark_feed import Feed, stream_of
-from streamjoin.model.errors import SchemaError, StateError, StreamJoinError
+from streamjoin.model.errors import SchemaError, SpecError, StateError, StreamJoinError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,9 +46,11 @@ class Registrations:
         """Why streams can't be read any more, by name."""
         self._lock = threading.Lock()
 
-    def register(self, name: str, frame: DataFrame, time: str, lateness: Lateness | None) -> Stream:
-        """Make a stream known, and read it if the engine runs."""
-        stream = stream_of(name, frame, time)
+    def register(
+        self, name: str, frame: DataFrame, time: str, lateness: Lateness | None, mark: str | None = None
+    ) -> Stream:
+        """Make a stream known, and read it if the engine runs; see `Engine.register`."""
+        stream = stream_of(name, frame, time, mark)
         settings = self._settings if lateness is None else Settings(lateness=lateness)
         ticks = settings.lateness_of(stream)
         with self._lock:
@@ -62,13 +64,24 @@ class Registrations:
                 self._inbox.submit(request)
                 self.catalog[name], self._lateness[name] = stream, ticks
             place = self._journal.spark_checkpoint(name)
-            feed = self._feeds[name] = Feed(stream, frame, self._inbox, place, self._trigger, self._stream_failed)
+            feed = Feed(stream, frame, self._inbox, place, self._trigger, self._stream_failed, mark)
+            self._feeds[name] = feed
             running = self._running
         if running:
             if request is not None:
                 request.done.result()
             self._begin(feed)
         return stream
+
+    def known(self, name: str) -> Stream:
+        """A stream by its name.
+
+        Raises:
+            SpecError: there is none.
+        """
+        if name not in self.catalog:
+            raise SpecError(f"there is no stream {name!r}; registered: {', '.join(sorted(self.catalog)) or 'none'}")
+        return self.catalog[name]
 
     def _check_same(self, stream: Stream, lateness: int) -> None:
         """Refuse a stream that differs from the one that the log holds tuples of."""

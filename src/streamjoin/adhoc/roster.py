@@ -51,7 +51,9 @@ class Roster:
         counts = found.counts.get("streams", {})
         for name, stored in found.state.streams.items():
             figures = self.streams[name] = StreamFigures(stored.stream, stored.lateness)
-            figures.rows, figures.late, figures.untimed = counts.get(name, (0, 0, 0))
+            # A checkpoint of an earlier version has no count of malformed records.
+            counted = (*counts.get(name, ()), 0, 0, 0, 0)[:4]
+            figures.rows, figures.late, figures.untimed, figures.malformed = counted
             figures.bound = found.snapshot.clocks.horizons[name].bound
         for name, entry in found.snapshot.registry.queries.items():
             stored_query = found.state.queries[name]
@@ -259,7 +261,7 @@ class Roster:
         """What was counted so far."""
         return {
             "rows": {name: entry.rows for name, entry in self.entries.items()},
-            "streams": {name: [f.rows, f.late, f.untimed] for name, f in self.streams.items()},
+            "streams": {name: [f.rows, f.late, f.untimed, f.malformed] for name, f in self.streams.items()},
         }
 
 

@@ -2,6 +2,7 @@
 
 Spark can't add a source to a query that runs, so each stream has a query and a part of the checkpoint to itself. The
 invariant: Spark commits a micro-batch only after the engine has it safe; one that is in the log already is passed over.
+A frame may carry records that could not be decoded, told by a column of their own: they are set aside in the same step.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def stream_of(name: str, frame: DataFrame, time: str) -> Stream:
-    """A streaming DataFrame as a registered stream.
+def stream_of(name: str, frame: DataFrame, time: str, mark: str | None = None) -> Stream:
+    """A streaming DataFrame as a registered stream; `mark`, the column of malformed records, is none of its columns.
 
     Raises:
-        InputError: it is no streaming DataFrame, or has a column that Arrow can't carry.
+        InputError: it is no streaming DataFrame, has no column `mark`, or has one that Arrow can't carry.
         SchemaError: it has no such time column.
     """
     from pyspark.errors import PySparkTypeError
@@ -38,7 +39,9 @@ def stream_of(name: str, frame: DataFrame, time: str) -> Stream:
         schema = to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
     except PySparkTypeError as error:
         raise InputError(f"stream {name!r} has a column that Arrow can't carry: {error.getMessage()}") from error
-    return Stream(name, pa.schema([(field.name, field.type) for field in schema]), time)
+    if mark is not None and mark not in schema.names:
+        raise InputError(f"stream {name!r} has no column {mark!r}, which would tell its malformed records")
+    return Stream(name, pa.schema([(field.name, field.type) for field in schema if field.name != mark]), time)
 
 
 _LONGEST_PORTION: Final = 60.0
@@ -55,11 +58,12 @@ class Feed:
         checkpoint: str,
         trigger: str | None,
         failed: Callable[[str, StreamJoinError], None],
+        mark: str | None = None,
     ) -> None:
         self.stream = stream
         self.consumed = -1
         self._frame, self._inbox, self._checkpoint, self._trigger = frame, inbox, checkpoint, trigger
-        self._tell = failed
+        self._tell, self._mark = failed, mark
         self.failed = False
         self._query: StreamingQuery | None = None
         self._stopping = False
@@ -71,7 +75,7 @@ class Feed:
         Raises:
             SetupError: Spark refuses it.
         """
-        writer = self._frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
+        writer = self._read().writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
         if self._trigger is not None:
             writer = writer.trigger(processingTime=self._trigger)
         try:
@@ -79,6 +83,15 @@ class Feed:
         except Exception as error:
             raise SetupError(f"Spark can't read stream {self.stream.name!r}: {_cause(error)}") from error
         threading.Thread(target=self._watch, args=(self._query,), daemon=True, name=f"feed {self.stream.name}").start()
+
+    def _read(self) -> DataFrame:
+        """The frame; Spark can't hand on a struct that is NULL and whose fields are not nullable."""
+        from pyspark.sql.types import StructType
+
+        kind = self._frame.schema[self._mark].dataType if self._mark is not None else None
+        if self._mark is None or not isinstance(kind, StructType):
+            return self._frame
+        return self._frame.withColumn(self._mark, self._frame[self._mark].cast(kind.toNullable()))
 
     def _take(self, frame: DataFrame, spark_batch: int) -> None:
         with self._taking:
@@ -88,11 +101,12 @@ class Feed:
                 # Short, because Spark searches what it is told with patterns that overflow its stack.
                 raise StateError("the engine stops; this batch is run again at the next start")
             with self._inbox.reading(self.stream.name):
-                table = frame.toArrow().select(self.stream.schema.names).cast(self.stream.schema)
+                table, malformed = split(frame.toArrow(), self._mark)
+            table = table.select(self.stream.schema.names).cast(self.stream.schema)
             if table.column(self.stream.time).num_chunks > 1:
                 # They come partition after partition, in an order that says nothing about being late.
                 table = table.sort_by(self.stream.time)
-            self._inbox.hand(Portion(self.stream.name, spark_batch, table))
+            self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
             self.consumed = spark_batch
 
     def _watch(self, query: StreamingQuery) -> None:
@@ -122,6 +136,22 @@ class Feed:
     def active(self) -> bool:
         """Whether the query runs."""
         return self._query is not None and bool(self._query.isActive)
+
+
+def split(table: pa.Table, mark: str | None) -> tuple[pa.Table, pa.Table | None]:
+    """The rows, and of those that have a `mark` what it says; None where there are none.
+
+    >>> rows, bad = split(pa.table({"x": [1, None], "bad": [None, {"value": "!"}]}), "bad")
+    >>> rows.to_pydict(), bad.to_pydict()
+    ({'x': [1], 'bad': [None]}, {'value': ['!']})
+    """
+    if mark is None or table.column(mark).null_count == table.num_rows:
+        return table, None
+    marked = table.column(mark).is_valid()
+    found = table.filter(marked).select([mark])
+    if pa.types.is_struct(found.schema.field(0).type):
+        found = pa.Table.from_struct_array(found.column(0))
+    return table.filter(table.column(mark).is_null()), found
 
 
 def _cause(error: Any) -> str:

@@ -129,10 +129,28 @@ def explain(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: 
     tables.explained(query, nodes)
 
 
-def streams(as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """List the streams of a service with their columns, rates and lag."""
-    found = Client(url, token).get("streams")
-    _echo(found) if as_json else tables.streams(found["streams"])
+def streams(
+    late: Annotated[str | None, typer.Option(metavar="STREAM", help="Its newest rows that came too late.")] = None,
+    malformed: Annotated[
+        str | None, typer.Option(metavar="STREAM", help="Its newest records that could not be decoded.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many of them.", min=1, max=10_000)] = 100,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """List the streams of a service with columns, rates, lag, and what was set aside; or show what was."""
+    client = Client(url, token)
+    if late is not None and malformed is not None:
+        raise typer.BadParameter("--late and --malformed are two lists: ask for one of them")
+    stream = late if late is not None else malformed
+    if stream is None:
+        found = client.get("streams")
+        _echo(found) if as_json else tables.streams(found["streams"])
+        return
+    kind = "late" if late is not None else "malformed"
+    found = client.get(f"streams/{_path(stream)}/{kind}", limit=str(limit))
+    _echo(found) if as_json else tables.aside(found)
 
 
 def plan(

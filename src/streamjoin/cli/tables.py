@@ -71,7 +71,8 @@ def query(found: Record) -> None:
 
 def streams(found: Sequence[Record]) -> None:
     """All streams."""
-    table = _table("stream", "rows", "rows/s", "lag", "late", "columns", right=("rows", "rows/s", "lag", "late"))
+    figures = ("rows", "rows/s", "lag", "late", "untimed", "malformed")
+    table = _table("stream", *figures, "columns", right=figures)
     for stream in found:
         lag = stream["lag_seconds"]
         columns = ", ".join(f"{name} {kind}{' (time)' * (name == stream['time'])}" for name, kind in stream["columns"])
@@ -80,10 +81,24 @@ def streams(found: Sequence[Record]) -> None:
             f"{stream['rows']:,}",
             f"{stream['rows_per_second']:,.1f}",
             "-" if lag is None else f"{lag:,.1f} s",
-            f"{stream['late']:,}",
+            *(f"{stream[kind]:,}" for kind in ("late", "untimed", "malformed")),
             escape(columns),
         )
     _print(table)
+
+
+def aside(found: Record) -> None:
+    """Rows of a stream that were set aside."""
+    if not found["total"]:
+        _print("none")
+        return
+    table = _table(*(name for name, _ in found["columns"]))
+    for row in found["rows"]:
+        table.add_row(*("" if value is None else escape(str(value)) for value in row))
+    _print(table)
+    shown = len(found["rows"])
+    if shown < found["total"]:
+        Console(stderr=True).print(f"the newest {shown:,} of {found['total']:,}", highlight=False)
 
 
 def preview(found: Record) -> None:

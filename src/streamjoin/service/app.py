@@ -10,7 +10,7 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from streamjoin._version import __version__
-from streamjoin.service import problems, routes_queries, routes_system
+from streamjoin.service import problems, routes_queries, routes_streams, routes_system
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import Engine
 from streamjoin.service.guard import Guard
@@ -39,6 +39,7 @@ def create_app(engine: Engine | None, config: ServiceConfig | None = None) -> Fa
     app.state.service = service
     problems.install(app)
     app.include_router(routes_system.router)
+    app.include_router(routes_streams.router)
     app.include_router(routes_queries.router)
     _serve_page(app)
     app.add_middleware(Guard, config=service.config, requests=service.requests)

@@ -89,11 +89,6 @@ class ServiceConfig:
         return {name: stream.source for name, stream in self.streams.items()}
 
     @property
-    def may_be_malformed(self) -> list[str]:
-        """The streams some of whose values may fail to decode, and are then left out."""
-        return [name for name, source in self.sides.items() if source.can_be_malformed]
-
-    @property
     def needs_kafka(self) -> bool:
         """Whether Spark's Kafka connector takes part."""
         return "kafka" in {

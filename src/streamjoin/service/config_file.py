@@ -114,9 +114,13 @@ def _stream(table: Table, here: Path) -> StreamConfig:
     lateness = table.get("lateness", (str, int), example='lateness = "5 seconds"')
     if isinstance(lateness, str):
         table.made(lambda: durations.nanoseconds(lateness), "lateness")
-    for key in ("by", "position", "malformed"):
+    for key in ("by", "position"):
         if key in table.values:
             table.fail(f"a service's stream takes no {key!r}: remove the line", key)
+    if "malformed" in table.values:
+        table.fail(
+            "a service keeps malformed records in its checkpoint, under malformed/: remove the line", "malformed"
+        )
     return StreamConfig(read_source(table, here), time, 0 if lateness is None else lateness)
 
 

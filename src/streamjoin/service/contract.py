@@ -49,6 +49,12 @@ class Engine(Protocol):
     def streams(self) -> Sequence[Any]:
         """The streams, as `StreamInfo`."""
 
+    def late(self, stream: str, limit: int | None = None) -> pa.Table:
+        """The newest rows of a stream that came too late or had no time."""
+
+    def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
+        """The newest records of a stream that could not be decoded."""
+
     def changelog(self, since: int = 0) -> Sequence[Any]:
         """The changes after a serial number, as `ChangeRecord`."""
 

@@ -13,7 +13,7 @@ from streamjoin.adhoc.settings import Settings
 from streamjoin.model.errors import PipelineFileError, SchemaError
 from streamjoin.service.config import ServiceConfig
 from streamjoin.spark import jars
-from streamjoin.spark.pipeline_sources import open_source
+from streamjoin.spark.pipeline_sources import open_marked
 from streamjoin.spark.session import session
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ def launch(config: ServiceConfig, told: Told) -> Running:
         SetupError: Spark can't start, or the Kafka connector can't be had.
         CheckpointError: the checkpoint belongs to other streams, or is damaged.
     """
-    for name in config.may_be_malformed:
-        told(f"stream {name}: values that do not fit its schema are left out and not counted")
     spark = _session(config, told)
     try:
         engine = _engine(spark, config)
@@ -85,11 +83,20 @@ def _engine(spark: Any, config: ServiceConfig) -> Engine:
     engine = Engine(
         spark, checkpoint=config.checkpoint, settings=settings, trigger=config.trigger, partitions=config.partitions
     )
-    for name, stream in config.streams.items():
-        frame = open_source(spark, config, name).rows
-        try:
-            engine.register(name, frame, time=stream.time, lateness=stream.lateness)
-        except SchemaError as error:
-            raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+    register_streams(engine, spark, config)
     engine.start()
     return engine
+
+
+def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> None:
+    """Make the streams of the file known to the engine.
+
+    Raises:
+        PipelineFileError: Spark or the engine can't take one; the message names the line.
+    """
+    for name, stream in config.streams.items():
+        found = open_marked(spark, config, name)
+        try:
+            engine.register(name, found.frame, stream.time, stream.lateness, found.mark)
+        except SchemaError as error:
+            raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error

@@ -109,6 +109,13 @@ def of_engine(text: Text, streams: Iterable[Any], queries: Iterable[Any], last: 
     )
     text.add("stream_lag_seconds", "gauge", "How old the newest row is.", [(at, s.lag_seconds) for at, s in by_stream])
     text.add("stream_late_total", "counter", "Rows set aside as late.", [(at, s.late) for at, s in by_stream])
+    text.add("stream_untimed_total", "counter", "Rows without a usable time.", [(at, s.untimed) for at, s in by_stream])
+    text.add(
+        "stream_malformed_total",
+        "counter",
+        "Records that could not be decoded.",
+        [(at, s.malformed) for at, s in by_stream],
+    )
     text.add("query_rows_total", "counter", "Rows given.", [(at, q.rows) for at, q in by_query])
     text.add("query_rows_per_second", "gauge", "Rows a second, newly.", [(at, q.rows_per_second) for at, q in by_query])
     text.add(

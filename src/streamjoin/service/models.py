@@ -85,6 +85,7 @@ class StreamModel(BaseModel):
     late: int
     error: str | None
     untimed: int
+    malformed: int
 
 
 class Streams(BaseModel):
@@ -135,6 +136,10 @@ class Rows(BaseModel):
     columns: list[Column]
     rows: list[list[Any]]
     total: int
+
+
+class RowsAside(Rows):
+    """The newest rows that were set aside; `total` counts all since the beginning."""
 
 
 class Change(BaseModel):

@@ -1,4 +1,4 @@
-"""The routes of everything but queries: streams, plan, changelog, history, health, metrics."""
+"""The routes of everything but queries and streams: plan, changelog, history, health, metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from streamjoin._version import __version__
@@ -74,31 +74,6 @@ def info(request: Request) -> Response:
             "trigger": config.trigger,
         }
     )
-
-
-@router.get(
-    "/api/v1/streams", response_model=models.Streams, tags=["streams"], summary="List the streams", responses=ERRORS
-)
-async def streams(request: Request) -> Response:
-    """All streams with columns, rates, lag and watermark."""
-    service = _service(request)
-    engine = service.engine
-    return await service.cached.answer("streams", lambda: respond({"streams": engine.streams()}))
-
-
-@router.get(
-    "/api/v1/streams/{name}",
-    response_model=models.StreamModel,
-    tags=["streams"],
-    summary="Show a stream",
-    responses={**ERRORS, **problems(404)},
-)
-def stream(request: Request, name: Annotated[str, Path(max_length=200, examples=["trades"])]) -> Response:
-    """One stream."""
-    found = next((stream for stream in _service(request).engine.streams() if stream.name == name), None)
-    if found is None:
-        raise Problem(404, "no-such-stream", f"there is no stream {name!r}")
-    return respond(found)
 
 
 @router.get(

@@ -1,7 +1,8 @@
 """The sources of a pipeline as streaming DataFrames, and what of them could not be decoded.
 
-Every record goes one of two ways: into the join, or to the malformed ones, which are counted in the query's own
-progress and, where the file names a path, written there by a query of their own. None is dropped without a count.
+Every record goes one of two ways: into the join, or to the malformed ones. `open_source` gives them apart: they are
+counted in the query's own progress and, where the file names a path, written there by a query of their own.
+`open_marked` gives both in one frame, for a reader that sets them aside itself. None is dropped without a count.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ MALFORMED = "streamjoin_malformed_"
 _CORRUPT = "__streamjoin_corrupt"
 
 
+MARK = "__streamjoin_malformed"
+"""The column of a marked frame that says of a record that could not be decoded what it was, and of others nothing."""
+
+
 @dataclass(frozen=True)
 class Streams:
     """One source: the rows to join, and the malformed records where there can be any."""
@@ -32,29 +37,116 @@ class Streams:
     malformed: DataFrame | None = None
 
 
+@dataclass(frozen=True)
+class Marked:
+    """One source as one frame; `mark` is the column that only malformed records have, None where none can be."""
+
+    frame: DataFrame
+    mark: str | None = None
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """All records, which of them are malformed, the columns of a row, and what is kept of a malformed record."""
+
+    frame: DataFrame
+    columns: tuple[Column, ...]
+    bad: Column | None = None
+    about: tuple[Column, ...] = ()
+
+
 def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
-    """The streams of one side, or of one stream of a service.
+    """The streams of one side.
 
     Raises:
         PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
         SetupError: Spark has no Kafka connector.
     """
+    found = _decoded(spark, pipeline, side)
+    if found.bad is None:
+        return Streams(_chosen(found.frame.select(*found.columns), pipeline, side))
+    with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
+        good = _counted(found.frame, side, found.bad).where(~found.bad).select(*found.columns)
+        malformed = found.frame.where(found.bad).select(*found.about)
+    return Streams(_chosen(good, pipeline, side), malformed)
+
+
+def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
+    """The stream with its malformed records in it, so that one reader gets both and each record once.
+
+    Raises:
+        PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
+        SetupError: Spark has no Kafka connector.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = _decoded(spark, pipeline, side)
+    if found.bad is None:
+        return Marked(_chosen(found.frame.select(*found.columns), pipeline, side))
+    with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
+        mark = F.when(found.bad, F.struct(*found.about)).alias(MARK)
+        frame = found.frame.select(*found.columns, mark)
+    rows = _chosen(frame.where(F.col(MARK).isNull()).drop(MARK), pipeline, side)
+    return Marked(_guarded(frame, rows, pipeline.sides[side]) or _both(frame, rows), MARK)
+
+
+def _decoded(spark: SparkSession, pipeline: SourceFile, side: str) -> _Decoded:
+    from pyspark.sql import functions as F  # noqa: N812
+
     source = pipeline.sides[side]
     if source.format == "kafka":
-        streams = _kafka(spark, pipeline, side)
-    elif source.format == "rate":
+        return _kafka(spark, pipeline, side)
+    if source.format == "rate":
         with at_line(pipeline, side, source):
-            streams = Streams(spark.readStream.format("rate").options(**source.options).load())
-    else:
-        streams = _files(spark, pipeline, side)
-    rows = streams.rows
+            return _Decoded(spark.readStream.format("rate").options(**source.options).load(), (F.col("*"),))
+    return _files(spark, pipeline, side)
+
+
+def _chosen(rows: DataFrame, pipeline: SourceFile, side: str) -> DataFrame:
+    """The rows that the file wants, with the columns that it wants."""
+    source = pipeline.sides[side]
     if source.where is not None:
         with at_line(pipeline, f"{side}.where", source):
             rows = rows.where(source.where)
     if source.select:
         with at_line(pipeline, f"{side}.select", source):
             rows = rows.selectExpr(*source.select)
-    return Streams(rows, streams.malformed)
+    return rows
+
+
+def _guarded(frame: DataFrame, rows: DataFrame, source: Source) -> DataFrame | None:
+    """`rows` and the malformed records in one pass; None where `select` does not give one column an expression.
+
+    What the file says is never computed of a malformed record: it could fail on what there is not.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    good = F.col(MARK).isNull()
+    if source.where is not None:
+        frame = frame.where(F.when(good, F.expr(source.where)).otherwise(True))
+    if not source.select:
+        return frame
+    if len(source.select) != len(rows.columns):
+        return None
+    named = zip(source.select, rows.columns, strict=True)
+    try:
+        found = frame.select(*(F.when(good, F.expr(text)).alias(name) for text, name in named), MARK)
+    except AnalysisException:
+        # Such as explode, which can't stand within another expression.
+        return None
+    same = [field.dataType for field in found.schema][:-1] == [field.dataType for field in rows.schema]
+    return found if same else None
+
+
+def _both(frame: DataFrame, rows: DataFrame) -> DataFrame:
+    """The same by reading everything twice."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kind = frame.schema[MARK].dataType
+    empty = (F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema)
+    bad = frame.where(F.col(MARK).isNotNull()).select(*empty, MARK)
+    return rows.select("*", F.lit(None).cast(kind).alias(MARK)).unionAll(bad)
 
 
 @contextlib.contextmanager
@@ -75,7 +167,7 @@ def _first_line(error: Exception) -> str:
     return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
 
 
-def _kafka(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
+def _kafka(spark: SparkSession, pipeline: SourceFile, side: str) -> _Decoded:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
@@ -85,7 +177,7 @@ def _kafka(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
     if not source.can_be_malformed:
         kind = "string" if source.decode == "text" else "binary"
         columns = extra or [F.col(name) for name in KAFKA_COLUMNS]
-        return Streams(records.select(F.col("value").cast(kind).alias("value"), *columns))
+        return _Decoded(records, (F.col("value").cast(kind).alias("value"), *columns))
     schema = _schema(pipeline, side)
     text = F.col("value").cast("string")
     options = {**source.decode_options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -94,12 +186,9 @@ def _kafka(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
         decoded = F.from_json(text, whole, options) if source.decode == "json" else _from_csv(text, whole, options)
         parsed = records.withColumn("__row", decoded)
     bad = F.col("__row").isNull() | F.col(f"__row.{_CORRUPT}").isNotNull() | (F.trim(text) == "") | text.isNull()
-    counted = parsed.withColumn("__bad", bad)
     rows = [F.col("__row").getField(name).alias(name) for name in schema.names]
-    with at_line(pipeline, f"{side}.schema", source):
-        good = _counted(counted, side, F.col("__bad")).where(~F.col("__bad")).select(*rows, *extra)
-    kept = [F.col(name) for name in (*KAFKA_COLUMNS, "value")]
-    return Streams(good, counted.where(F.col("__bad")).select(*kept))
+    about = [F.col(name) for name in (*KAFKA_COLUMNS, "value")]
+    return _Decoded(parsed.withColumn("__bad", bad), (*rows, *extra), F.col("__bad"), tuple(about))
 
 
 def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Column:
@@ -109,7 +198,7 @@ def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Colu
     return F.from_csv(text, schema.toDDL(), options)
 
 
-def _files(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
+def _files(spark: SparkSession, pipeline: SourceFile, side: str) -> _Decoded:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
@@ -117,24 +206,29 @@ def _files(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
     reader = spark.readStream.format(source.format).options(**source.options)
     if not source.can_be_malformed:
         with at_line(pipeline, side, source):
-            return Streams(reader.schema(schema).load(source.path))
+            return _Decoded(reader.schema(schema).load(source.path), (F.col("*"),))
     reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false")
     with at_line(pipeline, side, source):
         read = reader.schema(_with_corrupt(schema)).load(source.path)
-        bad = F.col(_CORRUPT).isNotNull()
-        good = _counted(read, side, bad).where(~bad).drop(_CORRUPT)
-        places = F.col("_metadata.file_path").alias("file")
-        # What could be read of it is kept too; without it Spark would refuse to read the malformed alone.
-        read_of_it = F.to_json(F.struct(*schema.names)).alias("read")
-        malformed = read.where(bad).select(places, F.col(_CORRUPT).alias("value"), read_of_it)
-    return Streams(good, malformed)
+    columns = [F.col(_quoted(name)) for name in schema.names]
+    place = F.col("_metadata.file_path").alias("file")
+    # What could be read of it is kept too; without it Spark would refuse to read the malformed alone.
+    read_of_it = F.to_json(F.struct(*columns)).alias("read")
+    about = (place, F.col(_CORRUPT).alias("value"), read_of_it)
+    return _Decoded(read, tuple(columns), F.col(_CORRUPT).isNotNull(), about)
+
+
+def _quoted(name: str) -> str:
+    """A column's name as Spark takes it where a dot would mean a field."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _counted(frame: DataFrame, side: str, bad: Column) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     # All columns are named in the count: a reader that is asked for some of them would not see what is wrong elsewhere.
-    return frame.observe(MALFORMED + side, F.count(F.when(bad, F.struct(*frame.columns))).alias("rows"))
+    columns = [_quoted(name) for name in frame.columns]
+    return frame.observe(MALFORMED + side, F.count(F.when(bad, F.struct(*columns))).alias("rows"))
 
 
 def _schema(pipeline: SourceFile, side: str) -> StructType:

@@ -14,7 +14,7 @@ function created(stream) {
   return h(
     "li",
     { class: "stream live" },
-    h("div", {}, h("h3", { class: "name" }, stream.name), h("p", { class: "rates" }, part("rate"), part("lag"), part("rows"), part("late"))),
+    h("div", {}, h("h3", { class: "name" }, stream.name), h("p", { class: "rates" }, part("rate"), part("lag"), part("rows"), part("late"), part("malformed"))),
     sparkline(),
     h("p", { class: "problem", hidden: true }),
     h("details", {}, h("summary", {}, plural(stream.columns.length, "column")), h("ul", { class: "chips" }, columns), h("p", { class: "watermark quiet" })),
@@ -31,6 +31,8 @@ function updated(element, stream, samples) {
   put("lag", stream.lag_seconds === null ? "" : stream.lag_seconds < 1 ? `${Math.round(stream.lag_seconds * 1000)} ms` : age(stream.lag_seconds), "behind");
   put("rows", count(stream.rows), "rows");
   put("late", whole(stream.late ?? 0), stream.untimed ? `late, ${whole(stream.untimed)} without a time` : "late");
+  element.querySelector('[data-part="malformed"]').parentElement.hidden = !stream.malformed;
+  put("malformed", whole(stream.malformed ?? 0), "malformed");
   say(element.querySelector(".watermark"), stream.watermark === null ? "No watermark yet." : `Watermark ${stream.watermark}: what is older is late.`);
   const problem = element.querySelector(".problem");
   problem.hidden = !stream.error;
