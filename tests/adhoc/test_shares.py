@@ -17,9 +17,10 @@ from streamjoin.adhoc.core import Shared
 from streamjoin.adhoc.journal_files import write_table
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.adhoc.plan import Stream
-from streamjoin.adhoc.replica import Assignment, Delta, Replica, SentQuery, unpacked
+from streamjoin.adhoc.replica import Assignment, Delta, Replica, SentQuery, run_share, unpacked
 from streamjoin.adhoc.settings import Settings
 from streamjoin.adhoc.shares import balanced, even_cuts, fixed, following_load, shares_of
+from streamjoin.model.errors import CheckpointError
 from streamjoin.testing import adhoc_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of
 
@@ -76,7 +77,7 @@ class Spread:
 
     def __init__(self, directory: Path, core: Shared, copies: int) -> None:
         self.directory, self.core = directory, core
-        self.replicas = [Replica() for _ in range(copies)]
+        self.processes: list[dict[str, Replica]] = [{} for _ in range(copies)]
         self.versions: list[Delta] = []
         self.base = 0
         self.sent: dict[str, Any] = {}
@@ -119,7 +120,7 @@ class Spread:
         assignment = pickle.loads(pickle.dumps(assignment))
         found: dict[str, Rows] = {name: Rows() for name in self.core.queries}
         for share, copy in enumerate(chosen):
-            given_back = pickle.loads(pickle.dumps(self.replicas[copy].run(assignment, self.whole, share)))
+            given_back = pickle.loads(pickle.dumps(run_share(assignment, self.whole, share, self.processes[copy])))
             for name, data in given_back.rows.items():
                 found[name] += rows_of(unpacked(data, self.core.queries[name].query.schema))
         return found
@@ -160,3 +161,23 @@ def test_a_copy_takes_another_plan_for_tuples_that_it_has_seen(tmp_path: Path) -
         counts.append(sum(spread.rows(arrived, [0])["q"].values()))
         core.finish(arrived, {})
     assert counts == [2 * 1 * 1, 4 * 3 * 3 - 2], "any x, with other tuples as y and z; less those there were"
+
+
+def test_a_copy_that_failed_on_the_way_begins_anew(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+    core = Shared([Stream("a", schema, "t"), Stream("b", schema, "t")])
+    spread = Spread(tmp_path, core, 2)
+    core.apply([Create("q", "SELECT x.k FROM a x JOIN b y WITHIN 9 UNITS ON x.k = y.k")])
+    counts = []
+    for number in range(3):
+        arrived = core.arrive(number, {name: pa.table({"k": [1], "t": [number]}, schema) for name in "ab"})
+        if number == 2:
+            # The first copy has missed a batch, and can't read it at first.
+            missed = tmp_path / "a-1"
+            hidden = missed.rename(tmp_path / "hidden")
+            with pytest.raises(CheckpointError, match="a-1"):
+                spread.rows(arrived, [0])
+            hidden.rename(missed)
+        counts.append(sum(spread.rows(arrived, [0 if number != 1 else 1])["q"].values()))
+        core.finish(arrived, {})
+    assert counts == [1, 3, 5]

@@ -120,6 +120,11 @@ class Registry:
         paused = {name: replace(self.queries[name], paused=True) for name in names}
         return replace(self, queries={**self.queries, **paused})
 
+    def gone_since(self, before: Registry) -> set[str]:
+        """The queries of an earlier registry that are no more; another may have the name of one."""
+        now = self.queries
+        return {name for name, entry in before.queries.items() if name not in now or now[name].serial != entry.serial}
+
     @property
     def paths(self) -> dict[str, Paths]:
         """The paths of each query."""

@@ -74,9 +74,11 @@ class Shared:
             QueryError: a created query's text does not parse or does not fit the streams; likewise.
         """
         begin = perf_counter()
-        registry = self._state.registry.changed(changes, self._streams, self._state.batch + 1)
-        optimizer = self._state.optimizer.after_changes(registry.paths, self._state.batch + 1)
-        self._install(Snapshot(self._state.batch, registry, self._state.buckets, self._state.clocks, optimizer))
+        state = self._state
+        registry = state.registry.changed(changes, self._streams, state.batch + 1)
+        gone = registry.gone_since(state.registry)
+        optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, gone)
+        self._install(Snapshot(state.batch, registry, state.buckets, state.clocks, optimizer))
         self._seconds["changes"] += perf_counter() - begin
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
@@ -123,10 +125,10 @@ class Shared:
         optimizer = replace(state.optimizer, plan=plan)
         self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
 
-    def follow(self, registry: Registry, plan: Plan, batch: int) -> None:
-        """Run these queries by this plan after `batch`, the last that results were asked for; what is held stays."""
+    def follow(self, registry: Registry, plan: Plan) -> None:
+        """Run these queries by this plan from the next batch on; what is held stays."""
         optimizer = replace(self._state.optimizer, plan=plan)
-        self._install(replace(self._state, batch=batch, registry=registry, optimizer=optimizer))
+        self._install(replace(self._state, registry=registry, optimizer=optimizer))
 
     @property
     def plan(self) -> Plan:
@@ -134,7 +136,7 @@ class Shared:
         return self._state.optimizer.plan
 
     def _install(self, state: Snapshot) -> None:
-        self._execution.update(state.registry.queries, state.optimizer.plan.choices, state.batch)
+        self._execution.update(state.registry.queries, state.optimizer.plan.choices)
         self._state = state
 
     # Batches ------------------------------------------------------------------------------------------------------

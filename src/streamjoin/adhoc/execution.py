@@ -59,8 +59,8 @@ class Execution:
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice], batch: int) -> None:
-        """Run these queries by these choices; `batch` came last."""
+    def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice]) -> None:
+        """Run these queries by these choices."""
         changes = self._classes.update(queries, choices)
         for found in (*changes.gone, *changes.changed):
             self._meetings.remove(found.entry, found.choice)
@@ -69,12 +69,13 @@ class Execution:
             found.entry = replace(found.entry, paused=not found.active)
             self._outputs.add(found)
             self._meetings.add(found.entry, found.choice)
-        self._prepare(batch)
+        self._prepare()
 
-    def _prepare(self, batch: int) -> None:
+    def _prepare(self) -> None:
         touched, self._meetings.touched = self._meetings.touched, {}
+        held = max((stream.newest.batch for stream in self.streams.values() if stream.newest is not None), default=-1)
         for key, meeting in touched.items():
-            ready = self._preparer.ready(meeting, batch)
+            ready = self._preparer.ready(meeting, held)
             if ready is None:
                 self._meetings.forget(key)
                 self._ready.pop(key, None)
@@ -97,7 +98,7 @@ class Execution:
                     stream = step.tests.streams[number]
                     indexes[stream].add(attribute.index_key)
                     words[stream].add(attribute.words_key)
-        serials |= {meeting.left.serial for meeting in self._ready.values()}
+        serials |= {sets.serial for meeting in self._ready.values() for sets in (meeting.left, meeting.forward.sets)}
         for name, stored in self.streams.items():
             stored.forget(indexes[name], words[name], serials)
 

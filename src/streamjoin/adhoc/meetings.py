@@ -83,14 +83,14 @@ class Meeting:
         """Who has a bit, by a path of either direction."""
         return {owner: member for node in reversed(self.nodes) for owner, member in node.members.items()}
 
-    def settle(self, batch: int) -> None:
-        """Give bits to those who have none; `batch` came last.
+    def settle(self, held: int) -> None:
+        """Give bits to those who have none; tuples up to the batch `held` are there, finished or not.
 
-        A query that was there before needs the bits of old tuples too: then all sets are made anew, as when most
+        A query that was created by then needs the bits of old tuples too: then all sets are made anew, as when most
         bits have become nobody's.
         """
         members = self.members
-        moved = any(o not in self.layout and m.entry.created <= batch for o, m in members.items())
+        moved = any(o not in self.layout and m.entry.created <= held for o, m in members.items())
         if moved or self.layout.worn(len(members)):
             self.layout, self._columns = Layout(), []
         for owner in members:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamjoin.adhoc.buckets import Bucket
 from streamjoin.adhoc.growing import Growing
 from streamjoin.adhoc.selection_tables import BITS, Bits, SelectionTables, words_of
 from streamjoin.adhoc.stored_stream import Run, StoredStream
@@ -69,8 +68,7 @@ class SetColumn:
         self.serial = next(_SERIALS)
         self.stream = stream
         self._tables = SelectionTables(bits, stream.stream.schema)
-        self._sets = Growing(stream.first, np.uint64, self._tables.width)
-        self._newest: Bucket | None = None
+        self._sets = stream.followed_by(Growing(stream.first, np.uint64, self._tables.width))
 
     @property
     def bits(self) -> Bits:
@@ -99,19 +97,14 @@ class SetColumn:
         return self._sets.view(run.first, run.end)
 
     def _catch_up(self) -> None:
-        newest = self.stream.newest
-        if newest is not None and newest is not self._newest:
-            # Sets of a batch that failed, and came again, are those of other tuples.
-            self._sets.cut(newest.first)
-            self._sets.drop(self.stream.first)
-            for bucket in self.stream.missing(self._sets.end):
-                self._tables.fill(bucket, self._sets.grow(bucket.first, bucket.n))
-                if bucket is not newest:
-                    bucket.settle()
-            self._newest = newest
+        if self._sets.end == self.stream.ticks.end:
+            return
+        for bucket in self.stream.missing(self._sets.end):
+            self._tables.fill(bucket, self._sets.grow(bucket.first, bucket.n))
+            if bucket is not self.stream.newest:
+                bucket.settle()
 
     @property
     def nbytes(self) -> int:
         """The bytes of the sets."""
-        self._sets.drop(self.stream.first)
         return self._sets.nbytes

@@ -92,14 +92,22 @@ class ShareRows:
 _replicas: dict[str, Replica] = {}
 
 
-def run_share(assignment: Assignment, whole: Any, number: int) -> ShareRows:
-    """Run one share in this process; `whole` gives the whole state at the assignment's base, pickled, when called."""
-    replica = _replicas.get(assignment.run)
+def run_share(assignment: Assignment, whole: Any, number: int, replicas: dict[str, Replica] = _replicas) -> ShareRows:
+    """Run one share in this process, with what it keeps in `replicas`.
+
+    `whole` gives the whole state at the assignment's base, pickled, when called.
+    """
+    replica = replicas.get(assignment.run)
     if replica is None:
         # Another run of the engine has replaced the one before.
-        _replicas.clear()
-        replica = _replicas[assignment.run] = Replica()
-    return replica.run(assignment, whole, number)
+        replicas.clear()
+        replica = replicas[assignment.run] = Replica()
+    try:
+        return replica.run(assignment, whole, number)
+    except BaseException:
+        # It may have taken in a part of what it follows; the next try begins from the files.
+        replicas.clear()
+        raise
 
 
 class Replica:
@@ -147,7 +155,7 @@ class Replica:
             self._rebuild(assignment)
         else:
             # First the queries, because what they don't need is let go of when a batch is taken in.
-            self._core.follow(Registry(dict(self._queries)), Plan(dict(self._choices)), self._batch)
+            self._core.follow(Registry(dict(self._queries)), Plan(dict(self._choices)))
             self._catch_up(assignment)
         buckets = {stream: read_bucket(place(file)) for stream, file in assignment.fresh.items()}
         self._arrived = Arrived(buckets, {}, {}, assignment.clocks, assignment.batch)

@@ -96,12 +96,12 @@ class Preparer:
         self._compiler = compiler
         self._outputs = outputs
 
-    def ready(self, meeting: Meeting, batch: int) -> ReadyMeeting | None:
-        """A meeting made ready after `batch`; None if nobody is there any more."""
+    def ready(self, meeting: Meeting, held: int) -> ReadyMeeting | None:
+        """A meeting made ready, where tuples up to the batch `held` are there; None if nobody is in it any more."""
         members = meeting.members
         if not members:
             return None
-        meeting.settle(batch)
+        meeting.settle(held)
         layout = meeting.layout
         joint = {owner: member.entry.paths.of((owner[1], owner[2])).tests[0] for owner, member in members.items()}
         tests = self._compiler.tests(meeting.key, joint, layout)

@@ -90,6 +90,7 @@ class StoredState:
     def changed(self, changes: Iterable[StoredChange]) -> StoredState:
         """With changes made, each in force from its batch on."""
         streams, queries, registry, serial = dict(self.streams), dict(self.queries), self.registry, self.serial
+        choices, unplanned = dict(self.plan.choices), set(self.plan.changed)
         for change in changes:
             record, name = change.record, change.record.name
             serial = record.serial
@@ -102,14 +103,17 @@ class StoredState:
                 queries[name] = StoredQuery(str(record.sql), record.at, change.sink)
             elif record.action == "drop":
                 del queries[name]
+                # A query of this name that comes later is another: what was chosen for this one may not fit it.
+                if choices.pop(name, None) is not None:
+                    unplanned.add(name)
             else:
                 queries[name] = replace(queries[name], **_state_after(record))
-        return StoredState(streams, registry, queries, self.plan, self.decisions, serial)
+        plan = Plan(choices, frozenset(unplanned))
+        return StoredState(streams, registry, queries, plan, self.decisions, serial)
 
     def optimizer(self, empty: Optimizer, batch: int) -> Optimizer:
         """An optimizer with the plan; queries that came after it are placed anew."""
-        known = {name: choice for name, choice in self.plan.choices.items() if name in self.registry.queries}
-        begun = replace(empty, plan=Plan(known, self.plan.changed), decisions=self.decisions)
+        begun = replace(empty, plan=self.plan, decisions=self.decisions)
         return begun.after_changes(self.registry.paths, batch)
 
     def packed(self) -> Body:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -132,6 +133,7 @@ class StoredStream:
         self._columns: dict[str, GrowingColumn] = {}
         self._words: dict[tuple[object, ...], tuple[Growing, Growing]] = {}
         self._distinct: dict[IndexKey, tuple[int, int]] = {}
+        self._followers: WeakSet[Growing] = WeakSet()
 
     @property
     def first(self) -> int:
@@ -156,9 +158,18 @@ class StoredStream:
         for grown in self._grown:
             grown.cut(end)
 
+    def followed_by(self, grown: Growing) -> Growing:
+        """Have what is kept elsewhere by this stream's numbers cut and dropped with it, as long as it is in use."""
+        self._followers.add(grown)
+        return grown
+
+    @property
+    def _own(self) -> list[Growing | GrowingColumn]:
+        return [self.ticks, self.gates, *self._columns.values(), *self._all_words]
+
     @property
     def _grown(self) -> list[Growing | GrowingColumn]:
-        return [self.ticks, self.gates, *self._columns.values(), *self._all_words]
+        return [*self._own, *self._followers]
 
     @property
     def _all_words(self) -> list[Growing]:
@@ -245,6 +256,6 @@ class StoredStream:
         """The bytes beside the buckets': columns by number, and indexes."""
         words = sum(grown.nbytes for grown in self._all_words)
         return {
-            "columns": sum(grown.nbytes for grown in self._grown) - words,
+            "columns": sum(grown.nbytes for grown in self._own) - words,
             "indexes": sum(run.nbytes for run in self.runs) + words,
         }

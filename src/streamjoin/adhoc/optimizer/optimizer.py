@@ -8,7 +8,7 @@ built anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,10 +35,14 @@ class Optimizer:
     statistics: Statistics = field(default_factory=Statistics)
     decisions: tuple[Decision, ...] = ()
 
-    def after_changes(self, queries: Mapping[str, Paths], batch: int) -> Optimizer:
-        """With queries that came placed, and those that went taken out."""
-        kept = {name: choice for name, choice in self.plan.choices.items() if name in queries}
-        gone = set(self.plan.choices) - set(kept)
+    def after_changes(self, queries: Mapping[str, Paths], batch: int, gone: Set[str] = frozenset()) -> Optimizer:
+        """With queries that came placed, and those that went taken out.
+
+        What is `gone` is taken out though a query of its name is there: the choice for the one may not fit the other.
+        """
+        choices = self.plan.choices
+        kept = {name: choice for name, choice in choices.items() if name in queries and name not in gone}
+        gone = set(choices) - set(kept)
         came = set(queries) - set(kept)
         plan = Plan(kept, self.plan.changed | gone | came)
         plan, decisions = share_eagerly(plan, Facts(queries, self.statistics, self.settings))
