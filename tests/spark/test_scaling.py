@@ -14,9 +14,10 @@ import pytest
 import streamjoin as sj
 from streamjoin.spark import join, rescale
 from streamjoin.spark.log import new_epoch
-from streamjoin.spark.manifest import EMPTY
+from streamjoin.spark.manifest import EMPTY, Run
+from streamjoin.spark.merging import Extent
 from streamjoin.spark.pieces import read_footer
-from streamjoin.spark.scaling import ROWS_A_TASK, asked_for, planned, ranges_after
+from streamjoin.spark.scaling import COMPARISONS_A_TASK, ROWS_A_TASK, asked_for, planned, ranges_after
 from tests.spark.joining import (
     CASES,
     TS,
@@ -98,6 +99,14 @@ def test_the_number_of_ranges_follows_the_manifest_alone() -> None:
     for fresh, ranges in sizes:
         assert ranges_after(load, replace(EMPTY, batch=0, fresh=fresh)) == ranges
     assert planned(load, replace(EMPTY, batch=0, fresh=3 * ROWS_A_TASK)).ranges == 3
+
+
+def test_without_an_index_the_window_is_load_too() -> None:
+    stored = 1_000_000
+    run = Run(0, (Extent(stored, 0, 0), Extent(0, 0, 0)), (), ())
+    before = replace(EMPTY, batch=0, fresh=3 * COMPARISONS_A_TASK // stored, runs=(run,))
+    assert ranges_after(replace(blueprint(BAND, 8), auto=True), before) == 1
+    assert ranges_after(replace(blueprint(THETA, 8), auto=True), before) == 3
 
 
 def test_a_wish_that_can_not_be_is_refused(tmp_path: Path) -> None:

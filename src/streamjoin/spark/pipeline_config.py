@@ -106,7 +106,7 @@ class SourceFile(Protocol):
 class Settings:
     """How the join is run, as `spark.join` takes it."""
 
-    partitions: int | Literal["auto"] | None = None
+    partitions: int | Literal["auto"] = "auto"
     most_partitions: int | None = None
     ordered: bool = False
     positions: bool = False

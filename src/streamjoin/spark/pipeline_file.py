@@ -193,7 +193,7 @@ def read_partitions(top: Table) -> Any:
     """How many tasks join."""
     value = top.get("partitions", (int, str), example='partitions = 4, or "auto"')
     if value is None or value == "auto":
-        return value
+        return "auto"
     if isinstance(value, str):
         top.fail(f'partitions = {value!r}: it is a whole number such as 4, or "auto"', "partitions")
     if not 1 <= value <= MOST_PARTITIONS:

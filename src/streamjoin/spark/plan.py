@@ -50,7 +50,7 @@ def join(
     right: Side | None,
     spec: JoinSpec,
     *,
-    partitions: int | Literal["auto"] | None = None,
+    partitions: int | Literal["auto"] | None = "auto",
     most_partitions: int | None = None,
     ordered: bool = False,
     positions: bool = False,
@@ -73,8 +73,8 @@ def join(
         left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.
         right: the right side; None for a self-join.
         spec: what to join, with order="event_time".
-        partitions: how many tasks join side by side; `spark.sql.shuffle.partitions` when not given. "auto" takes as
-            many as the load needs, up to that. It may be another one at the next start.
+        partitions: how many tasks join side by side. "auto" takes as many as the load needs, up to
+            `spark.sql.shuffle.partitions`; None takes all of them. It may be another one at the next start.
         most_partitions: how far `rescale` may raise the number while the query runs; `partitions` when not given.
         ordered: whether the rows of a batch, partition after partition, are in result order.
         positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
@@ -105,7 +105,7 @@ def join(
 class Options:
     """What `join` takes besides sides and spec."""
 
-    partitions: int | Literal["auto"] | None = None
+    partitions: int | Literal["auto"] | None = "auto"
     most_partitions: int | None = None
     ordered: bool = False
     positions: bool = False

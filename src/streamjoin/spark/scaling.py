@@ -18,6 +18,8 @@ from streamjoin.spark.ranges import Cuts, Sample, cuts, shared_cuts
 
 ROWS_A_TASK = 20_000
 """With partitions="auto" a task more for this many rows of the batch before: fewer cost less than a task's start."""
+COMPARISONS_A_TASK = 20_000_000
+"""The same for conditions without an index, by the comparisons of that batch with the window."""
 
 _CONTROL = "partitions.json"
 
@@ -36,7 +38,11 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
     if before.wanted is not None:
         return max(1, min(before.wanted, most))
     if blueprint.auto and before.batch >= 0:
-        return max(1, min(-(-before.fresh // ROWS_A_TASK), most))
+        wanted = -(-before.fresh // ROWS_A_TASK)
+        if not blueprint.bound.index:
+            stored = sum(extent.rows for run in before.runs for extent in run.extents)
+            wanted = max(wanted, -(-before.fresh * stored // COMPARISONS_A_TASK))
+        return max(1, min(wanted, most))
     return min(blueprint.first or most, most)
 
 
