@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from streamjoin.adhoc.sinks import Sink
 class Looped:
     """One run of the loop over a checkpoint."""
 
-    def __init__(self, checkpoint: Path, settings: Settings | None = None) -> None:
+    def __init__(
+        self, checkpoint: Path, settings: Settings | None = None, named: Callable[[str, str], Sink] | None = None
+    ) -> None:
         settings = settings or Settings()
         self.events: list[BatchEvent] = []
         self.inbox = Inbox()
@@ -32,7 +34,7 @@ class Looped:
         self.failure: BaseException | None = None
         try:
             found = recover(self.journal, settings)
-            self.roster = Roster(open_core([], settings), self.journal, settings.newest_rows, None)
+            self.roster = Roster(open_core([], settings), self.journal, settings.newest_rows, None, named)
             self.loop = BatchLoop(self.roster, self.journal, self.inbox, self.events.append)
             self.loop.restore(found)
         except BaseException:

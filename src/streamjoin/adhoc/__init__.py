@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.engine import Engine
     from streamjoin.adhoc.handle import QueryHandle
     from streamjoin.adhoc.settings import Settings
+    from streamjoin.adhoc.sink_specs import NamedSink
     from streamjoin.adhoc.sinks import CallbackSink, MemorySink
     from streamjoin.adhoc.sinks_files import ParquetSink
     from streamjoin.adhoc.sinks_spark import KafkaSink, TableSink
@@ -31,6 +32,7 @@ __all__ = [
     "KafkaSink",
     "KeyedJoin",
     "MemorySink",
+    "NamedSink",
     "Output",
     "ParquetSink",
     "Pause",

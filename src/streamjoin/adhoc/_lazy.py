@@ -13,6 +13,7 @@ _HOMES: Final = {
     "Engine": "engine",
     "KafkaSink": "sinks_spark",
     "MemorySink": "sinks",
+    "NamedSink": "sink_specs",
     "ParquetSink": "sinks_files",
     "Pause": "changes",
     "QueryHandle": "handle",

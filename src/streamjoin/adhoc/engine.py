@@ -38,6 +38,7 @@ from streamjoin.adhoc.recovery import recover
 from streamjoin.adhoc.registrations import Registrations
 from streamjoin.adhoc.roster import Roster
 from streamjoin.adhoc.settings import Lateness, Settings
+from streamjoin.adhoc.sink_specs import NamedSinks
 from streamjoin.adhoc.sinks import MemorySink, Newest, Sink
 from streamjoin.adhoc.spark_tasks import executor_for
 from streamjoin.adhoc.sql import parse
@@ -56,6 +57,7 @@ class Engine:
         settings: how queries share, and when plans are looked at again.
         trigger: how often each stream is read, such as "1 second"; as fast as possible when not given.
         partitions: how many tasks share the joining of a batch, or "auto"; when not given the driver does it.
+        sinks: gives the sink of a name for a query, where the checkpoint has only the name (`NamedSink`).
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Engine:
         settings: Settings | None = None,
         trigger: str | None = None,
         partitions: int | Literal["auto"] | None = None,
+        sinks: NamedSinks | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.checkpoint = str(checkpoint)
@@ -78,7 +81,8 @@ class Engine:
         self._journal = Journal(self.checkpoint)
         try:
             found = recover(self._journal, self.settings)
-            self._roster = Roster(open_core([], self.settings), self._journal, self.settings.newest_rows, spark)
+            core = open_core([], self.settings)
+            self._roster = Roster(core, self._journal, self.settings.newest_rows, spark, sinks)
             executor = executor_for(partitions, spark, self._journal, self.settings.latency_threshold)
             self._loop = BatchLoop(self._roster, self._journal, self._inbox, self._notices.publish, executor)
             self._loop.restore(found)
@@ -370,26 +374,7 @@ class Engine:
 
     def metrics(self) -> EngineMetrics:
         """Sums since the start, and figures of the last batch."""
-        loop = self._loop
-        streams = tuple(self._roster.streams.values())
-        event = loop.last_event
-        return EngineMetrics(
-            self.running,
-            self._started_at,
-            loop.batches,
-            loop.rows_in,
-            loop.rows_out,
-            sum(figures.late for figures in streams),
-            len(self._roster.entries),
-            len(streams),
-            dict(loop.state_bytes),
-            event.partitions if event is not None else 0,
-            event.seconds if event is not None else 0.0,
-            sum(figures.rate.value for figures in streams),
-            self._roster.deploy_ms,
-            len(self._inbox.waiting),
-            dict(loop.seconds),
-        )
+        return self._loop.metrics(self.running, self._started_at)
 
     def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
         """Call back after each batch, on a thread of its own; returns what ends that."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from streamjoin.adhoc.arrivals import Arrived, Aside
 from streamjoin.adhoc.deliveries import deliver
 from streamjoin.adhoc.inbox import Inbox, Portion, Work
-from streamjoin.adhoc.info import BatchEvent, ChangeRecord
+from streamjoin.adhoc.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.journal import Journal, held_by
 from streamjoin.adhoc.recovery import Found
 from streamjoin.adhoc.roster import Roster
@@ -148,6 +148,28 @@ class BatchLoop:
         for name, counted in aside.items():
             bound = arrived.clocks.horizons[name].bound
             self.roster.streams[name].arrived(arrived.buckets.get(name), counted, bound)
+
+    def metrics(self, running: bool, started_at: float | None) -> EngineMetrics:
+        """Sums since the start, and figures of the last batch; from any thread."""
+        streams = tuple(self.roster.streams.values())
+        event = self.last_event
+        return EngineMetrics(
+            running,
+            started_at,
+            self.batches,
+            self.rows_in,
+            self.rows_out,
+            sum(figures.late for figures in streams),
+            len(self.roster.entries),
+            len(streams),
+            dict(self.state_bytes),
+            event.partitions if event is not None else 0,
+            event.seconds if event is not None else 0.0,
+            sum(figures.rate.value for figures in streams),
+            self.roster.deploy_ms,
+            len(self._inbox.waiting),
+            dict(self.seconds),
+        )
 
     def _tell(self, began: float, work: Work, changes: list[ChangeRecord], counts: dict[str, int]) -> None:
         rows_in = {name: part.table.num_rows for name, part in work.portions.items()}

@@ -19,7 +19,7 @@ from streamjoin.adhoc.info import ChangeRecord
 from streamjoin.adhoc.journal import Journal
 from streamjoin.adhoc.plan import Query
 from streamjoin.adhoc.recovery import Found
-from streamjoin.adhoc.sink_specs import OpenedLater, sink_of
+from streamjoin.adhoc.sink_specs import LostSink, NamedSinks, OpenedLater, sink_of
 from streamjoin.adhoc.sinks import MemorySink, NewestRows, Sink, Target
 from streamjoin.adhoc.stored import StoredChange, StoredQuery, StoredState, StoredStream
 from streamjoin.model.errors import SpecError, StreamJoinError
@@ -30,9 +30,11 @@ _log = logging.getLogger(__name__)
 
 
 class Roster:
-    """See the module. `core` is a `Shared` or an `Apart`."""
+    """See the module. `core` is a `Shared` or an `Apart`; `named` knows the sinks that the log has only the name of."""
 
-    def __init__(self, core: Any, journal: Journal, newest_rows: int, spark: Any) -> None:
+    def __init__(
+        self, core: Any, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None
+    ) -> None:
         self.core, self.journal, self.spark = core, journal, spark
         self.entries: dict[str, QueryEntry] = {}
         self.streams: dict[str, StreamFigures] = {}
@@ -40,7 +42,7 @@ class Roster:
         """The queries that were dropped last, by name."""
         self.changelog: list[ChangeRecord] = []
         self.deploy_ms: float | None = None
-        self._newest_rows = newest_rows
+        self._newest_rows, self._named = newest_rows, named
         self._stored_serial = 0
         self._stored_plan: Any = None
 
@@ -57,7 +59,7 @@ class Roster:
             figures.bound = found.snapshot.clocks.horizons[name].bound
         for name, entry in found.snapshot.registry.queries.items():
             stored_query = found.state.queries[name]
-            sink = sink_of(stored_query.sink, name)
+            sink = sink_of(stored_query.sink, name, self._named)
             rows = found.counts.get("rows", {}).get(name, 0)
             made = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True, before=rows)
             made.state, made.error = stored_query.state, stored_query.error
@@ -75,7 +77,8 @@ class Roster:
             if record.action == "create":
                 self.core.apply([Create(record.name, str(record.sql))])
                 query = self.core.queries[record.name].query
-                entry = self._entry(query, record.batch, record.at, sink_of(change.sink, record.name), lazy=True)
+                sink = sink_of(change.sink, record.name, self._named)
+                entry = self._entry(query, record.batch, record.at, sink, lazy=True)
             elif record.action != "register":
                 self.core.apply([_change(record.action, record.name)])
             elif change.stream is not None:
@@ -227,7 +230,7 @@ class Roster:
         entry = self.entries.get(name)
         if entry is None:
             raise SpecError(f"there is no query {name!r}; there are: {', '.join(self.entries) or 'none'}")
-        if entry.sink.spec() is not None:
+        if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
             raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
         _close(entry)
         entry.sink, entry.writer = sink, self._opened(name, entry.schema, sink)[1]

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.adhoc.sinks import NewestRows, Target
 from streamjoin.model.errors import SpecError
-from streamjoin.spark.pipeline_config import without_secrets
+from streamjoin.spark.pipeline_config import is_secret, without_secrets
 
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 Sent = tuple[str | None, str]
 """A key and a value."""
 
@@ -33,7 +36,9 @@ class KafkaSink:
         servers: the brokers, as in `kafka.bootstrap.servers`.
         topic: the topic.
         key: the column that becomes the record's key.
-        options: further options of Spark's Kafka writer. They are kept in the checkpoint as they are.
+        options: further options of Spark's Kafka writer. ${NAME} in one is taken from the environment when rows are
+            written, so that the checkpoint has only the name. With a secret written out (a password, JAAS) nothing
+            of the sink is kept, and a restart needs `Engine.attach`.
     """
 
     servers: str
@@ -57,10 +62,22 @@ class KafkaSink:
         """
         if self.key is not None and self.key not in target.schema.names:
             raise SpecError(f"the key {self.key!r} is no output of the query; it has: {', '.join(target.schema.names)}")
+        self.resolved()
         return KafkaWriter(self, target.spark)
 
-    def spec(self) -> dict[str, Any]:
-        """All fields."""
+    def resolved(self) -> dict[str, str]:
+        """The options with what the environment says, as Spark takes them.
+
+        Raises:
+            SpecError: the environment has no such variable.
+        """
+        found = {key: _VARIABLE.sub(_from_environment, value) for key, value in self.options.items()}
+        return {**found, "kafka.bootstrap.servers": self.servers}
+
+    def spec(self) -> dict[str, Any] | None:
+        """All fields; None with a secret among them."""
+        if any(is_secret(key) and not _VARIABLE.search(value) for key, value in self.options.items()):
+            return None
         return {
             "kind": self.kind,
             "servers": self.servers,
@@ -105,7 +122,7 @@ class KafkaWriter:
             }
         )
         frame = self._spark.createDataFrame(table)
-        options = {**self.sink.options, "kafka.bootstrap.servers": self.sink.servers}
+        options = self.sink.resolved()
         try:
             frame.write.format("kafka").options(**options).save()
         except Exception as error:
@@ -114,6 +131,13 @@ class KafkaWriter:
 
     def close(self) -> None:
         """Nothing is open between two batches."""
+
+
+def _from_environment(variable: re.Match[str]) -> str:
+    found = os.environ.get(variable[1])
+    if found is None:
+        raise SpecError(f"the environment has no variable {variable[1]!r}, which an option of a KafkaSink names")
+    return found
 
 
 def json_rows(rows: pa.Table, key: str | None) -> list[Sent]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from streamjoin.adhoc.inbox import Inbox, Portion
 from streamjoin.adhoc.plan import Stream
 from streamjoin.model.errors import InputError, SetupError, StateError, StreamJoinError
+from streamjoin.spark.pipeline_config import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -155,6 +156,6 @@ def split(table: pa.Table, mark: str | None) -> tuple[pa.Table, pa.Table | None]
 
 
 def _cause(error: Any) -> str:
-    """The first line of what Spark says, which tells a user something."""
+    """The first line of what Spark says, which tells a user something, without what is secret."""
     text = str(getattr(error, "desc", None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return without_secrets(text.splitlines()[0]) if text else type(error).__name__

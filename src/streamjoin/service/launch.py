@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.adhoc.settings import Settings
-from streamjoin.model.errors import PipelineFileError, SchemaError
+from streamjoin.adhoc.sink_specs import NamedSink
+from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError
 from streamjoin.service.config import ServiceConfig
 from streamjoin.spark import jars
 from streamjoin.spark.pipeline_sources import open_marked
@@ -32,14 +34,7 @@ class Running:
 
     def sink(self, name: str, query: str) -> Any:
         """The engine's sink for a query, from a sink of the file."""
-        from streamjoin.adhoc import KafkaSink, ParquetSink
-
-        given = self.config.sinks[name]
-        if given.format == "parquet":
-            return ParquetSink((given.path or "").replace("{query}", query))
-        options = {key: text for key, text in given.options.items() if key not in ("kafka.bootstrap.servers", "topic")}
-        topic = given.options["topic"].replace("{query}", query)
-        return KafkaSink(given.options["kafka.bootstrap.servers"], topic, key=given.key, options=options)
+        return NamedSink(name, named_sink(self.config, name, query))
 
     def stop(self) -> None:
         """Let the batch that runs end, and stop everything."""
@@ -47,6 +42,27 @@ class Running:
             self.engine.stop()
         finally:
             self.spark.stop()
+
+
+def named_sink(config: ServiceConfig, name: str, query: str) -> Any:
+    """What a sink of the file is for a query. The engine keeps the name alone, so that no secret is in the checkpoint.
+
+    Raises:
+        SpecError: the file has no such sink.
+    """
+    from streamjoin.adhoc import KafkaSink, ParquetSink
+
+    given = config.sinks.get(name)
+    if given is None:
+        raise SpecError(
+            f"query {query!r} writes to the sink {name!r}, which is no more in {config.file}: put it back, start again "
+            "and resume the query, or drop it"
+        )
+    if given.format == "parquet":
+        return ParquetSink((given.path or "").replace("{query}", query))
+    options = {key: text for key, text in given.options.items() if key not in ("kafka.bootstrap.servers", "topic")}
+    topic = given.options["topic"].replace("{query}", query)
+    return KafkaSink(given.options["kafka.bootstrap.servers"], topic, key=given.key, options=options)
 
 
 def launch(config: ServiceConfig, told: Told) -> Running:
@@ -81,7 +97,7 @@ def _engine(spark: Any, config: ServiceConfig) -> Engine:
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
     settings = Settings(sharing=config.sharing, lateness=lateness, newest_rows=config.limits.rows_kept)  # type: ignore[arg-type]
     engine = Engine(
-        spark, checkpoint=config.checkpoint, settings=settings, trigger=config.trigger, partitions=config.partitions
+        spark, config.checkpoint, settings, config.trigger, config.partitions, sinks=partial(named_sink, config)
     )
     register_streams(engine, spark, config)
     engine.start()

@@ -173,13 +173,19 @@ def shown(options: Mapping[str, str]) -> str:
 
 
 def without_secrets(text: str, *option_sets: Mapping[str, str]) -> str:
-    """`text` with the value of every secret option blotted out, wherever Spark repeats one in a message."""
+    """`text` with the value of every secret option blotted out, wherever Spark repeats one in a message.
+
+    >>> without_secrets('no login with password="hunter2" at http://me:other@host')
+    'no login with password="***" at http://me:***@host'
+    """
     for options in option_sets:
         for key, value in options.items():
             if is_secret(key) and value:
                 # A JAAS setting is a whole sentence: what repeats only the password in it is caught too.
                 for secret in (value, *_WITHIN.findall(value)):
                     text = text.replace(secret, "***")
+    for found in _WITHIN.findall(text):
+        text = text.replace(found, "***")
     return _in_url(text)
 
 

@@ -1,0 +1,143 @@
+"""`streamjoin serve` between Kafka topics: killed and started again, every row there, no secret anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import QUICK_START
+from tests.service.processes import Process, running
+from tests.service.test_serve import LISTENING
+from tests.spark.kafka_broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SECRET = "hunter2-and-more"
+JAAS = "org.example.PlainLoginModule required username=me password=${KAFKA_PASSWORD};"
+FILE = """\
+[service]
+port = 0
+[engine]
+checkpoint = "data"
+[streams.trades]
+format = "kafka"
+servers = "{servers}"
+topic = "trades"
+schema = "ts TIMESTAMP, sym STRING, id BIGINT"
+time = "ts"
+lateness = "1 hour"
+options."kafka.sasl.jaas.config" = "{jaas}"
+[streams.quotes]
+format = "kafka"
+servers = "{servers}"
+topic = "quotes"
+decode = "csv"
+schema = "ts TIMESTAMP, sym STRING, id BIGINT"
+time = "ts"
+lateness = "1 hour"
+[sinks.topic]
+format = "kafka"
+servers = "{servers}"
+topic = "joined-{{query}}"
+key = "t"
+options."kafka.sasl.jaas.config" = "{jaas}"
+[spark]
+master = "local[2]"
+memory = "512m"
+[spark.conf]
+"""
+SQL = "SELECT t.id AS t, q.id AS q FROM trades t JOIN quotes q WITHIN 5 SECONDS ON t.sym = q.sym"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    started = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.kill()
+
+
+def write_file(directory: Path, servers: str) -> None:
+    quick = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in QUICK_START.items())
+    (directory / "streamjoin.toml").write_text(FILE.format(servers=servers, jaas=JAAS) + quick)
+
+
+def send(broker: Broker, ids: range) -> None:
+    """A trade and a quote a second, and of each a value that is none."""
+    moments = [f"2026-01-01T00:{n // 60:02}:{n % 60:02}Z" for n in ids]
+    trades = [json.dumps({"ts": at, "sym": "AB"[n % 2], "id": n}) for n, at in zip(ids, moments, strict=True)]
+    quotes = [f"{at},{'AB'[n % 2]},{n}" for n, at in zip(ids, moments, strict=True)]
+    broker.send("trades", [*trades, "not json", '{"id": "x"}'])
+    broker.send("quotes", [*quotes, "2026-01-01T00:00:00Z,A,many"])
+
+
+def started(service: Process) -> httpx.Client:
+    url = service.until(LISTENING)[1]
+    service.until("ready: streams trades, quotes")
+    return httpx.Client(base_url=f"{url}/api/v1", timeout=60)
+
+
+def rows_until(client: httpx.Client, rows: int) -> dict[str, Any]:
+    """The query's record once it gave so many rows; the events say when to look."""
+    with client.stream("GET", "/events") as events:
+        # What came before the first event is looked at too.
+        for _ in itertools.chain([""], events.iter_lines()):
+            found: dict[str, Any] = client.get("/queries/near").json()
+            assert found["state"] == "running", found
+            if found["rows"] >= rows:
+                return found
+    raise AssertionError("the events ended")
+
+
+def expected(n: int) -> set[tuple[int, int]]:
+    return {(t, q) for t in range(n) for q in range(n) if abs(t - q) <= 5 and (t - q) % 2 == 0}
+
+
+def shown(client: httpx.Client) -> str:
+    """Everything that the service tells."""
+    paths = ("info", "streams", "queries", "queries/near", "plan", "changelog", "history", "streams/trades/malformed")
+    return "".join(client.get(path).text for path in (*paths, "../../metrics"))
+
+
+def test_killed_and_started_again_between_topics(broker: Broker, tmp_path: Path) -> None:
+    broker.create("trades", "quotes", "joined-near")
+    write_file(tmp_path, broker.address)
+    command, secret = ["-m", "streamjoin", "serve"], {"KAFKA_PASSWORD": SECRET}
+    with running(command, tmp_path, **secret) as service, started(service) as client:
+        made = client.post("/queries", json={"sql": SQL, "name": "near", "sink": "topic"})
+        assert made.json()["sink"] == f"kafka joined-near at {broker.address}"
+        send(broker, range(40))
+        rows_until(client, len(expected(40)))
+        told = shown(client)
+        send(broker, range(40, 60))
+        service.process.kill()
+        service.ended()
+    said = service.lines
+    with running(command, tmp_path, **secret) as service, started(service) as client:
+        send(broker, range(60, 80))
+        rows_until(client, len(expected(80)))
+        counts = {stream["name"]: stream["malformed"] for stream in client.get("/streams").json()["streams"]}
+        assert counts == {"trades": 6, "quotes": 3}
+        bad = client.get("/streams/trades/malformed").json()
+        values = [dict(zip((name for name, _ in bad["columns"]), row, strict=True)) for row in bad["rows"]]
+        assert Counter(row["value"] for row in values) == {"not json": 3, '{"id": "x"}': 3}
+        assert {row["topic"] for row in values} == {"trades"}
+        told += shown(client)
+        service.process.terminate()
+        assert service.ended() == 0, service.lines
+    received = Counter((row["t"], row["q"]) for row in broker.received("joined-near"))
+    assert set(received) == expected(80)
+    # A Kafka sink has each row at least once: the batch that was cut off may come a second time.
+    assert max(received.values()) <= 2
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file())
+    assert SECRET.encode() not in kept
+    assert SECRET not in told + "".join([*said, *service.lines])
