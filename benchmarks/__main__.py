@@ -41,25 +41,34 @@ def main(argv: Sequence[str] | None = None, package: str = "benchmarks") -> int:
         out.print("--keep is for whole runs: the figures of a --quick one say nothing.")
         return 2
     command = shlex.join(["python", "-m", "benchmarks", *arguments])
-    written = _run(out, options, experiment, command)
-    if options.keep:
+    written, failed = _run(out, options, experiment, command)
+    for line in failed:
+        out.print(f"failed: {line}", markup=False, soft_wrap=True)
+    if options.keep and not failed:
         options.results.mkdir(parents=True, exist_ok=True)
         written = [Path(shutil.copy(path, options.results)) for path in written]
     out.print("written: " + ", ".join(_shown(path) for path in written), markup=False, soft_wrap=True)
-    return 0
+    return 1 if failed else 0
 
 
-def _run(out: Console, options: argparse.Namespace, experiment: Experiment, command: str) -> list[Path]:
+def _run(
+    out: Console, options: argparse.Namespace, experiment: Experiment, command: str
+) -> tuple[list[Path], list[str]]:
+    failed: list[str] = []
     total = planned(experiment, quick=options.quick, repeats=options.repeats)
     with report.progress(out, total) as step:
-        rows = measure(experiment, seed=options.seed, quick=options.quick, repeats=options.repeats, step=step)
-    record = report.document(options.experiment, experiment, rows, command, seed=options.seed, quick=options.quick)
+        rows = measure(
+            experiment, seed=options.seed, quick=options.quick, repeats=options.repeats, step=step, failed=failed
+        )
+    record = report.document(
+        options.experiment, experiment, rows, command, failed, seed=options.seed, quick=options.quick
+    )
     out.print(report.table(experiment, rows))
     if experiment.claim is not None:
         out.print(f"The paper: {experiment.claim}", markup=False)
     for line in record["verdict"]:
         out.print(f"- {line}", markup=False)
-    return report.write(options.out, options.experiment, experiment, record)
+    return report.write(options.out, options.experiment, experiment, record), failed
 
 
 def _print_list(out: Console, found: dict[str, Experiment | Unavailable]) -> None:

@@ -45,6 +45,10 @@ class RateExperiment(Experiment):
         """The seconds of stream in a batch."""
         return 0.05 if quick else 0.2
 
+    def by_batches(self, cell: Cell) -> bool:  # noqa: ARG002 - for those that vary it
+        """Whether windows are filled by batches like those that count, and not by one."""
+        return False
+
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Find the rate; results and slowest batch are those of the run at it."""
         workload, settings = self.workload(cell, context), self.settings(cell)
@@ -52,8 +56,16 @@ class RateExperiment(Experiment):
         seconds = 2 * interval if context.quick else max(2.0, 12 * interval)
 
         def at(rate: float) -> Outcome:
-            planned = self.planned(cell)
-            return run(workload, settings, rate, context, seconds=seconds, interval=interval, planned=planned)
+            return run(
+                workload,
+                settings,
+                rate,
+                context,
+                seconds=seconds,
+                interval=interval,
+                planned=self.planned(cell),
+                by_batches=self.by_batches(cell) and not context.quick,
+            )
 
         # Once before it counts: what is compiled on first use, and memory that grows.
         run(workload, settings, self.start / 10, context, seconds=interval, interval=interval)

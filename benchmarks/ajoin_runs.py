@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.harness import Context
 from streamjoin.adhoc import Settings, Stream
-from streamjoin.adhoc.apart import Apart, open_core
+from streamjoin.adhoc.apart import open_core
 from streamjoin.adhoc.changes import Change, Create, Drop
 from streamjoin.adhoc.core import Shared
 from streamjoin.testing import ajoin_workload as ajoin
@@ -89,55 +89,76 @@ def run(
     seconds: float,
     interval: float,
     planned: bool = False,
+    by_batches: bool = False,
 ) -> Outcome:
     """Fill the windows, then run `seconds` of stream in batches of `interval`; stop early if it is hopeless.
 
-    `planned` lets the optimizer look before it counts, as it would have after a while.
+    `planned` lets the optimizer look before it counts, as it would have after a while. Windows are filled by one
+    batch, or `by_batches` like those that count.
     """
-    streams = [Stream(name, ajoin.SCHEMA, ajoin.TIME) for name in workload.streams]
-    core = open_core(streams, settings)
-    core.apply([Create(name, text) for name, text in workload.queries.items()])
-    done = max(1, round(WINDOW * rate))
-    _timed(core, workload, context, 0, 0, done, rate)
-    if planned and isinstance(core, Shared):
-        core.replan()
-    outcome = Outcome(rate)
-    waiting = list(workload.changes)
-    number = 1
-    while outcome.seconds < seconds and (outcome.load < _OVERLOAD or number < 3):
-        due = [change for change in waiting if change.at <= outcome.seconds]
-        waiting = waiting[len(due) :]
-        begin = time.perf_counter()
-        if due:
-            core.apply([_change(change) for change in due])
-        changed = time.perf_counter() - begin
-        count = max(1, round((outcome.seconds + interval) * rate) + round(WINDOW * rate) - done)
-        rows, took = _timed(core, workload, context, number, done, count, rate)
-        done += count
-        outcome.seconds += interval
-        outcome.worked += took + changed
-        outcome.slowest = max(outcome.slowest, took + changed)
-        outcome.tuples += count * len(streams)
-        outcome.rows += rows
-        outcome.parts.update(core.report.seconds)
-        number += 1
-    outcome.nbytes = core.nbytes
-    outcome.held = round(WINDOW * rate) * len(streams)
+    playing = _Playing(workload, settings, rate, context)
+    if by_batches:
+        lead = playing.batches(WINDOW, interval, ())
+        if lead.load >= _OVERLOAD:
+            return lead
+    else:
+        playing.batch(WINDOW)
+    if planned and isinstance(playing.core, Shared):
+        playing.core.replan()
+    outcome = playing.batches(seconds, interval, workload.changes)
+    outcome.nbytes = playing.core.nbytes
+    outcome.held = round(WINDOW * rate) * len(workload.streams)
     return outcome
+
+
+class _Playing:
+    """A core that is given a workload's stream at a rate, batch by batch."""
+
+    def __init__(self, workload: Workload, settings: Settings, rate: float, context: Context) -> None:
+        self.core = open_core([Stream(name, ajoin.SCHEMA, ajoin.TIME) for name in workload.streams], settings)
+        self.core.apply([Create(name, text) for name, text in workload.queries.items()])
+        self._workload, self._rate, self._context = workload, rate, context
+        self._played, self._done, self._number = 0.0, 0, 0
+
+    def batches(self, seconds: float, interval: float, changes: Sequence[ajoin.Change]) -> Outcome:
+        """So many seconds of stream with changes made at their times; fewer if it is hopeless."""
+        outcome, waiting, run = Outcome(self._rate), list(changes), 0
+        # Sums of intervals are off by a little.
+        while outcome.seconds < seconds - interval / 1e6 and (outcome.load < _OVERLOAD or run < 2):
+            due = [change for change in waiting if change.at <= outcome.seconds]
+            waiting = waiting[len(due) :]
+            begin = time.perf_counter()
+            if due:
+                self.core.apply([_change(change) for change in due])
+            changed = time.perf_counter() - begin
+            count, rows, took = self.batch(interval)
+            outcome.seconds += interval
+            outcome.worked += took + changed
+            outcome.slowest = max(outcome.slowest, took + changed)
+            outcome.tuples += count * len(self._workload.streams)
+            outcome.rows += rows
+            outcome.parts.update(self.core.report.seconds)
+            run += 1
+        return outcome
+
+    def batch(self, interval: float) -> tuple[int, int, float]:
+        """One batch: tuples of each stream, result rows, and seconds, the making of the tuples not counted."""
+        self._played += interval
+        count = max(1, round(self._played * self._rate) - self._done)
+        tables = {
+            name: self._workload.tuples(n, count, self._context.seed, self._rate, self._done)
+            for n, name in enumerate(self._workload.streams)
+        }
+        begin = time.perf_counter()
+        found = self.core.process(self._number, tables)
+        took = time.perf_counter() - begin
+        self._done += count
+        self._number += 1
+        return count, sum(table.num_rows for table in found.values()), took
 
 
 def _change(change: ajoin.Change) -> Change:
     return Create(change.name, change.query.text) if change.action == "create" else Drop(change.name)
-
-
-def _timed(
-    core: Shared | Apart, workload: Workload, context: Context, number: int, first: int, count: int, rate: float
-) -> tuple[int, float]:
-    """The rows of a batch and the seconds it took, the making of its tuples not counted."""
-    tables = {name: workload.tuples(n, count, context.seed, rate, first) for n, name in enumerate(workload.streams)}
-    begin = time.perf_counter()
-    found = core.process(number, tables)
-    return sum(table.num_rows for table in found.values()), time.perf_counter() - begin
 
 
 def sustained(at: Callable[[float], Outcome], start: float, tries: int) -> Outcome:

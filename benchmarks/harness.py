@@ -103,10 +103,12 @@ def measure(
     quick: bool = False,
     repeats: int | None = None,
     step: Callable[[str], None] = lambda _: None,
+    failed: list[str] | None = None,
 ) -> list[Row]:
     """Run the grid and return a row a cell: medians of the repeats, and the ratio to the baseline's.
 
-    `step` hears a line after every run; there are `planned(...)` of them.
+    `step` hears a line after every run; there are `planned(...)` of them. A run that fails is told in `failed`, and a
+    cell without any that did not has no row; where nobody asks for that, the error ends all.
     """
     cells = list(experiment.cells(quick))
     _check_grid(experiment, cells)
@@ -117,18 +119,26 @@ def measure(
             context = Context(seed, quick, Path(scratch))
             for round_ in range(-experiment.warmups, rounds):
                 for cell, kept in zip(cells, answers, strict=True):
-                    answer = experiment.run(cell, context)
+                    try:
+                        answer = experiment.run(cell, context)
+                    except Exception as error:
+                        if failed is None:
+                            raise
+                        failed.append(f"{describe(cell)}: {type(error).__name__}: {error}")
+                        step(f"{failed[-1]} (failed)")
+                        continue
                     if round_ >= 0:
                         kept.append(answer)
                     step(_line(experiment, cell, answer, warmup=round_ < 0))
     finally:
         experiment.close()
-    rows = [_row(cell, kept) for cell, kept in zip(cells, answers, strict=True)]
-    for cell, row in zip(cells, rows, strict=True):
-        base = experiment.baseline(cell)
-        if base is not None:
-            row["ratio"] = row[experiment.measure] / rows[cells.index(base)][experiment.measure]
-    return rows
+    rows = {n: _row(cell, answers[n]) for n, cell in enumerate(cells) if answers[n]}
+    for number, row in rows.items():
+        base = experiment.baseline(cells[number])
+        beside = None if base is None else rows.get(cells.index(base))
+        if beside is not None:
+            row["ratio"] = row[experiment.measure] / beside[experiment.measure]
+    return list(rows.values())
 
 
 def planned(experiment: Experiment, *, quick: bool = False, repeats: int | None = None) -> int:

@@ -74,8 +74,10 @@ def table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     return made
 
 
-def document(name: str, experiment: Experiment, rows: Sequence[Row], command: str, **run: Any) -> dict[str, Any]:
-    """All that is known of a run, as it goes into the JSON file."""
+def document(
+    name: str, experiment: Experiment, rows: Sequence[Row], command: str, failed: Sequence[str] = (), **run: Any
+) -> dict[str, Any]:
+    """All that is known of a run, as it goes into the JSON file; `failed` are the runs that gave nothing."""
     return {
         "experiment": name,
         "title": experiment.title,
@@ -86,9 +88,19 @@ def document(name: str, experiment: Experiment, rows: Sequence[Row], command: st
         "command": command,
         **run,
         "machine": machine(),
-        "verdict": experiment.verdict(rows),
+        "verdict": _verdict(experiment, rows, failed),
+        **({"failed": list(failed)} if failed else {}),
         "rows": list(rows),
     }
+
+
+def _verdict(experiment: Experiment, rows: Sequence[Row], failed: Sequence[str]) -> list[str]:
+    try:
+        return experiment.verdict(rows)
+    except Exception as error:
+        if not failed:
+            raise
+        return [f"no verdict, as runs that it needs failed ({type(error).__name__}: {error})"]
 
 
 def machine() -> dict[str, Any]:
@@ -109,7 +121,13 @@ def write(out_dir: Path, name: str, experiment: Experiment, record: dict[str, An
     out_dir.mkdir(parents=True, exist_ok=True)
     data = out_dir / f"{name}.json"
     data.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    picture = _picture(out_dir / f"{name}.png", experiment, record["rows"])
+    try:
+        picture = _picture(out_dir / f"{name}.png", experiment, record["rows"])
+    except Exception:
+        # What a picture shows may be what failed; the rows that there are, are written.
+        if "failed" not in record:
+            raise
+        picture = None
     return [data, picture] if picture is not None else [data]
 
 

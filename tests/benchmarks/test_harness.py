@@ -132,6 +132,40 @@ def test_a_failing_run_closes_the_experiment_and_is_raised() -> None:
     assert toy.closed == 1
 
 
+def test_a_failing_run_leaves_the_others_where_failures_are_asked_for() -> None:
+    toy = Scripted({"a": [1, 2, 3, 4], "b": [9], "c": [1, 6, 6]})
+    failed: list[str] = []
+    rows = measure(toy, failed=failed)
+    assert [(row["system"], row["rate"], row["repeats"]) for row in rows] == [("a", 3, 3), ("c", 6, 2)]
+    assert rows[1]["ratio"] == 2
+    assert len(failed) == 4 and failed[0].startswith("system=b: StopIteration")
+    rows = measure(Scripted({"a": [], "b": [1] * 4}), failed=failed)
+    assert [row["system"] for row in rows] == ["b"] and "ratio" not in rows[0]
+
+
+def test_a_failing_cell_is_told_and_nothing_is_kept(
+    toys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
+    toy = dict(discover(toys))["toy"]
+    kind, run = type(toy), type(toy).run
+
+    def fails(self: Any, cell: Cell, context: Context) -> Mapping[str, Any]:
+        if cell == {"system": "slow", "window": 8}:
+            raise RuntimeError("no disk")
+        return run(self, cell, context)
+
+    monkeypatch.setattr(kind, "run", fails)
+    monkeypatch.setattr(kind, "verdict", lambda _, rows: [str(rows[3]["ratio"])])
+    monkeypatch.setattr(kind, "plot", lambda _, rows, figure: rows[3])
+    assert command_line.main(["toy", "--out", str(tmp_path / "out"), "--keep"], toys) == 1
+    printed = capsys.readouterr().out
+    assert "failed: system=slow window=8: RuntimeError: no disk" in printed and "no verdict, as runs" in printed
+    record = json.loads((tmp_path / "out" / "toy.json").read_text())
+    assert [row["rate"] for row in record["rows"]] == [16, 64, 128] and len(record["failed"]) == 4
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_baseline_outside_the_grid_is_refused_before_anything_runs() -> None:
     toy = Scripted({"b": [1] * 4})
     with pytest.raises(ValueError, match=r"baseline of system=b is not in the grid: system=a"):
