@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings, Stream, parse
-from streamjoin.adhoc.inbox import Request
+from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings, Stream
 from streamjoin.adhoc.journal import Journal
 from streamjoin.adhoc.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
@@ -302,26 +301,6 @@ def test_a_query_that_cannot_be_computed_fails_alone(tmp_path: Path) -> None:
         assert info.state == "failed" and info.error
         run.ask_for("resume", "sum")
         assert run.roster.entries["sum"].info().state == "running"
-
-
-def test_a_restart_tells_a_query_from_the_one_that_had_its_name(tmp_path: Path) -> None:
-    with Looped(tmp_path) as run:
-        run.register(LEFT)
-        run.register(RIGHT)
-        run.create("a", PAIRS)
-    run = Looped(tmp_path)
-    # Both at one boundary, and after the state that the first run left.
-    text = (
-        "SELECT u.p AS a, w.p AS b FROM r u JOIN l v WITHIN 5 UNITS ON u.k = v.k JOIN l w WITHIN 5 UNITS ON u.k = w.k"
-    )
-    query = parse(text, [LEFT, RIGHT], "a")
-    run.wait(Request("drop", "a"), Request("create", "a", text, query, None))
-    run.hand({"l": (0, table((1, 10, 0)))})
-    run.abandon()
-    with Looped(tmp_path) as run:
-        run.hand({"r": (0, table((1, 20, 1)))})
-        assert run.roster.entries["a"].sql == text
-        assert run.roster.entries["a"].rows == 1
 
 
 def test_buckets_that_no_restart_needs_are_removed(tmp_path: Path) -> None:

@@ -345,8 +345,8 @@ class Engine:
     # Looking ------------------------------------------------------------------------------------------------------
 
     def changelog(self, since: int = 0) -> list[ChangeRecord]:
-        """The records with a serial above `since`, oldest first."""
-        return [record for record in tuple(self._roster.changelog) if record.serial > since]
+        """The records with a serial above `since`, oldest first; of the newest 10,000 that are kept."""
+        return [record for record in self._roster.changelog if record.serial > since]
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""

@@ -13,7 +13,8 @@
 
 The invariants: a change is acknowledged when its group is on disk. A batch's tuples are on disk before Spark may forget
 them and before any row is computed, so that a batch without `done` is computed again from the very same tuples.
-Nothing that a restart needs is ever removed.
+Nothing that a restart needs is ever removed: of the changes those stay that came after the older of two states, and the
+newest besides, for who asks what happened.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +47,8 @@ class Journal:
 
     kept = 2
     """Records of batches that are kept."""
+    changes_kept = 10_000
+    """Records of the changelog that are kept at least."""
 
     def __init__(self, checkpoint: str) -> None:
         self.root = place(checkpoint)
@@ -119,7 +123,7 @@ class Journal:
     def write_state(self, serial: int, batch: int, state: Body) -> None:
         """Keep the queries and the plan after the changes up to `serial`, once `batch` is done."""
         write_record(self._numbered("state", serial), {"batch": batch, **state})
-        self._files.submit(self._prune_states)
+        self._files.submit(self._prune_states, serial)
 
     def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
         """Keep rows that a sink refused."""
@@ -205,10 +209,17 @@ class Journal:
                     if number <= batch - self.kept:
                         self._numbered(kind, number).unlink(missing_ok=True)
 
-    def _prune_states(self) -> None:
+    def _prune_states(self, newest: int) -> None:
         with contextlib.suppress(OSError):
-            for number in self.numbers("state")[:-2]:
+            *older, before, _ = [0, *self.numbers("state")]
+            for number in older[1:]:
                 self._numbered("state", number).unlink(missing_ok=True)
+            groups = self.numbers("changes")
+            for first, following in pairwise(groups):
+                # The oldest first: what a crash leaves has no gap.
+                if following - 1 > min(before, newest - self.changes_kept):
+                    break
+                self._numbered("changes", first).unlink(missing_ok=True)
 
     def _numbered(self, kind: str, number: int) -> Place:
         return self.root / kind / f"{number:012}"

@@ -135,7 +135,7 @@ class BatchLoop:
     def _store(self, arrived: Arrived, portions: tuple[Portion, ...]) -> None:
         consumed = {**self.consumed, **{portion.stream: portion.spark_batch for portion in portions}}
         held = held_by(self.core.snapshot().buckets, arrived)
-        self._journal.write_input(arrived, consumed, held, len(self.roster.changelog))
+        self._journal.write_input(arrived, consumed, held, self.roster.serial)
         self.consumed = consumed
         for portion in portions:
             portion.safe.set_result(None)

@@ -50,8 +50,9 @@ def recover(journal: Journal, settings: Settings) -> Found:
     base, base_batch = _base(journal)
     changes = _changes(journal)
     numbers = [change.record.serial for change in changes]
+    first, last = (numbers[0], numbers[-1]) if numbers else (1, 0)
     known = max(base.serial, record["serial"] if record is not None else 0)
-    if numbers != list(range(1, len(numbers) + 1)) or known > len(numbers):
+    if numbers != list(range(first, last + 1)) or known > last or first > base.serial + 1:
         raise CheckpointError(
             f"records of the changelog are missing in {journal.root / 'changes'}: restore it from a copy"
         )

@@ -41,6 +41,9 @@ class Roster:
         self.dropped: dict[str, QueryEntry] = {}
         """The queries that were dropped last, by name."""
         self.changelog: list[ChangeRecord] = []
+        """The newest records, as many as the log keeps."""
+        self.serial = 0
+        """Of the newest record."""
         self.deploy_ms: float | None = None
         self._newest_rows, self._named = newest_rows, named
         self._stored_serial = 0
@@ -66,7 +69,7 @@ class Roster:
             made.rows = rows
             made.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
             self.entries[name] = made
-        self.changelog = list(found.changelog)
+        self._note(found.changelog)
         self._stored_serial, self._stored_plan = found.state.serial, found.state.plan
 
     def make_again(self, changes: Sequence[StoredChange]) -> None:
@@ -112,7 +115,7 @@ class Roster:
                 request.sink.spec() if request.sink is not None else None,
                 StoredStream(request.stream, request.lateness) if request.stream is not None else None,
             )
-            for number, request in enumerate(made, len(self.changelog) + 1)
+            for number, request in enumerate(made, self.serial + 1)
         ]
         self._log(batch, stored)
         for request in made:
@@ -128,7 +131,7 @@ class Roster:
             for number, name in enumerate(
                 # A batch that is computed again fails again: that is in the log already.
                 (name for name in failures if name not in paused),
-                len(self.changelog) + 1,
+                self.serial + 1,
             )
         ]
         self._log(batch, stored)
@@ -139,7 +142,12 @@ class Roster:
     def _log(self, batch: int, stored: Sequence[StoredChange]) -> None:
         if stored:
             self.journal.write_changes(stored[0].record.serial, batch, [change.packed() for change in stored])
-            self.changelog += [change.record for change in stored]
+            self._note([change.record for change in stored])
+
+    def _note(self, records: Sequence[ChangeRecord]) -> None:
+        # Another list each time: who asks for the changelog reads it on a thread of its own.
+        self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
+        self.serial = self.changelog[-1].serial if self.changelog else 0
 
     def _record(self, request: Request, serial: int, batch: int) -> ChangeRecord:
         return ChangeRecord(serial, request.action, request.name, request.sql, batch, request.at)
@@ -246,7 +254,7 @@ class Roster:
         """Write the whole state if much has changed since, so that a restart has little to make again."""
         snapshot = self.core.snapshot()
         plan = snapshot.optimizer.plan
-        changes = len(self.changelog) - self._stored_serial
+        changes = self.serial - self._stored_serial
         replanned = plan is not self._stored_plan and not changes
         if not (now or replanned or changes > max(_STATE_EVERY, len(self.entries))):
             return
@@ -255,7 +263,7 @@ class Roster:
             for name, entry in self.entries.items()
         }
         streams = {name: StoredStream(f.stream, f.lateness) for name, f in self.streams.items()}
-        serial = len(self.changelog)
+        serial = self.serial
         state = StoredState(streams, snapshot.registry, queries, plan, snapshot.optimizer.decisions, serial)
         self.journal.write_state(serial, batch, state.packed())
         self._stored_serial, self._stored_plan = serial, plan

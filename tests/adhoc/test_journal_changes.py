@@ -1,0 +1,73 @@
+"""The changelog in the engine's log: queries that take the name of one before, and records that may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc.inbox import Request
+from streamjoin.adhoc.journal import Journal
+from streamjoin.model.errors import CheckpointError
+from tests.adhoc.looped import Looped
+
+SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})
+LEFT, RIGHT = (Stream(name, SCHEMA, "t") for name in ("l", "r"))
+PAIRS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k"
+
+
+def table(*found: tuple[int, int, int]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in found], SCHEMA)
+
+
+def test_a_restart_tells_a_query_from_the_one_that_had_its_name(tmp_path: Path) -> None:
+    with Looped(tmp_path) as run:
+        run.register(LEFT)
+        run.register(RIGHT)
+        run.create("a", PAIRS)
+    run = Looped(tmp_path)
+    # Both at one boundary, and after the state that the first run left.
+    text = (
+        "SELECT u.p AS a, w.p AS b FROM r u JOIN l v WITHIN 5 UNITS ON u.k = v.k JOIN l w WITHIN 5 UNITS ON u.k = w.k"
+    )
+    query = parse(text, [LEFT, RIGHT], "a")
+    run.wait(Request("drop", "a"), Request("create", "a", text, query, None))
+    run.hand({"l": (0, table((1, 10, 0)))})
+    run.abandon()
+    with Looped(tmp_path) as run:
+        run.hand({"r": (0, table((1, 20, 1)))})
+        assert run.roster.entries["a"].sql == text
+        assert run.roster.entries["a"].rows == 1
+
+
+@pytest.mark.parametrize("kept", [2, 5])
+def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    monkeypatch.setattr(Journal, "changes_kept", kept)
+    serials: list[int] = []
+    for _ in range(4):
+        with Looped(tmp_path) as run:
+            if not run.roster.streams:
+                run.register(LEFT)
+                run.register(RIGHT)
+            else:
+                assert [record.serial for record in run.roster.changelog] == serials, "what was told stays"
+                assert set(run.roster.entries) == {"kept"}
+            for action in ("create", "pause", "resume", "drop"):
+                run.create("a", PAIRS) if action == "create" else run.ask_for(action, "a")
+            if "kept" not in run.roster.entries:
+                run.create("kept", PAIRS)
+            serials = [record.serial for record in run.roster.changelog]
+            assert serials == list(range(run.roster.serial - kept + 1, run.roster.serial + 1))
+        left = sorted(int(file.name) for file in (tmp_path / "changes").iterdir())
+        states = sorted(int(file.name) for file in (tmp_path / "state").iterdir())
+    assert serials[-1] == 2 + 5 + 3 * 4
+    assert left == list(range(min(states[0], serials[-1] - kept) + 1, serials[-1] + 1))
+    # The newest state may be lost: the one before and the changes since then lead to the same.
+    (tmp_path / "state" / f"{states[-1]:012}").unlink()
+    with Looped(tmp_path) as run:
+        assert set(run.roster.entries) == {"kept"} and run.roster.serial == serials[-1]
+    (tmp_path / "changes" / f"{left[1]:012}").unlink()
+    with pytest.raises(CheckpointError, match="changelog are missing"):
+        Looped(tmp_path)
