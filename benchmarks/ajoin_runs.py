@@ -90,21 +90,22 @@ def run(
     interval: float,
     planned: bool = False,
     by_batches: bool = False,
+    patient: bool = False,
 ) -> Outcome:
     """Fill the windows, then run `seconds` of stream in batches of `interval`; stop early if it is hopeless.
 
-    `planned` lets the optimizer look before it counts, as it would have after a while. Windows are filled by one
-    batch, or `by_batches` like those that count.
+    `planned` lets the optimizer look before it counts, as it would have after a while. Windows are filled in ten parts,
+    or `by_batches` like those that count; who is `patient` fills them however long that takes.
     """
     playing = _Playing(workload, settings, rate, context)
-    if by_batches:
-        lead = playing.batches(WINDOW, interval, ())
-        if lead.load >= _OVERLOAD:
-            return lead
-    else:
-        playing.batch(WINDOW)
-    if planned and isinstance(playing.core, Shared):
-        playing.core.replan()
+    part = interval if by_batches else WINDOW / 10
+    # A look after the first part: with an order that is bad enough, a whole window in one go fills the memory.
+    for length in (part, WINDOW - part):
+        filled = playing.batches(length, part, (), patient=patient)
+        if filled.load >= _OVERLOAD and length > part and not patient:
+            return filled
+        if planned and isinstance(playing.core, Shared):
+            playing.core.replan()
     outcome = playing.batches(seconds, interval, workload.changes)
     outcome.nbytes = playing.core.nbytes
     outcome.held = round(WINDOW * rate) * len(workload.streams)
@@ -120,11 +121,13 @@ class _Playing:
         self._workload, self._rate, self._context = workload, rate, context
         self._played, self._done, self._number = 0.0, 0, 0
 
-    def batches(self, seconds: float, interval: float, changes: Sequence[ajoin.Change]) -> Outcome:
-        """So many seconds of stream with changes made at their times; fewer if it is hopeless."""
+    def batches(
+        self, seconds: float, interval: float, changes: Sequence[ajoin.Change], *, patient: bool = False
+    ) -> Outcome:
+        """So many seconds of stream with changes made at their times; fewer if it is hopeless, but for the patient."""
         outcome, waiting, run = Outcome(self._rate), list(changes), 0
         # Sums of intervals are off by a little.
-        while outcome.seconds < seconds - interval / 1e6 and (outcome.load < _OVERLOAD or run < 2):
+        while outcome.seconds < seconds - interval / 1e6 and (patient or outcome.load < _OVERLOAD or run < 2):
             due = [change for change in waiting if change.at <= outcome.seconds]
             waiting = waiting[len(due) :]
             begin = time.perf_counter()

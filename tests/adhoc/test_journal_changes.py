@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,3 +72,10 @@ def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: 
     (tmp_path / "changes" / f"{left[1]:012}").unlink()
     with pytest.raises(CheckpointError, match="changelog are missing"):
         Looped(tmp_path)
+
+
+def test_a_record_says_when_its_change_was_made_and_not_when_it_was_asked_for(tmp_path: Path) -> None:
+    with Looped(tmp_path) as run:
+        before = time.time()
+        run.wait(Request("register", "l", stream=LEFT, at=5.0))
+        assert before <= run.roster.changelog[-1].at <= time.time()

@@ -109,9 +109,10 @@ class Roster:
                 changes.append(change)
         if changes:
             self.core.apply(changes)
+        now = time.time()
         stored = [
             StoredChange(
-                self._record(request, number, batch),
+                ChangeRecord(number, request.action, request.name, request.sql, batch, now),
                 request.sink.spec() if request.sink is not None else None,
                 StoredStream(request.stream, request.lateness) if request.stream is not None else None,
             )
@@ -148,9 +149,6 @@ class Roster:
         # Another list each time: who asks for the changelog reads it on a thread of its own.
         self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
         self.serial = self.changelog[-1].serial if self.changelog else 0
-
-    def _record(self, request: Request, serial: int, batch: int) -> ChangeRecord:
-        return ChangeRecord(serial, request.action, request.name, request.sql, batch, request.at)
 
     def _checked(self, request: Request, made: Sequence[Request]) -> Change | None:
         if request.action == "register":
