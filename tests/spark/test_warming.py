@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.spark.warming import _alone
+from streamjoin.spark.warming import alone
 
 LOADED = """
 import gc, pathlib, sys
@@ -46,7 +46,7 @@ def test_a_join_finds_its_kernels_loaded(tmp_path: Path) -> None:
 
 def test_one_process_of_a_host_compiles_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with _alone():
+    with alone():
         lock = tmp_path / "streamjoin/compiling.lock"
         with lock.open("w") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,5 +56,38 @@ def test_one_process_of_a_host_compiles_at_a_time(tmp_path: Path, monkeypatch: p
 
 def test_a_cache_that_can_not_be_written_to_is_no_hindrance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    with _alone():
+    with alone():
         pass
+
+
+ADHOC = """
+import gc, os, sys
+from numba.core.dispatcher import Dispatcher
+from streamjoin.spark import daemon
+from streamjoin.spark.environment import MORE_WARMING
+
+os.environ[MORE_WARMING] = "streamjoin.nobody," + sys.argv[1]
+daemon.start()
+import streamjoin.adhoc.warming as adhoc
+
+assert "streamjoin.adhoc.replica" in sys.modules
+
+def loaded():
+    return sum(len(found.overloads) for found in gc.get_objects() if isinstance(found, Dispatcher))
+
+gc.unfreeze()
+before = loaded()
+adhoc.warm()
+from streamjoin.kernels.shared_probe import probe_shared
+assert len(probe_shared.overloads) > 0
+print(loaded() - before)
+"""
+
+
+def test_tasks_of_the_ad_hoc_engine_find_theirs_loaded() -> None:
+    from streamjoin.adhoc.spark_tasks import WARMING
+
+    ran = subprocess.run(
+        [sys.executable, "-c", ADHOC, WARMING], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert int(ran.stdout) == 0, "a module that is not there must not keep the next from being warm"

@@ -11,7 +11,7 @@ import pickle
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -113,8 +113,11 @@ def run_share(assignment: Assignment, whole: Any, number: int, replicas: dict[st
 class Replica:
     """See the module."""
 
+    SETTINGS: ClassVar = Settings(sharing="everything")
+    """A copy decides nothing: it runs by the plan that it is sent."""
+
     def __init__(self) -> None:
-        self._core = Shared([], Settings(sharing="everything"))
+        self._core = Shared([], self.SETTINGS)
         self._streams: dict[str, Stream] = {}
         self._queries: dict[str, Registered] = {}
         self._choices: dict[str, Choice] = {}

@@ -24,11 +24,13 @@ from streamjoin.adhoc.probe_plan import Choice
 from streamjoin.adhoc.replica import Assignment, Delta, SentQuery, ShareRows, run_share, unpacked
 from streamjoin.adhoc.shares import Scaling, fixed, following_load, shares_of
 from streamjoin.model.errors import InputError, SpecError
+from streamjoin.spark.environment import MORE_WARMING
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
 Outputs = tuple[dict[str, pa.Table], dict[str, InputError]]
+WARMING: Final = "streamjoin.adhoc.warming"
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
 
@@ -60,6 +62,8 @@ class Tasks:
         self._scaling = scaling
         self._decided: tuple[str, ...] = ()
         self._sent = _Sent(self._context)
+        # Spark forks workers of another environment from a process of their own, which loads what is named here.
+        self._context.environment[MORE_WARMING] = WARMING
 
     @property
     def partitions(self) -> int:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import pkgutil
 import sys
 import time
 
 from pyspark.daemon import manager
+
+from streamjoin.spark.environment import MORE_WARMING
 
 PRELOADED = (
     "numpy",
@@ -63,8 +66,9 @@ def start() -> None:
     """
     began = time.perf_counter()
     preload()
-    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
-        importlib.import_module("streamjoin.spark.warming").warm()
+    for name in ("streamjoin.spark.warming", *filter(None, os.environ.get(MORE_WARMING, "").split(","))):
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
+            importlib.import_module(name).warm()
     with contextlib.suppress(Exception):
         importlib.import_module("streamjoin.spark.spending").keep(time.perf_counter() - began)
     gc.collect()

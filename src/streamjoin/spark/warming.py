@@ -34,7 +34,7 @@ _CONDITIONS: tuple[Predicate, ...] = (Band("i", "i", 1), Band("f", "f", 0.5), Eq
 
 def warm() -> None:
     """Run the small joins; a host whose cache can't be written to compiles for itself, which workers inherit too."""
-    with _alone(), tempfile.TemporaryDirectory(prefix="streamjoin-") as scratch:
+    with alone(), tempfile.TemporaryDirectory(prefix="streamjoin-") as scratch:
         for number, (on, window, gate) in enumerate(_joins()):
             spec = JoinSpec(on, window, time="t", order="event_time")
             bound = bind(spec, _table(0).schema, _table(0).schema)
@@ -84,7 +84,7 @@ def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Hold the host's lock, where there can be one."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
