@@ -33,6 +33,7 @@ _SETTING = "spark.streamjoin.log."
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+_ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 _USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
@@ -88,6 +89,7 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     checkpoint = query.resolvedCheckpointRoot()
     settings = query.sparkSessionForStream().conf()
     _unmeasured(settings, [_joins[token] for token in tokens])
+    _in_one_job(settings)
     for token in tokens:
         found = _place(checkpoint, _joins[token])
         settings.set(_SETTING + token, json.dumps(found))
@@ -110,6 +112,16 @@ def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
         return
     settings.set(_MOST_BYTES, _UNLIMITED)
     settings.set(_LARGE, "true")
+
+
+def _in_one_job(settings: Any) -> None:
+    """Have Spark run a batch as one job, for the query whose settings these are, unless somebody set it otherwise.
+
+    Adaptive execution runs a job for every shuffle and plans anew after each. The join cuts its ranges by what it knows
+    of the batch, so that nothing is left to adapt, and jobs are what a small batch spends its time on.
+    """
+    if not settings.getAll().contains(_ADAPTIVE):
+        settings.set(_ADAPTIVE, "false")
 
 
 def _row_bytes(schema: pa.Schema) -> int | None:

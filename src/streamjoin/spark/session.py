@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamjoin.model.errors import SetupError
+from streamjoin.spark.checkpoint_files import write_without_processes
 from streamjoin.spark.java import Java, find_java, wrapped_home
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSessio
         _silence_error_copies()
     with _environment(master, java, quiet):
         try:
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
         except PySparkRuntimeError as error:
             if error.getCondition() != "JAVA_GATEWAY_EXITED" or java is None:
                 raise
@@ -135,6 +136,9 @@ def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSessio
                 f"Spark did not start on Java {java.version} ({java.origin}: {java.home}); the reason is "
                 "printed above, often memory= or a setting in config= that Java does not take"
             ) from error
+    if _is_one_process(master):
+        write_without_processes(spark)
+    return spark
 
 
 @contextlib.contextmanager
@@ -218,7 +222,11 @@ def _prepended(root: str, path: str) -> str:
 
 
 def _is_local(master: str) -> bool:
-    return master == "local" or master.startswith(("local[", "local-cluster["))
+    return _is_one_process(master) or master.startswith("local-cluster[")
+
+
+def _is_one_process(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
 
 
 def _local_cores(master: str) -> int:
