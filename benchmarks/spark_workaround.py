@@ -33,7 +33,8 @@ BEST_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": HDFS_PROVIDER,
     "spark.sql.streaming.join.stateFormatVersion": "2",
 }
-_CELLS_IN_BANDS = (4, 8)
+CELLS_IN_BANDS = (4, 8)
+"""The sizes to try."""
 BEST_MEMORY = "10g"
 """The HDFS-backed store keeps the window in the heap, so it gets plenty; whether less would do is not measured."""
 
@@ -67,11 +68,6 @@ def workaround(
         & F.col("ts_right").between(F.col("ts_left") - window, F.col("ts_left") + window)
     )
     return left.join(right, matches).drop("cell_left", "cell_right")
-
-
-def cells_in_bands(batch: int) -> tuple[int, ...]:
-    """The cell sizes to try; at a million rows a batch 4 bands were ahead by a fifth wherever both ran."""
-    return _CELLS_IN_BANDS[:1] if batch >= 1_000_000 else _CELLS_IN_BANDS
 
 
 @dataclass(frozen=True)

@@ -93,20 +93,26 @@ class Victim:
     def _finished(self, share_of_drivers: float) -> bool:
         if self._process is None:
             self._start()
-        process = self._running
         if self._kills.left == 0:
-            assert process.wait(timeout=PATIENCE) == 0, self.log[-4000:]
-            return True
+            return self._to_the_end()
         moment = self._moment()
         if moment is None or not self._until(moment):
-            assert process.wait(timeout=PATIENCE) == 0, self.log[-4000:]
-            return True
+            return self._to_the_end()
         self._rescale()
         if self._rng.random() < share_of_drivers:
             self._kill_the_driver(moment)
         else:
             self._kill_an_executor(moment)
         return False
+
+    def _to_the_end(self) -> bool:
+        """Let it run undisturbed until it ends."""
+        since = time.monotonic()
+        while not self._ends_within(0.1):
+            self._note()
+            assert time.monotonic() - since < PATIENCE, self.log[-4000:]
+        assert self._running.returncode == 0, self.log[-4000:]
+        return True
 
     @property
     def _running(self) -> subprocess.Popen[bytes]:
