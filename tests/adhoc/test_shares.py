@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc.changes import Create, Drop
-from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.core import Shared, ShareFigures
 from streamjoin.adhoc.journal_files import write_table
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.adhoc.plan import Stream
@@ -81,6 +81,7 @@ class Spread:
         self.versions: list[Delta] = []
         self.base = 0
         self.sent: dict[str, Any] = {}
+        self.figures: list[ShareFigures] = []
 
     def deltas(self) -> None:
         state = self.core.snapshot()
@@ -121,6 +122,7 @@ class Spread:
         found: dict[str, Rows] = {name: Rows() for name in self.core.queries}
         for share, copy in enumerate(chosen):
             given_back = pickle.loads(pickle.dumps(run_share(assignment, self.whole, share, self.processes[copy])))
+            self.figures.append(given_back.figures)
             for name, data in given_back.rows.items():
                 found[name] += rows_of(unpacked(data, self.core.queries[name].query.schema))
         return found
@@ -181,3 +183,37 @@ def test_a_copy_that_failed_on_the_way_begins_anew(tmp_path: Path) -> None:
         counts.append(sum(spread.rows(arrived, [0 if number != 1 else 1])["q"].values()))
         core.finish(arrived, {})
     assert counts == [1, 3, 5]
+
+
+def test_the_plan_is_explained_by_what_tasks_did(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+    streams = [Stream(name, schema, "t") for name in "abc"]
+    alone, core = Shared(streams), Shared(streams)
+    spread = Spread(tmp_path, core, 2)
+    joins = "JOIN b y WITHIN 9 UNITS ON x.k = y.k JOIN c z WITHIN 9 UNITS ON y.k = z.k"
+    for one in (alone, core):
+        one.apply(
+            [
+                Create("q", f"SELECT x.k FROM a x {joins}"),
+                Create("p", "SELECT x.k FROM a x JOIN b y WITHIN 9 ROWS ON x.k = y.k"),
+            ]
+        )
+    for number in range(4):
+        tables = {s.name: pa.table({"k": [n % 3 for n in range(9)], "t": [number] * 9}, schema) for s in streams}
+        alone.process(number, tables)
+        arrived = core.arrive(number, tables)
+        spread.figures.clear()
+        spread.rows(arrived, [number % 2, 1])
+        core.take_figures(spread.figures)
+        core.finish(arrived, {})
+    # Candidates are fewer in one go, where both directions of a first join read them at once.
+    figures = [
+        {
+            (root.driver, step.condition, step.stream): (step.probes, step.pairs)
+            for root in one.explain().roots
+            for step in root.step.walk()
+        }
+        for one in (alone, core)
+    ]
+    assert figures[0] == figures[1] and all(pairs for _, pairs in figures[0].values())
+    assert all(set(found.seconds) == {"sets", "joins", "rows"} for found in spread.figures)

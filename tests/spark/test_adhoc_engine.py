@@ -337,3 +337,7 @@ def test_the_jobs_of_a_batch_do_not_grow_with_the_queries(
             # One to read each stream, and one to join a batch, of which there are one or two.
             assert 3 <= jobs() - before <= 4
         assert engine.metrics().rows_out == 1 + 25
+        found = engine.explain()
+        assert len(found.tasks) == 2 and all(task.seconds > 0 and "joins" in task.parts for task in found.tasks)
+        assert "task 1 of the last batch" in str(found) and len(json.loads(found.json)["tasks"]) == 2
+        assert sum(step.pairs for root in found.roots for step in root.step.walk()) > 0, "what tasks counted is here"

@@ -24,7 +24,7 @@ from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.retention import Progress, still_needed
 from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.shared_join import Share
+from streamjoin.adhoc.shared_join import Share, StepCounts
 from streamjoin.model.errors import InputError, StateError
 
 
@@ -49,6 +49,14 @@ class BatchReport:
     failures: Mapping[str, InputError] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     """`changes` made before it, `arrive`, `sets`, `joins`, `rows`, `settle`, `optimize`."""
+
+
+@dataclass(frozen=True)
+class ShareFigures:
+    """What a share of a batch took by component, and what each step did, by the digest of its key."""
+
+    seconds: Mapping[str, float]
+    counts: Mapping[bytes, StepCounts]
 
 
 class Shared:
@@ -177,6 +185,14 @@ class Shared:
         found = self._execution.run(arrived.buckets, share)
         self._seconds.update(self._execution.seconds)
         return found
+
+    def share_figures(self) -> ShareFigures:
+        """What the last results took, and what steps did since this was last asked for."""
+        return ShareFigures(dict(self._execution.seconds), self._execution.hand_in_counts())
+
+    def take_figures(self, shares: Sequence[ShareFigures]) -> None:
+        """Count what the shares of a batch did elsewhere as done here."""
+        self._execution.take_counts([share.counts for share in shares])
 
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
         """Make a batch part of the state; queries that failed are paused."""

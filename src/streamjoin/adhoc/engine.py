@@ -350,7 +350,7 @@ class Engine:
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""
-        found: Explanation = self._between_batches(self._loop.core.explain)
+        found: Explanation = self._between_batches(self._loop.explain)
         return found
 
     def preview(self, sql: str) -> Preview:

@@ -46,6 +46,7 @@ class Execution:
         """How long the parts of the last run took: sets and indexes, joins, rows."""
         self.counts: dict[PathKey, StepCounts] = {}
         """What each step did since it is in the plan."""
+        self._digests: dict[PathKey, bytes] = {}
 
     def add_stream(self, stream: Stream) -> None:
         """One more stream."""
@@ -84,6 +85,7 @@ class Execution:
         if touched:
             keys = {step.key for step in steps_of(self._ready.values())}
             self.counts = {key: counts for key, counts in self.counts.items() if key in keys}
+            self._digests = {key: digest for key, digest in self._digests.items() if key in keys}
             self._forget()
 
     def _forget(self) -> None:
@@ -128,6 +130,24 @@ class Execution:
         marks.append(perf_counter())
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return found
+
+    def _digest(self, key: PathKey) -> bytes:
+        if key not in self._digests:
+            self._digests[key] = key.digest()
+        return self._digests[key]
+
+    def hand_in_counts(self) -> dict[bytes, StepCounts]:
+        """What steps did since this was last asked for, for the process that adds it up."""
+        counts, self.counts = self.counts, {}
+        return {self._digest(key): found for key, found in counts.items()}
+
+    def take_counts(self, shares: Sequence[Mapping[bytes, StepCounts]]) -> None:
+        """Add what the shares of a batch did elsewhere."""
+        for step in steps_of(self._ready.values()):
+            digest = self._digest(step.key)
+            found = [share[digest] for share in shares if digest in share]
+            if found:
+                self.counts.setdefault(step.key, StepCounts()).add(found)
 
     def _begin(self, buckets: Mapping[str, Bucket]) -> None:
         """Take the batch's buckets in; those of one that was not finished go."""

@@ -61,8 +61,26 @@ class RootFigures:
 
 
 @dataclass(frozen=True)
+class TaskFigures:
+    """A task of the last batch: its result rows, its seconds, those by component, and whether it began from files."""
+
+    rows: int
+    seconds: float
+    parts: Mapping[str, float]
+    rebuilt: bool
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.3g}" for name, seconds in self.parts.items())
+        begun = "; it made its state from files first" if self.rebuilt else ""
+        return f"{self.rows:,} rows in {self.seconds:.3g} s ({parts}{begun})"
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """`str()` is the tree; `dot` and `json` are the same as a graph and as data."""
+    """`str()` is the tree; `dot` and `json` are the same as a graph and as data.
+
+    `tasks` are those of the last batch, where tasks did the joining.
+    """
 
     sharing: str
     queries: int
@@ -71,6 +89,7 @@ class Explanation:
     streams: tuple[StreamFigures, ...]
     roots: tuple[RootFigures, ...]
     decisions: tuple[str, ...]
+    tasks: tuple[TaskFigures, ...] = ()
 
     def __str__(self) -> str:
         costs = f"{self.cost_shared:,.4g} shared, {self.cost_apart:,.4g} apart"
@@ -84,6 +103,7 @@ class Explanation:
         for root in self.roots:
             lines.append(f"group {root.group}, new tuples of {root.driver}")
             lines += _tree(root.step, "")
+        lines += [f"task {number} of the last batch: {task}" for number, task in enumerate(self.tasks)]
         lines.append("last decisions:" if self.decisions else "no decisions yet")
         return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.arrivals import Arrived, Aside
 from streamjoin.adhoc.deliveries import deliver
+from streamjoin.adhoc.explain import Explanation
 from streamjoin.adhoc.inbox import Inbox, Portion, Work
 from streamjoin.adhoc.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.journal import Journal, held_by
@@ -85,6 +86,11 @@ class BatchLoop:
         self._rows(found.unfinished, (), dict.fromkeys(found.unfinished.buckets, Aside()) | dict(found.aside))
         self.roster.make_again(found.later)
         self._batch = max([self._batch, *(change.record.batch - 1 for change in found.later)])
+
+    def explain(self) -> Explanation:
+        """The plan in force, with what the tasks of the last batch did."""
+        found: Explanation = replace(self.core.explain(), tasks=self.executor.tasks)
+        return found
 
     # A batch ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -96,6 +97,10 @@ class PathKey(_HashedOnce):
 
     def __str__(self) -> str:
         return f"{self.driver} -> {' -> '.join(map(str, self.steps))}"
+
+    def digest(self) -> bytes:
+        """A short name that is the same in every process; made anew by each call."""
+        return blake2b(repr(self).encode(), digest_size=12).digest()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from streamjoin.adhoc.arrivals import Arrived, Clocks
 from streamjoin.adhoc.buckets import Bucket, IndexKey
 from streamjoin.adhoc.changes import Registered, Registry
-from streamjoin.adhoc.core import Shared, Snapshot
+from streamjoin.adhoc.core import Shared, ShareFigures, Snapshot
 from streamjoin.adhoc.gathering import Gatherer
 from streamjoin.adhoc.journal_files import read_bucket
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
@@ -83,10 +83,12 @@ class ShareRows:
     """What a share gave: rows by query as record batches, failures, seconds, and distinct keys of fresh buckets."""
 
     rows: Mapping[str, bytes]
+    counted: Mapping[str, int]
     failures: Mapping[str, str]
     seconds: float
     distinct: Mapping[str, Mapping[IndexKey, int]]
     rebuilt: bool
+    figures: ShareFigures
 
 
 _replicas: dict[str, Replica] = {}
@@ -133,9 +135,12 @@ class Replica:
         if self._arrived is None:
             raise AssertionError("a batch without its tuples")
         outputs, failures = self._core.results(self._arrived, assignment.shares[number])
-        rows = {name: _packed(table) for name, table in outputs.items() if table.num_rows}
+        counted = {name: table.num_rows for name, table in outputs.items() if table.num_rows}
+        rows = {name: _packed(outputs[name]) for name in counted}
         told = {name: str(error) for name, error in failures.items()}
-        return ShareRows(rows, told, time.perf_counter() - began, self._distinct() if not number else {}, rebuilt)
+        distinct = self._distinct() if not number else {}
+        figures = self._core.share_figures()
+        return ShareRows(rows, counted, told, time.perf_counter() - began, distinct, rebuilt, figures)
 
     def _distinct(self) -> dict[str, dict[IndexKey, int]]:
         buckets = self._arrived.buckets if self._arrived is not None else {}

@@ -8,7 +8,7 @@ rows without bits are dropped. References become columns only when rows are gath
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,13 @@ class StepCounts:
     candidates: float = 0
     pairs: int = 0
     batches: int = 0
+
+    def add(self, shares: Sequence[StepCounts]) -> None:
+        """Take in what the shares of one batch did."""
+        self.probes += sum(share.probes for share in shares)
+        self.candidates += sum(share.candidates for share in shares)
+        self.pairs += sum(share.pairs for share in shares)
+        self.batches += max(share.batches for share in shares)
 
 
 class Scratch:
@@ -150,9 +157,10 @@ class BatchRun:
             if fresh is None:
                 continue
             counts = self._counts(step.key)
+            first, end = (0, fresh.n) if self.share is None else self.share[near.stream]
             counts.batches += 1
-            counts.probes += fresh.n
-            probes = _new_probes(near, fresh, None if self.share is None else self.share[near.stream])
+            counts.probes += end - first
+            probes = _new_probes(near, fresh, None if self.share is None else (first, end))
             if probes is None:
                 continue
             # By shares each direction is on its own: the driver of a pair of new tuples is in one of them.

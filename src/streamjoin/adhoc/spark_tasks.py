@@ -18,6 +18,7 @@ import pyarrow as pa
 from streamjoin.adhoc.arrivals import Arrived
 from streamjoin.adhoc.changes import Registered
 from streamjoin.adhoc.core import Snapshot
+from streamjoin.adhoc.explain import TaskFigures
 from streamjoin.adhoc.journal import Journal
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import Choice
@@ -40,6 +41,7 @@ class Driver:
 
     partitions = 0
     stores_first = False
+    tasks: tuple[TaskFigures, ...] = ()
 
     def results(self, core: Any, arrived: Arrived) -> Outputs:
         """The rows of a batch and what failed."""
@@ -61,6 +63,8 @@ class Tasks:
         self._journal = journal
         self._scaling = scaling
         self._decided: tuple[str, ...] = ()
+        self.tasks: tuple[TaskFigures, ...] = ()
+        """What each task of the last batch did; none where the driver did it."""
         self._sent = _Sent(self._context)
         # Spark forks workers of another environment from a process of their own, which loads what is named here.
         self._context.environment[MORE_WARMING] = WARMING
@@ -83,11 +87,14 @@ class Tasks:
             found: Outputs = core.results(arrived)
             return found
         work: tuple[float, ...] = ()
+        self.tasks = ()
         if not self._scaling.shares:
             found = core.results(arrived)
         else:
             parts = self._run(core, arrived)
             found, work = _gathered(parts, core.queries), tuple(part.seconds for part in parts)
+            core.take_figures([part.figures for part in parts])
+            self.tasks = tuple(_figures(part) for part in parts)
             for name, counts in parts[0].distinct.items():
                 arrived.buckets[name].note_distinct(counts)
             if any(part.rebuilt for part in parts):
@@ -167,6 +174,11 @@ class _Sent:
 
 def _sent(entry: Registered, choice: Choice) -> SentQuery:
     return SentQuery(entry.serial, entry.query, entry.created, entry.paused, choice)
+
+
+def _figures(part: ShareRows) -> TaskFigures:
+    rows = sum(part.counted.values())
+    return TaskFigures(rows, part.seconds, dict(part.figures.seconds), part.rebuilt)
 
 
 def _gathered(parts: list[ShareRows], queries: Mapping[str, Registered]) -> Outputs:
