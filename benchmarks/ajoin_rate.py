@@ -53,7 +53,7 @@ class RateExperiment(Experiment):
         """Find the rate; results and slowest batch are those of the run at it."""
         workload, settings = self.workload(cell, context), self.settings(cell)
         interval = self.interval(cell, context.quick)
-        seconds = 2 * interval if context.quick else max(2.0, 12 * interval)
+        seconds = 2 * interval if context.quick else max(1.6, 8 * interval)
 
         def at(rate: float) -> Outcome:
             return run(

@@ -7,6 +7,7 @@ tuples: nothing waits, so a rate far below the limit costs next to nothing to tr
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ WINDOW: Final = 3.0
 """The longest window of the workload, in seconds."""
 _ENOUGH: Final = 1.15
 _OVERLOAD: Final = 3.0
+_LEAP: Final = 8.0
 _HOPELESS: Final = 100
 """A rate so far below the first is not looked for: then it is the batches that take too long, not the tuples."""
 Maker = Callable[[int, int, int, float, int], pa.Table]
@@ -167,26 +169,39 @@ def _change(change: ajoin.Change) -> Change:
 def sustained(at: Callable[[float], Outcome], start: float, tries: int) -> Outcome:
     """The run at the highest rate that was kept up with, as closely as `tries` runs find it.
 
-    Rates double until one is too much, then halve the distance in logarithms. If none is kept up with, that with the
-    lowest rate.
+    Rates grow until one is too much; between two the next is where their loads say that it is one, as if load were a
+    power of the rate. Runs near the limit take longest, so few of them are made. If none is kept up with, that
+    with the lowest rate.
     """
-    best: Outcome | None = None
-    lowest: Outcome | None = None
-    low, high, rate = 0.0, float("inf"), start
+    low: Outcome | None = None
+    high: Outcome | None = None
+    rate = start
     for _ in range(tries):
         found = at(rate)
         if found.load <= 1.0:
-            best, low = found, rate
-        else:
-            high = rate
-            lowest = found if lowest is None or found.rate < lowest.rate else lowest
-        if (low and high / low < _ENOUGH) or rate < start / _HOPELESS:
+            low = found
+        elif high is None or found.rate < high.rate:
+            high = found
+        closed = low is not None and high is not None and high.rate / low.rate < _ENOUGH
+        if closed or rate < start / _HOPELESS:
             break
-        rate = 2 * low if high == float("inf") else (low * high) ** 0.5 if low else high / 4
-    found_any = best or lowest
-    if found_any is None:
+        rate = _next_rate(low, high)
+    best = low or high
+    if best is None:
         raise ValueError(f"at least one try is needed, not {tries}")
-    return found_any
+    return best
+
+
+def _next_rate(low: Outcome | None, high: Outcome | None) -> float:
+    if low is None:
+        return high.rate / 4 if high is not None else 0.0
+    load = max(low.load, 1e-3)
+    if high is None:
+        return low.rate * min(_LEAP, max(_ENOUGH, 1.1 * load**-0.7))
+    reached = math.log(1 / load) / math.log(high.load / load)
+    rate = low.rate * float((high.rate / low.rate) ** reached)
+    # Not so near to either that nothing is learnt.
+    return min(max(rate, low.rate * _ENOUGH**0.5), high.rate / _ENOUGH**0.5)
 
 
 def by_name(rows: Iterable[Mapping[str, object]], *keys: str) -> dict[tuple[object, ...], Mapping[str, object]]:
