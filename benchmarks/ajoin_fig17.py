@@ -1,4 +1,7 @@
-"""Distinct keys and the selectivity of selections (AJoin, figure 17): 20 two-way queries at 50 % similarity."""
+"""Distinct keys and the selectivity of selections (AJoin, figure 17): 20 two-way queries at 50 % similarity.
+
+A whole run takes about three minutes on two quiet cores: some twelve seconds a cell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where the time goes (AJoin, figure 19): components of the core while queries come, by ways and rate of queries."""
+"""Where the time goes (AJoin, figure 19): components of the core while queries come, by ways and rate of queries.
+
+A whole run takes about two minutes on two quiet cores.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The paper's latency threshold decides when its optimizer acts; here it acts every so many batches, and only where
 another plan is cheaper by the hysteresis. Both ask what re-planning too often or too seldom costs.
+
+A whole run takes about two and a half minutes on two quiet cores.
 """
 
 from __future__ import annotations
