@@ -1,7 +1,7 @@
 """Each optimisation switched off, in a workload that it is for and in the paper's (AJoin, figure 21).
 
-Runs of small batches are merged in a window of a hundred and fifty of them, filled as it is in service. A whole run takes
-about two and a half minutes on two quiet cores.
+Runs of small batches are merged in a window of a hundred and fifty of them, filled as it is in service. A whole run
+takes about two and a half minutes on two quiet cores.
 """
 
 from __future__ import annotations
