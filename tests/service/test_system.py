@@ -16,7 +16,7 @@ from streamjoin.adhoc.core import Shared
 from streamjoin.model.errors import StateError
 from streamjoin.service import app as application
 from streamjoin.service.app import create_app
-from streamjoin.service.cached import Cached
+from streamjoin.service.cached import Together
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.hub import Hub
 from streamjoin.service.plan_graph import PlanGraph, readable
@@ -197,30 +197,9 @@ def test_the_page_and_its_files(live: Live, tmp_path: Path, monkeypatch: pytest.
         client.close()
 
 
-def test_an_answer_is_made_once_a_batch_and_never_kept_for_long() -> None:
-    hub = Hub()
-    times = iter([0.0, 0.1, 0.2, 0.3, 0.4, 1.0])
-    cached = Cached(hub, longest=0.25, clock=lambda: next(times))
-    made: list[int] = []
-
-    def make() -> Response:
-        made.append(len(made))
-        return Response(str(made[-1]))
-
-    async def ask() -> list[bytes]:
-        answers = [await cached.answer("x", make), await cached.answer("x", make)]
-        hub.publish("a batch")
-        answers.append(await cached.answer("x", make))
-        hub.poke()
-        answers += [await cached.answer("x", make), await cached.answer("x", make), await cached.answer("x", make)]
-        return [bytes(answer.body) for answer in answers]
-
-    assert asyncio.run(ask()) == [b"0", b"0", b"1", b"2", b"2", b"3"]
-
-
 def test_who_asks_for_an_answer_that_is_being_made_waits_for_it() -> None:
     hub = Hub()
-    cached = Cached(hub)
+    together = Together(hub)
     made: list[int] = []
     go = threading.Event()
 
@@ -233,18 +212,18 @@ def test_who_asks_for_an_answer_that_is_being_made_waits_for_it() -> None:
         raise ValueError("once")
 
     async def run() -> None:
-        asked = [asyncio.create_task(cached.answer("x", make)) for _ in range(5)]
+        asked = [asyncio.create_task(together.answer("x", make)) for _ in range(5)]
         await asyncio.sleep(0)
         asked.pop().cancel()
         hub.poke()
         # This one came after a change, and gets an answer of its own.
-        later = asyncio.create_task(cached.answer("x", make))
+        later = asyncio.create_task(together.answer("x", make))
         await asyncio.sleep(0)
         go.set()
         await asyncio.gather(*asked, later)
         assert len(made) == 2
         for _ in range(2):
             with pytest.raises(ValueError, match="once"):
-                await cached.answer("y", fail)
+                await together.answer("y", fail)
 
     asyncio.run(run())

@@ -11,6 +11,7 @@ from starlette.staticfiles import StaticFiles
 
 from streamjoin._version import __version__
 from streamjoin.service import problems, routes_queries, routes_streams, routes_system
+from streamjoin.service.cached import Kept
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import Engine
 from streamjoin.service.guard import Guard
@@ -42,6 +43,7 @@ def create_app(engine: Engine | None, config: ServiceConfig | None = None) -> Fa
     app.include_router(routes_streams.router)
     app.include_router(routes_queries.router)
     _serve_page(app)
+    app.add_middleware(Kept, hub=service.hub)
     app.add_middleware(Guard, config=service.config, requests=service.requests)
     if engine is not None:
         service.attach(engine)

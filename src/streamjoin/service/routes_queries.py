@@ -41,7 +41,7 @@ async def list_queries(request: Request) -> Response:
     """All queries with their state and figures."""
     service = _service(request)
     engine = service.engine
-    return await service.cached.answer("queries", lambda: respond({"queries": engine.queries()}))
+    return await service.together.answer("queries", lambda: respond({"queries": engine.queries()}))
 
 
 @router.post(

@@ -39,7 +39,7 @@ async def streams(request: Request) -> Response:
     """All streams with columns, rates, lag, watermark, and how many rows were set aside."""
     service = _service(request)
     engine = service.engine
-    return await service.cached.answer("streams", lambda: respond({"streams": engine.streams()}))
+    return await service.together.answer("streams", lambda: respond({"streams": engine.streams()}))
 
 
 @router.get("/{name}", response_model=models.StreamModel, summary="Show a stream", responses=problems(404))

@@ -94,7 +94,9 @@ async def plan(
     """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
     service = _service(request)
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
-    return await service.cached.answer(f"plan as {wanted}", partial(_plan, service, service.engine, wanted), dear=True)
+    return await service.together.answer(
+        f"plan as {wanted}", partial(_plan, service, service.engine, wanted), dear=True
+    )
 
 
 def _plan(service: Service, engine: Engine, wanted: str) -> Response:
@@ -136,7 +138,7 @@ async def history(request: Request) -> Response:
     """Up to 600 batches, oldest first."""
     service = _service(request)
     service.engine  # noqa: B018 - refuses while there is none
-    return await service.cached.answer("history", lambda: respond({"samples": service.hub.history()}), dear=True)
+    return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), dear=True)
 
 
 @router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as they come", responses={**EVENTS, **ERRORS})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from streamjoin.model.errors import StateError, StreamJoinError
-from streamjoin.service.cached import Cached
+from streamjoin.service.cached import Together
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import Engine
 from streamjoin.service.hub import Hub
@@ -32,7 +32,7 @@ class Service:
     def __init__(self, config: ServiceConfig, clock: Callable[[], float] = time.time) -> None:
         self.config = config
         self.hub = Hub()
-        self.cached = Cached(self.hub)
+        self.together = Together(self.hub)
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
         self.started_at = clock()
