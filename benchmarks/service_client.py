@@ -1,7 +1,8 @@
 """A client that asks a service at a fixed rate: `python -m benchmarks.service_client URL RATE SECONDS`.
 
 A process of its own. Requests are due by the clock, over connections that are kept, and an answer's time counts from
-when its request was due. Prints one line of JSON: answers, failures, milliseconds, and the CPU that asking took.
+when its request was due. Prints a line when it begins to ask, and one of JSON at the end: answers, failures,
+milliseconds, and the CPU that asking took.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def main() -> None:
     """Run with the arguments of the command line."""
     url, rate, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
     parts = urlsplit(url)
+    print("asking", flush=True)
     tally = asyncio.run(ask(parts.hostname or "127.0.0.1", parts.port or 80, rate, seconds))
     print(json.dumps(tally.as_data()))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Experiment, Row, human
+from streamjoin.model.errors import StateError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,6 +84,11 @@ class _Service:
         seen = self.events[begin:]
         return sum(rows for _, rows in seen[1:]) / (seen[-1][0] - seen[0][0]), len(seen) - 1
 
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU that the thread of the service's event loop took."""
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
+
     def close(self) -> None:
         self._app.state.service.begin_stop()
         self._server.should_exit = True
@@ -125,12 +131,16 @@ class ServiceLoad(Experiment):
         service, rate = self._service, cell["requests_per_s"]
         if not rate:
             rows, batches = service.rate(cell["seconds"])
-            return {"rows_per_s": rows, "batches": batches, "answers_per_s": 0.0, "p99_ms": 0.0, "failures": 0}
+            nothing = {"answers_per_s": 0.0, "p99_ms": 0.0, "failures": 0, "cpu_ms": 0.0}
+            return {"rows_per_s": rows, "batches": batches, **nothing}
         # A little longer than the window, whose end waits for a batch.
         arguments = [service.url, str(rate), str(cell["seconds"] + 2)]
         client = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.service_client", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
+        if client.stdout is None or client.stdout.readline() != "asking\n":
+            raise StateError(f"the client did not begin; it ended with {client.wait()}")
+        before = service.cpu_seconds
         rows, batches = service.rate(cell["seconds"])
         told = json.loads(client.communicate()[0])
         return {
@@ -139,6 +149,7 @@ class ServiceLoad(Experiment):
             "answers_per_s": told["answers"] / (cell["seconds"] + 2),
             "p99_ms": told["p99_ms"],
             "failures": told["failures"],
+            "cpu_ms": (service.cpu_seconds - before) / max(1, told["answers"]) * 1000,
         }
 
     def close(self) -> None:
@@ -163,6 +174,7 @@ class ServiceLoad(Experiment):
         return [
             f"{share}; aim {AIM}: {met}",
             f"{seen}, 99 % within {asked['p99_ms']:.0f} ms; the client ran on the same machine",
+            f"{asked['cpu_ms']:.2f} ms of CPU an answer on the service's own thread",
         ]
 
 

@@ -27,6 +27,7 @@ def test_the_aim_is_judged_by_the_ratio(rate: float, word: str) -> None:
         answers_per_s=199.0,
         failures=0,
         p99_ms=12.0,
+        cpu_ms=0.3,
     )
     told = experiment.verdict(rows)
     assert told[0].endswith(f"{rate / 1000:.3f} of its rate alone; aim 0.95: {word}")
@@ -60,6 +61,7 @@ def test_a_window_alone_and_one_with_requests(spark: Any, tmp_path: Path) -> Non
             assert row["rows_per_s"] > 0
             assert row["batches"] >= 3
             assert (row["answers_per_s"] > 0) == (rate > 0)
+            assert (row["cpu_ms"] > 0) == (rate > 0)
             assert row["failures"] == 0
     finally:
         experiment.close()
