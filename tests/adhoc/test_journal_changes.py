@@ -43,6 +43,16 @@ def test_a_restart_tells_a_query_from_the_one_that_had_its_name(tmp_path: Path) 
         assert run.roster.entries["a"].rows == 1
 
 
+def test_a_query_was_created_at_the_same_time_after_a_restart(tmp_path: Path) -> None:
+    with Looped(tmp_path) as run:
+        run.register(LEFT)
+        run.register(RIGHT)
+        run.create("a", PAIRS)
+        before = run.roster.entries["a"].created_at
+    with Looped(tmp_path) as run:
+        assert run.roster.entries["a"].created_at == before == run.roster.changelog[-1].at
+
+
 @pytest.mark.parametrize("kept", [2, 5])
 def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
     monkeypatch.setattr(Journal, "changes_kept", kept)

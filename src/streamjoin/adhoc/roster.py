@@ -120,7 +120,10 @@ class Roster:
         ]
         self._log(batch, stored)
         for request in made:
-            self._settle(request, opened.get(request))
+            entry = opened.get(request)
+            if entry is not None:
+                entry.created_at = now
+            self._settle(request, entry)
             request.done.set_result(None)
         return [change.record for change in stored]
 
