@@ -23,6 +23,8 @@ SIDES: tuple[Side, Side] = ("left", "right")
 SCHEMA = "ts timestamp, key long, payload long"
 ROW_BYTES = 24
 """A row of `SCHEMA`: a 16-byte tuple and its time."""
+_LONGEST_MS = 120_000
+"""How long to wait for Spark's listeners: on a busy machine the ten seconds that Spark gives them are too few."""
 Build = Callable[["DataFrame", "DataFrame"], "DataFrame"]
 
 
@@ -96,7 +98,7 @@ class SparkExperiment(Experiment):
         """The seconds of each task of the last stage of each job of a query, job by job."""
         context = self.spark.sparkContext
         # Spark writes down what tasks did on a thread of its own.
-        context._jsc.sc().listenerBus().waitUntilEmpty()
+        context._jsc.sc().listenerBus().waitUntilEmpty(_LONGEST_MS)
         tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
         found = []
         for job in sorted(tracker.getJobIdsForGroup(run)):
@@ -137,7 +139,7 @@ def state_bytes(spark: SparkSession, checkpoint: Path | None) -> int:
     """What the log of a join takes on disk, once the last batch is tidied up after."""
     if checkpoint is None:
         raise ValueError("nothing ran yet")
-    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(_LONGEST_MS)
     return sum(path.stat().st_size for path in (checkpoint / "streamjoin").rglob("*") if path.is_file())
 
 

@@ -26,7 +26,7 @@ def jobs(spark: SparkSession, directory: Path, ordered: bool) -> int:
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     assert len([report for report in query.recentProgress if report["numInputRows"]]) == BATCHES
-    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(120_000)
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
 
 

@@ -149,7 +149,7 @@ def test_a_query_leaves_its_last_version_alone_and_keys_without_null(spark: Spar
     punctuated = join(*sides, BAND.bound_spec(), ordered=True, punctuate=True)
     assert [field.name for field in punctuated.schema if not field.nullable] == ["ts", "punctuation"]
     run_to_parquet(joined, tmp_path)
-    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(120_000)
     root = tmp_path / "checkpoint/streamjoin/join"
     (epoch,) = (root / "epochs").iterdir()
     needed = WindowLog(root, int(epoch.name), blueprint(BAND, 2)).version(3).files
