@@ -15,6 +15,8 @@ from tests.spark.class_archive import make_archive, options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.kafka_broker import Broker
+
 
 # The files that take longest, in this order: begun first, so that two workers end at about the same time.
 LONGEST = (
@@ -69,3 +71,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A Kafka broker, started."""
+    from tests.spark.kafka_broker import Broker
+
+    started = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.kill()

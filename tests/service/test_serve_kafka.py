@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +53,6 @@ memory = "512m"
 [spark.conf]
 """
 SQL = "SELECT t.id AS t, q.id AS q FROM trades t JOIN quotes q WITHIN 5 SECONDS ON t.sym = q.sym"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    started = Broker(tmp_path_factory.mktemp("broker"))
-    try:
-        started.start()
-        yield started
-    finally:
-        started.kill()
 
 
 def write_file(directory: Path, servers: str) -> None:

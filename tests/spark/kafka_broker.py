@@ -7,8 +7,10 @@ way round a missing broker: what can't be fetched or started is an error, and th
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -173,7 +175,11 @@ def _settings(log: Path, port: int, controller: int) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports that nobody has, below those that the system gives to connections: the broker takes them seconds later."""
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        with contextlib.suppress(OSError):
+            sockets.append(socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))))
     try:
         return [listening.getsockname()[1] for listening in sockets]
     finally:

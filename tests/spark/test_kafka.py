@@ -65,16 +65,6 @@ PARQUET = 'format = "parquet"\npath = "out/matches"'
 NOW = 'trigger = "available now"'
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    started = Broker(tmp_path_factory.mktemp("broker"))
-    try:
-        started.start()
-        yield started
-    finally:
-        started.kill()
-
-
 def rows(seed: int, n: int, first: int) -> list[Row]:
     rng = random.Random(seed)
     return [
