@@ -42,8 +42,6 @@ class Roster:
         """The queries that were dropped last, by name."""
         self.changelog: list[ChangeRecord] = []
         """The newest records, as many as the log keeps."""
-        self.serial = 0
-        """Of the newest record."""
         self.deploy_ms: float | None = None
         self._newest_rows, self._named = newest_rows, named
         self._stored_serial = 0
@@ -148,10 +146,14 @@ class Roster:
             self.journal.write_changes(stored[0].record.serial, batch, [change.packed() for change in stored])
             self._note([change.record for change in stored])
 
+    @property
+    def serial(self) -> int:
+        """Of the newest record."""
+        return self.changelog[-1].serial if self.changelog else 0
+
     def _note(self, records: Sequence[ChangeRecord]) -> None:
         # Another list each time: who asks for the changelog reads it on a thread of its own.
         self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
-        self.serial = self.changelog[-1].serial if self.changelog else 0
 
     def _checked(self, request: Request, made: Sequence[Request]) -> Change | None:
         if request.action == "register":
