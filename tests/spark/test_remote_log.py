@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fsspec
 import pytest
 from pyarrow import fs
 
@@ -78,6 +79,25 @@ def test_a_gate_and_late_rows_on_a_remote_log(root: RemotePath) -> None:
     assert gated_batch(plan, root, 1, second).num_rows == 1  # type: ignore[arg-type]
     (written,) = export_late(root, root.parent / "late", 1)
     assert written.exists()
+
+
+def test_a_directory_that_appears_while_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fsspec.filesystem("memory")
+    root = RemotePath(fs.PyFileSystem(fs.FSSpecHandler(memory)), "/appears", Origin("memory://appears", "/appears"))
+    assert list(root.iterdir()) == []
+    asked = []
+
+    def isdir(path: str) -> bool:
+        asked.append(path)
+        if len(asked) == 1:
+            memory.pipe(f"{path}/a", b"a")
+            return False
+        return bool(memory.info(path)["type"] == "directory")
+
+    monkeypatch.setattr(memory, "isdir", isdir)
+    assert [entry.name for entry in root.iterdir()] == ["a"]
+    with pytest.raises(NotADirectoryError):
+        list((root / "a").iterdir())
 
 
 def test_a_copy_is_taken_once_and_again_when_the_file_changed(root: RemotePath, tmp_path: Path) -> None:

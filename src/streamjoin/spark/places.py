@@ -98,7 +98,15 @@ class RemotePath:
 
     def iterdir(self) -> Iterator[RemotePath]:
         """What lies in the directory."""
-        for info in self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
+        here = fs.FileSelector(self.path, allow_not_found=True)
+        try:
+            infos = self.filesystem.get_file_info(here)
+        except NotADirectoryError:
+            # Through fsspec "is it a directory" and "is it there" are two questions: it may appear between them.
+            if not self.is_dir():
+                raise
+            infos = self.filesystem.get_file_info(here)
+        for info in infos:
             yield RemotePath(self.filesystem, info.path, self._origin)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:

@@ -1,7 +1,8 @@
 """`Progress`: what the joins of a session do, batch by batch, next to what Spark itself reports.
 
 It listens to Spark's progress events and reads the manifest that the batch left behind: figures of a batch come after
-it is committed and cost the query nothing.
+it is committed and cost the query nothing. The files of a batch are kept until the one after the next begins: where
+Spark reports later than that, the batch has no figures here; those of Spark's own reports are whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-_LONGEST_MS = 10_000
+_LONGEST_MS = 60_000
 
 
 @dataclass(frozen=True)
