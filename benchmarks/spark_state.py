@@ -128,14 +128,13 @@ class BandState(StatefulProcessor):
     def _found(self, left: Probes, right: Any, runs: list[list[tuple[int, int, Segment]]]) -> Iterator[Found]:
         for _, _, segment in runs[1]:
             yield from self._pairs(left, segment, probes_left=True)
-        yield from self._pairs(left, right.owned, probes_left=True)
+        yield from self._pairs(left, right.owned.rows, probes_left=True)
         for _, _, segment in runs[0]:
             yield from self._pairs(right.probes, segment, probes_left=False)
 
-    def _pairs(self, probes: Probes, stored: Segment | Probes, *, probes_left: bool) -> Iterator[Found]:
-        segment = stored.rows if isinstance(stored, Probes) else stored
+    def _pairs(self, probes: Probes, stored: Segment, *, probes_left: bool) -> Iterator[Found]:
         for probe, place in matches(probes, stored, Condition(None, True, probes_left)):
-            yield Found(probes, stored, segment, probe, place, probes_left)
+            yield Found(probes, stored, probe, place, probes_left)
 
     def _keep(self, new: tuple[Probes, Probes], runs: list[list[tuple[int, int, Segment]]]) -> None:
         newest = [

@@ -7,6 +7,7 @@ import gc
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,11 @@ import pytest
 import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark import heap, join
+from streamjoin.spark.background import merge_due
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import _unmeasured
 from streamjoin.spark.log import WindowLog
-from streamjoin.spark.merging import Extent, MergePolicy, spent
+from streamjoin.spark.merging import Extent, MergePolicy, alive, spent
 from tests.spark.joining import (
     CASES,
     EPOCH,
@@ -53,17 +55,39 @@ def test_a_run_that_is_about_to_expire_is_folded() -> None:
     assert spent([_run(16, 99)], (80, 0), 1000, policy) == 0
 
 
+def test_half_of_the_rows_are_older_than_the_middle() -> None:
+    # Two rows moved on from an older run: the others are all alive, and most of them must count as such.
+    moved = Extent(1000, 0, 199, 150)
+    assert [alive(moved, at) for at in (0, 75, 150, 151, 175, 199, 200)] == [1000, 750, 500, 500, 255, 10, 0]
+    even = Extent(1000, 0, 199)
+    assert [alive(even, at) for at in (0, 50, 100, 150, 199, 200)] == [1000, 747, 500, 250, 5, 0]
+    assert alive(Extent(1, 0, 9, 9), 9) == 1
+
+
+def _each_millisecond(schema: pa.Schema, begin: int, end: int) -> pa.Table:
+    times = [EPOCH + dt.timedelta(milliseconds=i) for i in range(begin, end)]
+    columns = {"ts": times, "id": range(begin, end), "x": [1] * len(times), "a": [1] * len(times)}
+    return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names})
+
+
 def test_rows_that_expire_within_their_batch_are_not_stored(tmp_path: Path) -> None:
     plan = blueprint(BAND, 2)
-
-    def side(schema: pa.Schema, value: int) -> pa.Table:
-        times = [EPOCH + dt.timedelta(milliseconds=i) for i in range(500)]
-        columns = {"ts": times, "id": range(500), "x": [value] * 500, "a": [value] * 500}
-        return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names})
-
-    in_process(plan, tmp_path, 0, (side(BAND.left, 1), side(BAND.right, 1)))
+    in_process(plan, tmp_path, 0, [_each_millisecond(schema, 0, 500) for schema in (BAND.left, BAND.right)])
     (run,) = WindowLog(tmp_path, 1, plan).version(0).runs
     assert [extent.rows for extent in run.extents] == [41, 41]
+
+
+def test_a_window_of_two_batches_is_two_runs(tmp_path: Path) -> None:
+    """Also after a first batch that holds a whole window, and the few rows at its edge are not worth a merge."""
+    plan = blueprint(BAND, 2, MergePolicy(floor=20, inline=0))
+    cuts = [0, 40, *range(60, 300, 20)]
+    for i, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        in_process(plan, tmp_path, i, [_each_millisecond(schema, begin, end) for schema in (BAND.left, BAND.right)])
+        log = WindowLog(tmp_path, 1, plan)
+        assert not merge_due(plan, log, i)
+        if i > 1:
+            assert [[extent.rows for extent in run.extents] for run in log.version(i).runs] == [[ANY, ANY]] * 2
+            assert sum(extent.rows for run in log.version(i).runs for extent in run.extents) <= 2 * 42
 
 
 def test_a_version_is_written_down_only_by_who_keeps_it(tmp_path: Path) -> None:

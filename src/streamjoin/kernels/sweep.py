@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import prefetch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,6 +41,34 @@ def _gallop(words: Array, at: int, word: int) -> int:
         else:
             high = middle
     return at
+
+
+@melted
+def skip(words: Array, others: Array, begin: int, low: int, stride: int) -> int:
+    """A place near the first word from `low` on, and not behind it, where a probe is `stride` entries from the next.
+
+    What the probes some steps ahead will read is asked for now, of `words` and of `others`, as the run may not fit a
+    cache. Near places are found by hopping over blocks and counting within one, which vectorises and has one branch
+    that is hard to predict; far ones by galloping.
+    """
+    n = words.size
+    ahead = begin + _AHEAD * stride
+    for line in range(0, stride + _LINE, _LINE):
+        prefetch(words, ahead + line)
+    prefetch(others, ahead)
+    hops = 0
+    while begin + _BLOCK <= n and words[begin + _BLOCK - 1] < low:
+        begin += _BLOCK
+        hops += 1
+        if hops == _HOPS:
+            begin = _gallop(words, begin, low)
+    if begin + _BLOCK <= n:
+        block = words[begin : begin + _BLOCK]
+        smaller = 0
+        for k in range(_BLOCK):
+            smaller += block[k] < low
+        begin += smaller
+    return begin
 
 
 @kernel
@@ -89,29 +117,11 @@ def sweep_run(
     i, begin, resume = cursor[0], cursor[1], cursor[2]
     n = run_words.size
     stride = n // max(1, lo.size)
-    ahead = _AHEAD * max(1, stride)
     while i < last:
         low, high = lo[i], hi[i]
         if low <= high:
             if stride > 1:
-                # The run does not fit a cache: what the probes some steps ahead will read is asked for now.
-                for line in range(0, stride + _LINE, _LINE):
-                    prefetch(run_words, begin + ahead + line)
-                prefetch(run_seqs, begin + ahead)
-                # Near places are found by hopping over blocks and counting within one, which vectorises and has one
-                # branch that is hard to predict; far ones by galloping.
-                hops = 0
-                while begin + _BLOCK <= n and run_words[begin + _BLOCK - 1] < low:
-                    begin += _BLOCK
-                    hops += 1
-                    if hops == _HOPS:
-                        begin = _gallop(run_words, begin, low)
-                if begin + _BLOCK <= n:
-                    block = run_words[begin : begin + _BLOCK]
-                    smaller = 0
-                    for k in range(_BLOCK):
-                        smaller += block[k] < low
-                    begin += smaller
+                begin = skip(run_words, run_seqs, begin, low, stride)
             while begin < n and run_words[begin] < low:
                 begin += 1
             j = begin if resume < 0 else resume

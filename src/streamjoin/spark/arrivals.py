@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamjoin.kernels.sorting import sort_entries
 from streamjoin.spark.blueprint import SIDES, Blueprint
-from streamjoin.spark.pairing import Probes, Reach, tick_bounds
+from streamjoin.spark.pairing import MOST, Probes, tick_bounds
 from streamjoin.spark.parts import Received
 from streamjoin.spark.route import ROW_ID, SEQ, UPTO, index_words
 from streamjoin.spark.segments import Segment
@@ -82,25 +82,25 @@ def _probes(
     ids, seqs, upto = (_column(rows, name) for name in (ROW_ID, SEQ, UPTO))
     rows = rows.drop_columns([name for name in (ROW_ID, SEQ, UPTO) if name in rows.column_names])
     segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids, seqs)
-    window = blueprint.windows
-    back, ahead = (window[0], window[1]) if side else (window[1], window[0])
-    probes = Probes(
-        segment,
-        index.lo[order],
-        index.hi[order],
-        tuple((term.lo, term.hi) for term in terms),
-        *tick_bounds(segment.ticks, back, ahead),
-        None if upto is None else _reach(blueprint, 1 - side, upto, segment.ticks),
-    )
+    bounds = tuple((term.lo, term.hi) for term in terms)
+    first = None
+    if upto is None:
+        window = blueprint.windows
+        back, ahead = (window[0], window[1]) if side else (window[1], window[0])
+        since, until = tick_bounds(segment.ticks, back, ahead)
+    else:
+        since, first = _reach(blueprint, 1 - side, upto, segment.ticks)
+        until = np.full(upto.size, MOST)
+    probes = Probes(segment, index.lo[order], index.hi[order], bounds, since, until, first, upto)
     return probes, order < owned
 
 
-def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> Reach:
-    """How far rows reach back into the window of the other side."""
+def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> tuple[Array, Array]:
+    """How far rows reach back into the window of the other side, in ticks and in numbers."""
     window, itself = blueprint.windows[other], int(blueprint.bound.spec.self_join)
     if blueprint.counted[other]:
-        return Reach(upto, upto - window + itself, np.full(upto.size, NEVER))
-    return Reach(upto, np.zeros(upto.size, np.int64), minus(ticks, window))
+        return np.full(upto.size, NEVER), upto - window + itself
+    return minus(ticks, window), np.zeros(upto.size, np.int64)
 
 
 def _column(rows: pa.Table, name: str) -> Array | None:

@@ -19,7 +19,7 @@ from streamjoin.model.errors import StreamJoinError
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.manifest import Manifest, Run
-from streamjoin.spark.merging import due
+from streamjoin.spark.merging import Extent, due
 from streamjoin.spark.ranges import LEAST, Span, sample
 from streamjoin.spark.segments import Segment, layout, sheets, stored
 
@@ -80,7 +80,10 @@ def _write(
         found = stored(log, blueprint, manifest, runs, side, EVERYTHING, shared=False)
         live = [segment.since(horizon[side], counted) for segment in found]
         merged.append(_in_order([segment for segment in live if segment.n]))
-    extents = [_extent(run, counted) for run, counted in zip(merged, blueprint.counted, strict=True)]
+    extents = [
+        (Extent(0, 0, 0) if run is None else run.extent(counted)).facts
+        for run, counted in zip(merged, blueprint.counted, strict=True)
+    ]
     facts = {
         "inputs": [run.key for run in runs],
         "last": runs[-1].batch,
@@ -90,13 +93,6 @@ def _write(
     left, right = ([] if run is None else sheets(run, layout(blueprint, side)) for side, run in enumerate(merged))
     if (log.root / "join.json").exists():
         log.publish_merge(manifest.batch, (left, right), facts)
-
-
-def _extent(run: Segment | None, counted: bool) -> list[int]:
-    if run is None:
-        return [0, 0, 0]
-    ages = run.ages(counted)
-    return [run.n, int(ages.min()), int(ages.max())]
 
 
 def _in_order(segments: Sequence[Segment]) -> Segment | None:

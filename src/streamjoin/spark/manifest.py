@@ -105,7 +105,7 @@ class Manifest:
             "runs": [
                 {
                     "batch": run.batch,
-                    "extents": [[e.rows, e.oldest, e.newest] for e in run.extents],
+                    "extents": [e.facts for e in run.extents],
                     "sample": run.sample,
                     "pieces": [
                         {"file": p.file, "blocks": [[b.packed() for b in side] for side in p.blocks]}
@@ -230,4 +230,7 @@ def _extent(footers: Sequence[Mapping[str, Any]], side: int) -> Extent:
     extents = [Extent(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
     if not extents:
         return Extent(0, 0, 0)
-    return Extent(sum(e.rows for e in extents), min(e.oldest for e in extents), max(e.newest for e in extents))
+    rows, oldest, newest = sum(e.rows for e in extents), min(e.oldest for e in extents), max(e.newest for e in extents)
+    middles = [(e.middle, e.rows) for e in extents if e.middle is not None]
+    middle = sum(m * n for m, n in middles) // rows if len(middles) == len(extents) else None
+    return Extent(rows, oldest, newest, middle)

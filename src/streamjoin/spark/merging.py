@@ -36,11 +36,20 @@ class MergePolicy:
 
 @dataclass(frozen=True)
 class Extent:
-    """How many rows one side of a run has, and from when to when."""
+    """How many rows one side of a run has, from when to when, and about when half of them are older.
+
+    Without the `middle` they count as evenly spread.
+    """
 
     rows: int
     oldest: int
     newest: int
+    middle: int | None = None
+
+    @property
+    def facts(self) -> list[int]:
+        """The numbers, as files have them."""
+        return [self.rows, self.oldest, self.newest, *([] if self.middle is None else [self.middle])]
 
 
 def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: int) -> tuple[int, int]:
@@ -56,12 +65,19 @@ def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: i
 
 
 def alive(extent: Extent, horizon: int) -> int:
-    """About how many rows of `extent` are not expired, taking them as evenly spread over its time."""
+    """About how many rows of `extent` are not expired, taking them as evenly spread over each half of its time.
+
+    In two halves, as a few rows that moved on from an older run say nothing about the others.
+    """
     if extent.rows == 0 or extent.newest < horizon:
         return 0
     if extent.oldest >= horizon:
         return extent.rows
-    return max(1, extent.rows * (extent.newest - horizon + 1) // (extent.newest - extent.oldest + 1))
+    middle = (extent.oldest + extent.newest) // 2 if extent.middle is None else extent.middle
+    half = extent.rows // 2
+    if horizon > middle:
+        return max(1, half * (extent.newest - horizon + 1) // (extent.newest - middle))
+    return extent.rows - half + half * (middle - horizon) // (middle - extent.oldest)
 
 
 def first_folded(
@@ -95,11 +111,11 @@ def spent(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], fresh
     """How many of `runs`, from the oldest, will hold hardly a live row when the next batch is done.
 
     `horizon` is where it will be then, as far as anyone knows. The few rows move on to the next run, so that no file
-    stays for the sake of a few. Should more be alive after all, at most about as many as a batch brings are moved.
+    stays for the sake of a few. Should more be alive after all, at most twice as many as a batch brings are moved.
     """
     for i, (run, alive_) in enumerate(zip(runs, _sizes(runs, horizon), strict=True)):
         rows = sum(extent.rows for extent in run)
-        if alive_ > min(policy.floor, rows // 8) or rows > max(fresh, policy.inline):
+        if alive_ > min(policy.floor, rows // 8) or rows > 2 * max(fresh, policy.inline):
             return i
     return len(runs)
 

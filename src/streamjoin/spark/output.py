@@ -38,8 +38,7 @@ class Found:
     """Pairs: places among the probes and among the rows that they found."""
 
     probes: Probes
-    stored: Segment | Probes
-    segment: Segment
+    stored: Segment
     probe: Array
     place: Array
     probes_left: bool
@@ -72,10 +71,10 @@ def plain(blueprint: Blueprint, results: Iterator[Found]) -> Iterator[pa.RecordB
 def _columns(blueprint: Blueprint, found: Found) -> list[Any]:
     bound = blueprint.bound
     probing = found.probes.rows.rows.take(pa.array(found.probe))
-    stored = found.segment.rows.take(pa.array(found.place))
+    stored = found.stored.rows.take(pa.array(found.place))
     left, right = (probing, stored) if found.probes_left else (stored, probing)
     columns: list[Any] = [(left if c.side == "left" else right).column(c.source) for c in bound.columns]
-    ticks = np.maximum(found.probes.rows.ticks[found.probe], found.segment.ticks[found.place])
+    ticks = np.maximum(found.probes.rows.ticks[found.probe], found.stored.ticks[found.place])
     columns.append(_times(blueprint, ticks))
     return columns
 
@@ -89,25 +88,17 @@ def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
 
 
 def _order(blueprint: Blueprint, found: Found) -> tuple[Array, Array]:
-    """The gate position of the later tuple and the number of the earlier one, of each pair.
+    """The gate position of the later tuple, which is the probe, and the number of the earlier one, of each pair.
 
     In a self-join a pair comes in both roles; the number is doubled, and odd where the later tuple is the right one.
     """
-    reach, own = found.probes.reach, found.probes.rows.seqs
-    others = found.segment.seqs
-    if reach is None or own is None or others is None:
+    upto, own, others = found.probes.upto, found.probes.rows.seqs, found.stored.seqs
+    if upto is None or own is None or others is None:
         raise AssertionError("an order without a gate")
-    itself = blueprint.bound.spec.self_join
-    seq, upto, other = own[found.probe], reach.upto[found.probe], others[found.place]
-    later = other < upto
-    position = seq if itself else seq + upto
-    partner, right = other, np.full(seq.size, not found.probes_left)
-    if isinstance(found.stored, Probes) and found.stored.reach is not None and not later.all():
-        back = found.stored.reach.upto[found.place]
-        position = np.where(later, position, other if itself else other + back)
-        partner = np.where(later, other, seq)
-        right = np.where(later, right, found.probes_left)
-    return position, 2 * partner + right if itself else partner
+    seq, partner = own[found.probe], others[found.place]
+    if blueprint.bound.spec.self_join:
+        return seq, 2 * partner + (not found.probes_left)
+    return seq + upto[found.probe], partner
 
 
 def to_order(

@@ -6,20 +6,20 @@ row, and a pair of a new right row with a stored left one in the range of the le
 
 Without a gate, whether two tuples are in each other's window depends on their times alone. With the earlier one on
 the left it is r - l <= left window, else l - r <= right window: seen from a probe, one interval of ticks of the
-other. Behind a gate every stored tuple comes before every new one, so it must be within reach of the probe; of two
-new ones the later must reach back to the earlier.
+other. Behind a gate the later of two tuples must reach back to the earlier, by time or by count: a probe finds what
+came before it, so of two new rows either may be the probe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.sweep import sweep_run
+from streamjoin.kernels.within import stretches, sweep_within
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.spark.segments import Segment
@@ -29,38 +29,26 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CAPACITY = 1 << 18
 """Candidates held at once; results leave in batches of at most this many rows."""
 
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
 _TILE_PROBES, _TILE_STORED = 64, 4096
-_places = np.arange(1 << 16, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Behind a gate: how many tuples of the other side come before each probe, and how far back it reaches.
-
-    A tuple of the other side is in its window if its number is at least `least_seq` and its time at least `least`.
-    """
-
-    upto: Array
-    least_seq: Array
-    least: Array
-
-    def take(self, places: Array | slice) -> Reach:
-        """The same of some probes."""
-        return Reach(self.upto[places], self.least_seq[places], self.least[places])
 
 
 @dataclass(frozen=True)
 class Probes:
-    """New rows sorted by word, with the intervals of words, of open terms and of ticks that they match."""
+    """New rows sorted by word, with the intervals of words, of open terms and of ticks that they match.
+
+    Behind a gate `upto` is how many tuples of the other side come before each, and `first` the number of the first of
+    them that is in its window by count.
+    """
 
     rows: Segment
     lo: Array
     hi: Array
     bounds: tuple[tuple[Array, Array], ...]
-    least: Array
-    most: Array
-    reach: Reach | None = None
+    since: Array
+    until: Array
+    first: Array | None = None
+    upto: Array | None = None
 
     def chosen(self, own: Array) -> Probes:
         """The rows where `own` is true; a slice where they lie side by side."""
@@ -80,10 +68,45 @@ class Probes:
             lo=self.lo[places],
             hi=self.hi[places],
             bounds=tuple((lo[places], hi[places]) for lo, hi in self.bounds),
-            least=self.least[places],
-            most=self.most[places],
-            reach=None if self.reach is None else self.reach.take(places),
+            since=self.since[places],
+            until=self.until[places],
+            first=None if self.first is None else self.first[places],
+            upto=None if self.upto is None else self.upto[places],
         )
+
+    def ages(self, segment: Segment) -> Ages:
+        """What the window asks of stored rows: within these intervals of ticks and of numbers."""
+        if self.first is None or self.upto is None:
+            return Ages(self.since, self.until, self.since, self.until, segment.ticks, segment.ticks)
+        if segment.seqs is None:
+            raise AssertionError("rows behind a gate without their numbers")
+        return Ages(self.since, self.until, self.first, self.upto - 1, segment.ticks, segment.seqs)
+
+
+class Ages(NamedTuple):
+    """Intervals of ticks and of numbers, a pair for each probe, and the ticks and numbers of the stored rows.
+
+    Without a gate there are no numbers, and the ticks are there twice.
+    """
+
+    since: Array
+    until: Array
+    first: Array
+    last: Array
+    ticks: Array
+    seqs: Array
+
+    def hold(self, probe: Array, place: Array) -> Array:
+        """Whether each pair is within the window."""
+        ticks, seqs = self.ticks[place], self.seqs[place]
+        timely = (ticks >= self.since[probe]) & (ticks <= self.until[probe])
+        return timely & (seqs >= self.first[probe]) & (seqs <= self.last[probe])
+
+    def may_hold(self, probes: slice, stored: slice) -> bool:
+        """Whether a pair of some of the probes and some of the stored rows may be within the window."""
+        ticks, seqs = self.ticks[stored], self.seqs[stored]
+        timely = ticks.max() >= self.since[probes].min() and ticks.min() <= self.until[probes].max()
+        return bool(timely and seqs.max() >= self.first[probes].min() and seqs.min() <= self.last[probes].max())
 
 
 @dataclass(frozen=True)
@@ -97,95 +120,76 @@ class Condition:
 
 def tick_bounds(ticks: Array, back: int, ahead: int) -> tuple[Array, Array]:
     """The ticks less `back` and more `ahead`, held at the ends of int64."""
-    least = np.where(ticks < _LEAST + back, _LEAST, ticks - back)
-    most = np.where(ticks > _MOST - ahead, _MOST, ticks + ahead)
+    least = np.where(ticks < LEAST + back, LEAST, ticks - back)
+    most = np.where(ticks > MOST - ahead, MOST, ticks + ahead)
     return least, most
 
 
-def matches(probes: Probes, stored: Segment | Probes, condition: Condition) -> Iterator[tuple[Array, Array]]:
-    """(probe, place among the stored) of every pair that is a result, in batches.
-
-    New rows as the stored ones are given as `Probes`, as they may be the later ones.
-    """
-    segment = stored.rows if isinstance(stored, Probes) else stored
-    n = probes.lo.size
-    if n == 0 or segment.n == 0:
+def matches(probes: Probes, stored: Segment, condition: Condition) -> Iterator[tuple[Array, Array]]:
+    """(probe, place among the stored) of every pair that is a result, in batches."""
+    if probes.lo.size == 0 or stored.n == 0:
         return
-    if not condition.indexed:
-        yield from _in_tiles(probes, stored, condition)
-        return
-    places = _numbered(segment.n)
-    numbers = _numbered(n)
-    anything = np.zeros(n, np.int64)
-    cursor = np.array([0, 0, -1], np.int64)
-    out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
-    while cursor[0] < n:
-        held = sweep_run(
-            probes.lo, probes.hi, numbers, anything, segment.words, places,
-            cursor, n, out_probe, out_place, 0,
-        )  # fmt: skip
-        probe, place = _tested(probes, stored, out_probe[:held], out_place[:held])
-        if condition.residual is not None and probe.size:
-            keep = _holds(condition, probes.rows.rows, segment.rows, probe, place)
+    found = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
+    for probe, place in found:
+        probe, place = _tested(probes, stored, probe, place)
+        if condition.indexed and condition.residual is not None and probe.size:
+            keep = _holds(condition, probes.rows.rows, stored.rows, probe, place)
             probe, place = probe[keep], place[keep]
         if probe.size:
             yield probe, place
 
 
-def _tested(probes: Probes, stored: Segment | Probes, probe: Array, place: Array) -> tuple[Array, Array]:
-    segment = stored.rows if isinstance(stored, Probes) else stored
-    keep = _in_windows(probes, stored, probe, place)
-    for (lo, hi), words in zip(probes.bounds, segment.terms, strict=True):
+def _swept(probes: Probes, stored: Segment) -> Iterator[tuple[Array, Array]]:
+    """The pairs in each other's window whose words fit."""
+    ages, known = probes.ages(stored), stretches(stored.n)
+    cursor = np.array([0, 0, -1], np.int64)
+    out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
+    while cursor[0] < probes.lo.size:
+        held = sweep_within(
+            probes.lo, probes.hi, *ages[:4], stored.words, ages.ticks, ages.seqs, *known, cursor, out_probe, out_place
+        )
+        yield out_probe[:held], out_place[:held]
+
+
+def _tested(probes: Probes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
+    """The pairs of which also the open terms fit, and which are not a tuple with itself."""
+    keep = np.ones(probe.size, np.bool_)
+    for (lo, hi), words in zip(probes.bounds, stored.terms, strict=True):
         word = words[place]
         keep &= (word >= lo[probe]) & (word <= hi[probe])
-    if segment.ids is not None and probes.rows.ids is not None:
-        keep &= segment.ids[place] != probes.rows.ids[probe]
+    if stored.ids is not None and probes.rows.ids is not None:
+        keep &= stored.ids[place] != probes.rows.ids[probe]
+    # Always copies: the arrays are filled again.
     return probe[keep], place[keep]
 
 
-def _in_windows(probes: Probes, stored: Segment | Probes, probe: Array, place: Array) -> Array:
-    segment = stored.rows if isinstance(stored, Probes) else stored
-    ticks = segment.ticks[place]
-    if probes.reach is None:
-        return (ticks >= probes.least[probe]) & (ticks <= probes.most[probe])
-    if segment.seqs is None or probes.rows.seqs is None:
-        raise AssertionError("rows behind a gate without their numbers")
-    seqs = segment.seqs[place]
-    reached = _reached(probes.reach, probe, seqs, ticks)
-    if isinstance(stored, Probes) and stored.reach is not None:
-        reached |= _reached(stored.reach, place, probes.rows.seqs[probe], probes.rows.ticks[probe])
-    return reached
-
-
-def _reached(reach: Reach, later: Array, seqs: Array, ticks: Array) -> Array:
-    return (seqs < reach.upto[later]) & (seqs >= reach.least_seq[later]) & (ticks >= reach.least[later])
-
-
-def _in_tiles(probes: Probes, stored: Segment | Probes, condition: Condition) -> Iterator[tuple[Array, Array]]:
-    """No word decides anything: evaluate the condition for tiles of probes and stored tuples."""
-    segment = stored.rows if isinstance(stored, Probes) else stored
+def _in_tiles(probes: Probes, stored: Segment, condition: Condition) -> Iterator[tuple[Array, Array]]:
+    """No word decides anything: evaluate the condition for tiles of probes and stored tuples near enough in age."""
+    ages = probes.ages(stored)
     for begin in range(0, probes.lo.size, _TILE_PROBES):
-        rows = np.arange(begin, min(begin + _TILE_PROBES, probes.lo.size))
+        rows = slice(begin, min(begin + _TILE_PROBES, probes.lo.size))
         found = []
-        for first in range(0, segment.n, _TILE_STORED):
-            places = np.arange(first, min(first + _TILE_STORED, segment.n))
-            probe, place = np.repeat(rows, places.size), np.tile(places, rows.size)
-            holds = _grid(condition, probes.rows.rows, segment.rows, rows, places).reshape(-1)
-            found.append(_tested(probes, stored, probe[holds], place[holds]))
-        probe, place = (np.concatenate(column) for column in zip(*found, strict=True))
-        if probe.size:
+        for first in range(0, stored.n, _TILE_STORED):
+            places = slice(first, min(first + _TILE_STORED, stored.n))
+            if ages.may_hold(rows, places):
+                probe, place = np.nonzero(_grid(condition, probes.rows.rows, stored.rows, rows, places))
+                probe, place = probe + begin, place + first
+                keep = ages.hold(probe, place)
+                found.append((probe[keep], place[keep]))
+        if found:
+            probe, place = (np.concatenate(column) for column in zip(*found, strict=True))
             yield probe, place
 
 
-def _grid(condition: Condition, probing: pa.Table, found: pa.Table, rows: Array, places: Array) -> Array:
-    shape = (rows.size, places.size)
+def _grid(condition: Condition, probing: pa.Table, found: pa.Table, rows: slice, places: slice) -> Array:
+    shape = (rows.stop - rows.start, places.stop - places.start)
     if condition.residual is None:
         return np.ones(shape, np.bool_)
     values = {}
     for column in condition.residual.columns:
         probes = (column.qualifier == "l") == condition.probes_left
         table, chosen, fold = (probing, rows, (-1, 1)) if probes else (found, places, (1, -1))
-        part = table.column(column.name).slice(int(chosen[0]), chosen.size)
+        part = table.column(column.name).slice(chosen.start, chosen.stop - chosen.start)
         values[column] = from_arrow(part).reshape(*fold)
     return truth(evaluate(condition.residual, values), shape)
 
@@ -199,11 +203,3 @@ def _holds(condition: Condition, probing: pa.Table, found: pa.Table, probe: Arra
         table, chosen = (probing, probe) if probes else (found, place)
         values[column] = from_arrow(table.column(column.name).take(pa.array(chosen)))
     return truth(evaluate(condition.residual, values), (probe.size,))
-
-
-def _numbered(n: int) -> Array:
-    """0, 1, ..., n - 1: the same memory for all that ask."""
-    global _places
-    if n > _places.size:
-        _places = np.arange(1 << (n - 1).bit_length(), dtype=np.int64)
-    return _places[:n]

@@ -19,6 +19,7 @@ from streamjoin.model.keys import KeyTerm, Kind
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.manifest import Manifest, Run
+from streamjoin.spark.merging import Extent
 from streamjoin.spark.pieces import Sheet
 from streamjoin.spark.ranges import Span
 from streamjoin.windows.encoding import integer_values
@@ -29,6 +30,7 @@ BLOCK_ROWS = 1 << 20
 """Rows of a record batch in a piece: enough to sweep, few enough for the offsets of strings."""
 
 _NEVER = -(1 << 63)
+_SAMPLE = 1023
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class Segment:
         if self.seqs is None:
             raise AssertionError("a count window without a gate")
         return self.seqs
+
+    def extent(self, counted: bool) -> Extent:
+        """How many rows of which ages; the middle is that of a sample."""
+        if self.n == 0:
+            return Extent(0, 0, 0)
+        ages = self.ages(counted)
+        middle = np.sort(ages[:: -(-self.n // _SAMPLE)])
+        return Extent(self.n, int(ages.min()), int(ages.max()), int(middle[middle.size // 2]))
 
     def part(self, begin: int, end: int) -> Segment:
         """The rows from `begin` to `end`."""

@@ -107,9 +107,12 @@ class RangeOfBatch:
             self._log.prune(self._before)
         for segment in _flat(old[1]):
             yield from self._results(left.probes, segment, probes_left=True)
-        yield from self._results(left.probes, right.owned, probes_left=True)
+        yield from self._results(left.probes, right.owned.rows, probes_left=True)
         for segment in _flat(old[0]):
             yield from self._results(right.probes, segment, probes_left=False)
+        if self._blueprint.gate is not None:
+            # A probe has found what came before it: the left rows that came before a new right one are to be found yet.
+            yield from self._results(right.owned, left.probes.rows, probes_left=False)
 
     def _publish(self, new: tuple[Arrivals, Arrivals], old: Sequence[Sequence[Sequence[Segment]]]) -> None:
         plan, before = self._blueprint, self._before
@@ -128,7 +131,7 @@ class RangeOfBatch:
             "fresh": sum(side.owned.rows.n for side in new),
             "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, _SAMPLE)],
             "late": self._late | {name: n for side in new for name, n in side.late_counts.items() if n},
-            "extents": [_extent(run.ages(counted)) for run, counted in zip(runs, plan.counted, strict=True)],
+            "extents": [run.extent(counted).facts for run, counted in zip(runs, plan.counted, strict=True)],
             "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
@@ -139,16 +142,11 @@ class RangeOfBatch:
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
         self._log.publish(self._batch, self._partition, self._cuts.ranges, (left, right), facts)
 
-    def _results(self, probes: Probes, found: Segment | Probes, *, probes_left: bool) -> Iterator[Found]:
+    def _results(self, probes: Probes, stored: Segment, *, probes_left: bool) -> Iterator[Found]:
         bound = self._blueprint.bound
         condition = Condition(bound.residual, bool(bound.index), probes_left)
-        segment = found.rows if isinstance(found, Probes) else found
-        for probe, place in matches(probes, found, condition):
-            yield Found(probes, found, segment, probe, place, probes_left)
-
-
-def _extent(ages: Array) -> list[int]:
-    return [ages.size, int(ages.min()), int(ages.max())] if ages.size else [0, 0, 0]
+        for probe, place in matches(probes, stored, condition):
+            yield Found(probes, stored, probe, place, probes_left)
 
 
 def _later(one: int | None, other: int | None) -> int | None:
