@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streamjoin.cli import tailing
+from streamjoin.cli import client, tailing
 from streamjoin.cli.client import Client, Event
 from streamjoin.cli.queries import _names
 from streamjoin.model.errors import ServiceError
@@ -48,6 +48,27 @@ def test_a_query_is_added_listed_shown_paused_and_dropped(live: Live, cli: Cli) 
     assert "no queries" in cli("query", "list").out
     gone = cli("query", "show", "near")
     assert (gone.code, gone.err.strip()) == (1, "error: there is no query 'near'")
+
+
+def test_a_command_waits_for_an_engine_that_is_starting(live: Live, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = live.app.state.service
+    service.phase = "starting"
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            service.phase = "running"
+
+    monkeypatch.setattr(client, "sleep", pause)
+    done = cli("query", "add", NEAR, "--name", "near")
+    assert (done.code, done.err.strip(), len(pauses)) == (0, "the engine is starting ...", 3)
+    assert [query.name for query in live.engine.queries()] == ["near"]
+    service.phase = "starting"
+    with pytest.raises(ServiceError, match="the engine is starting; try again soon"):
+        Client(live.url, patience=0.0).get("queries")
+    service.phase = "stopping"
+    assert cli("query", "list").err.strip() == "error: the service is stopping"
 
 
 def test_a_query_comes_from_a_file_or_the_standard_input(

@@ -11,11 +11,16 @@ import json
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from time import monotonic, sleep
 from typing import Any
+
+import typer
 
 from streamjoin.model.errors import ServiceError
 
 DEFAULT_URL = "http://127.0.0.1:8765"
+_STARTING = "urn:streamjoin:problem:starting"
+_PAUSE = 0.25
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Client:
     url: str = DEFAULT_URL
     token: str | None = field(default=None, repr=False)
     timeout: float = 60.0
+    patience: float = 120.0
+    """Seconds to wait for an engine that is starting; Spark takes a while."""
 
     def get(self, path: str, **params: object) -> Any:
         """The JSON at a path."""
@@ -99,6 +106,23 @@ class Client:
             raise ServiceError(f"the connection to {self.url} was lost: {_told(error)}") from error
 
     def _ask(
+        self, method: str, path: str, body: object, params: dict[str, object], timeout: float
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
+        """Ask, and again while the engine is starting."""
+        until = monotonic() + self.patience
+        told = False
+        while True:
+            try:
+                return self._ask_once(method, path, body, params, timeout)
+            except ServiceError as error:
+                if error.problem.get("type") != _STARTING or monotonic() >= until:
+                    raise
+            if not told:
+                typer.echo("the engine is starting ...", err=True)
+                told = True
+            sleep(_PAUSE)
+
+    def _ask_once(
         self, method: str, path: str, body: object, params: dict[str, object], timeout: float
     ) -> tuple[_Connection, http.client.HTTPResponse]:
         connection = self._connection(timeout)

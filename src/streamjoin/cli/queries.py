@@ -27,7 +27,7 @@ def _names(incomplete: str) -> list[str]:
     """The names of queries for the shell's completion; none where no service answers at once."""
     import os
 
-    client = Client(os.environ.get("STREAMJOIN_URL", DEFAULT_URL), os.environ.get("STREAMJOIN_TOKEN"), timeout=1.0)
+    client = Client(os.environ.get("STREAMJOIN_URL", DEFAULT_URL), os.environ.get("STREAMJOIN_TOKEN"), 1.0, 0.0)
     try:
         found = client.get("queries")["queries"]
     except (ServiceError, KeyError, TypeError):

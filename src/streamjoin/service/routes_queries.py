@@ -18,7 +18,7 @@ from streamjoin.service.answers import respond
 from streamjoin.service.documented import ERRORS, EVENTS, problems
 from streamjoin.service.event_stream import EventStream, row_events
 from streamjoin.service.problems import Problem
-from streamjoin.service.state import Service, find_query
+from streamjoin.service.state import find_query, service_of
 
 router = APIRouter(prefix="/api/v1/queries", tags=["queries"], responses=ERRORS)
 Name = Annotated[str, Path(pattern=models.NAME, description="The query's name.", examples=["near"])]
@@ -31,15 +31,10 @@ def _changed(record: Any) -> Response:
     return respond(record)
 
 
-def _service(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
-
-
 @router.get("", response_model=models.Queries, summary="List the queries")
 async def list_queries(request: Request) -> Response:
     """All queries with their state and figures."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.engine
     return await service.together.answer("queries", lambda: respond({"queries": engine.queries()}))
 
@@ -60,7 +55,7 @@ def create_query(
     dry_run: Annotated[bool, Query(description="Check the query and say what it would share and cost.")] = False,
 ) -> Response:
     """Create a query; the answer comes when it is in force. It sees the tuples of the batches from then on."""
-    service = _service(request)
+    service = service_of(request)
     if dry_run:
         return respond(service.preview(body.sql))
     created = service.create(body.sql, body.name, body.sink)
@@ -70,7 +65,7 @@ def create_query(
 @router.get("/{name}", response_model=models.QueryModel, summary="Show a query", responses=problems(404))
 def show_query(request: Request, name: Name) -> Response:
     """One query."""
-    return respond(_service(request).query(name))
+    return respond(service_of(request).query(name))
 
 
 @router.delete(
@@ -78,20 +73,20 @@ def show_query(request: Request, name: Name) -> Response:
 )
 def drop_query(request: Request, name: Name) -> Response:
     """Drop a query; the answer comes when it is in force."""
-    _service(request).change(name, lambda engine, chosen: engine.drop(chosen))
+    service_of(request).change(name, lambda engine, chosen: engine.drop(chosen))
     return Response(status_code=_NO_CONTENT)
 
 
 @router.post("/{name}/pause", response_model=models.QueryModel, summary="Pause a query", responses=problems(404, 409))
 def pause_query(request: Request, name: Name) -> Response:
     """A paused query gives no rows; tuples that come meanwhile stay joinable."""
-    return _changed(_service(request).change(name, lambda engine, chosen: engine.pause(chosen)))
+    return _changed(service_of(request).change(name, lambda engine, chosen: engine.pause(chosen)))
 
 
 @router.post("/{name}/resume", response_model=models.QueryModel, summary="Resume a query", responses=problems(404, 409))
 def resume_query(request: Request, name: Name) -> Response:
     """The end of a pause."""
-    return _changed(_service(request).change(name, lambda engine, chosen: engine.resume(chosen)))
+    return _changed(service_of(request).change(name, lambda engine, chosen: engine.resume(chosen)))
 
 
 @router.get("/{name}/rows", response_model=models.Rows, summary="The newest rows of a query", responses=problems(404))
@@ -103,7 +98,7 @@ def newest_rows(
     ] = 100,
 ) -> Response:
     """The newest rows, oldest of them first."""
-    service = _service(request)
+    service = service_of(request)
     service.query(name)
     newest = service.engine.newest(name, limit)
     body = {"columns": json_values.columns(newest.table), "rows": json_values.rows(newest.table), "total": newest.total}
@@ -121,7 +116,7 @@ async def follow_rows(
     ] = None,
 ) -> Response:
     """Server-sent events: `rows`, `state` when the query's state changes, `end`."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.engine
     await run_in_threadpool(find_query, engine, name)
     if after is None and last_event_id:

@@ -15,16 +15,11 @@ from streamjoin.service.answers import respond
 from streamjoin.service.contract import Engine
 from streamjoin.service.documented import ERRORS, problems
 from streamjoin.service.problems import Problem
-from streamjoin.service.state import Service
+from streamjoin.service.state import service_of
 
 router = APIRouter(prefix="/api/v1/streams", tags=["streams"], responses=ERRORS)
 Name = Annotated[str, Path(max_length=200, description="The stream's name.", examples=["trades"])]
 Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
-
-
-def _service(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
 
 
 def _found(engine: Engine, name: str) -> Any:
@@ -37,7 +32,7 @@ def _found(engine: Engine, name: str) -> Any:
 @router.get("", response_model=models.Streams, summary="List the streams")
 async def streams(request: Request) -> Response:
     """All streams with columns, rates, lag, watermark, and how many rows were set aside."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.engine
     return await service.together.answer("streams", lambda: respond({"streams": engine.streams()}))
 
@@ -45,13 +40,13 @@ async def streams(request: Request) -> Response:
 @router.get("/{name}", response_model=models.StreamModel, summary="Show a stream", responses=problems(404))
 def stream(request: Request, name: Name) -> Response:
     """One stream."""
-    return respond(_found(_service(request).engine, name))
+    return respond(_found(service_of(request).engine, name))
 
 
 @router.get("/{name}/late", response_model=models.RowsAside, summary="Rows that came too late", responses=problems(404))
 def late(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest rows that came too late or had no usable time, oldest of them first."""
-    engine = _service(request).engine
+    engine = service_of(request).engine
     found = _found(engine, name)
     return _aside(engine.late, name, limit, found.late + found.untimed)
 
@@ -64,7 +59,7 @@ def late(request: Request, name: Name, limit: Limit = 100) -> Response:
 )
 def malformed(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest records that do not fit the schema, with where they came from, oldest of them first."""
-    engine = _service(request).engine
+    engine = service_of(request).engine
     return _aside(engine.malformed, name, limit, _found(engine, name).malformed)
 
 

@@ -18,15 +18,10 @@ from streamjoin.service.documented import ERRORS, EVENTS, problems
 from streamjoin.service.event_stream import EventStream, engine_events
 from streamjoin.service.plan_graph import PlanGraph
 from streamjoin.service.problems import Problem
-from streamjoin.service.state import Service
+from streamjoin.service.state import Service, service_of
 
 router = APIRouter()
 _DOT = "text/vnd.graphviz"
-
-
-def _service(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
 
 
 @router.get(
@@ -50,7 +45,7 @@ async def health() -> Response:
 )
 async def ready(request: Request) -> Response:
     """For a readiness probe; needs no token."""
-    phase, reason = _service(request).ready
+    phase, reason = service_of(request).ready
     if phase == "running":
         return respond({"status": "ready", "reason": None})
     return respond({"status": phase, "reason": reason}, 503)
@@ -61,7 +56,7 @@ async def ready(request: Request) -> Response:
 )
 def info(request: Request) -> Response:
     """The service itself; the token is not part of it."""
-    service = _service(request)
+    service = service_of(request)
     config = service.config
     place = config.checkpoint.removeprefix("file://").removeprefix("file:")
     return respond(
@@ -92,7 +87,7 @@ async def plan(
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
-    service = _service(request)
+    service = service_of(request)
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
     return await service.together.answer(
         f"plan as {wanted}", partial(_plan, service, service.engine, wanted), dear=True
@@ -128,7 +123,7 @@ def changelog(
     since: Annotated[int, Query(ge=0, lt=1 << 62, description="Only those after this serial number.")] = 0,
 ) -> Response:
     """The changelog with the batch from which each change is in force."""
-    return respond({"changes": _service(request).engine.changelog(since)})
+    return respond({"changes": service_of(request).engine.changelog(since)})
 
 
 @router.get(
@@ -136,7 +131,7 @@ def changelog(
 )
 async def history(request: Request) -> Response:
     """Up to 600 batches, oldest first."""
-    service = _service(request)
+    service = service_of(request)
     service.engine  # noqa: B018 - refuses while there is none
     return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), dear=True)
 
@@ -144,7 +139,7 @@ async def history(request: Request) -> Response:
 @router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as they come", responses={**EVENTS, **ERRORS})
 async def events(request: Request) -> Response:
     """Server-sent events: `batch`, `change`, `skipped` where a reader was too slow, `end`."""
-    service = _service(request)
+    service = service_of(request)
     return EventStream(service, partial(engine_events, service, service.engine))
 
 
@@ -157,7 +152,7 @@ async def events(request: Request) -> Response:
 )
 def prometheus(request: Request) -> Response:
     """In Prometheus's text format; while there is no engine, of the requests alone."""
-    service = _service(request)
+    service = service_of(request)
     text = metrics.Text()
     metrics.of_requests(text, service.requests, service.readers.open, service.readers.skipped)
     text.one("ready", "gauge", "Whether queries are served.", float(service.ready[0] == "running"))

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamjoin.model.errors import StateError, StreamJoinError
 from streamjoin.service.cached import Together
@@ -20,6 +20,9 @@ from streamjoin.service.hub import Hub
 from streamjoin.service.limits import check_limits
 from streamjoin.service.metrics import Requests
 from streamjoin.service.problems import Problem, problem_of
+
+if TYPE_CHECKING:
+    from fastapi import Request
 
 Phase = Literal["starting", "running", "failed", "stopping"]
 SinkMaker = Callable[[str, str], Any]
@@ -167,6 +170,12 @@ class Readers:
             yield True
         finally:
             self.open -= 1
+
+
+def service_of(request: Request) -> Service:
+    """The service that answers a request."""
+    found: Service = request.app.state.service
+    return found
 
 
 def find_query(engine: Engine, name: str) -> Any:
