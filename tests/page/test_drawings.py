@@ -124,6 +124,17 @@ def test_the_time_line_is_read_by_keys_and_says_what_happened(service: LightServ
         expect(page.locator(f".chart .mark.is-{kind}").last).to_be_attached()
 
 
+def test_latency_is_drawn_also_after_a_reload(service: LightService, visit: Visit) -> None:
+    """It comes with the batches that the service remembers, and not by watching."""
+    page = live(visit(service.address))
+    chart = page.get_by_role("slider", name="Throughput, latency and batch time")
+    service.engine.create(NEAR, "delayed")
+    for _ in range(2):
+        expect(chart).to_have_attribute("aria-valuetext", re.compile(r"out, batch time .+, latency 40 ms$"))
+        expect(page.locator(".chart .none")).to_have_count(0)
+        page.reload()
+
+
 def test_rates_are_over_a_second_at_least(service: LightService, visit: Visit) -> None:
     """Batches that come in a burst are no peak, and the first has no other to be measured by."""
     page = visit(service.address)

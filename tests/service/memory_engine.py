@@ -216,6 +216,7 @@ class MemoryEngine:
                 sum(self._core.nbytes.values()),
                 1,
                 changes,
+                latency_ms=40.0 if any(rows.num_rows for rows in outputs.values()) else None,
             )
         for listener in list(self._listeners):
             listener(event)

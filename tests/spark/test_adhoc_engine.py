@@ -108,6 +108,7 @@ def test_what_it_tells_of_itself(engine: Engine, streams: dict[str, FileStream])
         cancel()
     assert sum(sum(event.rows_in.values()) for event in events) == 3
     assert sum(event.rows_out.get("early", 0) for event in events) == 1
+    assert [event.latency_ms is not None for event in events] == [bool(event.rows_out.get("early")) for event in events]
     assert {change.name for event in events for change in event.changes} == {"l", "r", "early"}
     assert isinstance(events[0].as_json()["changes"], list)
 

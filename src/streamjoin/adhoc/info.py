@@ -89,7 +89,11 @@ class ChangeRecord(Record):
 
 @dataclass(frozen=True)
 class BatchEvent(Record):
-    """What a batch did. `decisions` are the optimizer's and `scaling` the executor's that came with it, as texts."""
+    """What a batch did.
+
+    `decisions` are the optimizer's and `scaling` the executor's that came with it, as texts; `latency_ms` is the event
+    time latency of the slowest query that gave rows, None if none did.
+    """
 
     batch: int
     at: float
@@ -101,6 +105,7 @@ class BatchEvent(Record):
     changes: tuple[ChangeRecord, ...] = ()
     decisions: tuple[str, ...] = ()
     scaling: tuple[str, ...] = ()
+    latency_ms: float | None = None
 
 
 @dataclass(frozen=True)

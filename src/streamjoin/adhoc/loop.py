@@ -184,6 +184,7 @@ class BatchLoop:
         self.rows_out += sum(counts.values())
         self.state_bytes = self.core.nbytes
         decisions = self.core.snapshot().optimizer.decisions
+        delays = [entry.latency_ms for name, entry in self.roster.entries.items() if counts.get(name)]
         self.last_event = BatchEvent(
             self._batch,
             time.time(),
@@ -195,5 +196,6 @@ class BatchLoop:
             tuple(changes),
             tuple(str(decision) for decision in decisions if decision.batch == self._batch),
             self.executor.decided(),
+            max((delay for delay in delays if delay is not None), default=None),
         )
         self._publish(self.last_event)

@@ -173,6 +173,7 @@ class Batch(BaseModel):
     changes: list[Change]
     decisions: list[str]
     scaling: list[str]
+    latency_ms: float | None
 
 
 class History(BaseModel):

@@ -1,7 +1,7 @@
 /* Keeps the page in step with the service: loads everything, follows the events, and starts over with growing pauses when it is gone. */
 
 import { Problem, Unreachable, get, subscribe } from "./api.js";
-import { MOST_SAMPLES, addChange, addSample, change, state, takeQueries } from "./store.js";
+import { MOST_SAMPLES, addChange, addSample, change, state } from "./store.js";
 import { announce } from "./dom.js";
 import { askForToken } from "./token.js";
 
@@ -109,8 +109,7 @@ async function load(signal) {
   const [info, streams, queries, plan, history, changelog] = await Promise.all(
     ["info", "streams", "queries", "plan?format=json", "history", "changelog"].map((path) => get(path, { signal })),
   );
-  takeQueries(queries.queries);
-  change({ ready: await ready, info, plan, streams: streams.streams, samples: history.samples, changes: changelog.changes.slice(-MOST_SAMPLES) });
+  change({ ready: await ready, info, plan, queries: queries.queries, streams: streams.streams, samples: history.samples, changes: changelog.changes.slice(-MOST_SAMPLES) });
   asked.lists = asked.plan = Date.now();
 }
 
@@ -146,8 +145,7 @@ async function refresh() {
     if (lists) {
       asked.lists = now;
       const [ready, streams, queries] = await Promise.all([readiness(), get("streams"), get("queries")]);
-      takeQueries(queries.queries);
-      change({ ready, streams: streams.streams });
+      change({ ready, queries: queries.queries, streams: streams.streams });
     }
     if (plan) {
       asked.plan = now;

@@ -10,7 +10,6 @@ export const state = {
   queries: null,
   plan: null,
   samples: [],
-  latencies: [],
   changes: [],
   chosen: null,
   hovered: null,
@@ -45,13 +44,6 @@ export function addSample(sample) {
   const last = state.samples.at(-1);
   if (last && sample.batch <= last.batch) return;
   change({ samples: [...state.samples, sample].slice(-MOST_SAMPLES) });
-}
-
-/** The queries as they are now; their latency, of the slowest, is noted by time because the service keeps only the last. */
-export function takeQueries(queries) {
-  const known = queries.filter((query) => query.state === "running" && query.latency_ms !== null).map((query) => query.latency_ms);
-  const latencies = known.length ? [...state.latencies, { at: Date.now() / 1000, ms: Math.max(...known) }].slice(-MOST_SAMPLES) : state.latencies;
-  change({ queries, latencies });
 }
 
 export function addChange(record) {

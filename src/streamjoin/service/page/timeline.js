@@ -57,7 +57,7 @@ function draw() {
   const x = (at) => PAD.left + ((at - from) / Math.max(to - from, 1e-3)) * (width - PAD.left - PAD.right);
   const flow = scaleOf(LANES.flow, Math.max(...points.map((each) => Math.max(each.rowsIn, each.rowsOut))));
   const time = scaleOf(LANES.time, Math.max(...points.map((each) => each.ms)));
-  const delays = state.latencies.filter(({ at }) => at >= from && at <= to);
+  const delays = points.filter(({ sample }) => sample.latency_ms !== null).map(({ sample }) => ({ at: sample.at, ms: sample.latency_ms }));
   const delay = scaleOf(LANES.delay, Math.max(1, ...delays.map(({ ms }) => ms)));
   Object.assign(chart, { points, delays, x, flow, delay, time, width, from, to });
   const { svg, inFill, inLine, outLine, delayLine, timeFill, timeLine } = chart.parts;
@@ -111,8 +111,8 @@ function read(index) {
   const here = chart.points[chart.at ?? chart.points.length - 1];
   attribute(svg, "aria-valuemax", chart.points.length - 1);
   attribute(svg, "aria-valuenow", chart.at ?? chart.points.length - 1);
-  const late = chart.delays.findLast(({ at }) => at <= here.sample.at + 1);
-  const words = `${clock(here.sample.at)}, batch ${whole(here.sample.batch)}: ${rate(here.rowsIn)} in, ${rate(here.rowsOut)} out, batch time ${milliseconds(here.ms)}${late ? `, latency ${milliseconds(late.ms)}` : ""}`;
+  const late = here.sample.latency_ms;
+  const words = `${clock(here.sample.at)}, batch ${whole(here.sample.batch)}: ${rate(here.rowsIn)} in, ${rate(here.rowsOut)} out, batch time ${milliseconds(here.ms)}${late === null ? "" : `, latency ${milliseconds(late)}`}`;
   attribute(svg, "aria-valuetext", words);
   say(byId("timeline-reading"), chart.at === null ? "" : words);
   if (chart.at === null) return cursor.replaceChildren();
