@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamjoin.model.errors import CheckpointError
+from streamjoin.spark import places
 from streamjoin.spark.background import Merger, merge_due
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.log import WindowLog
@@ -164,3 +166,39 @@ def test_a_query_merges_while_it_runs(spark: SparkSession, tmp_path: Path) -> No
     found = run_to_parquet(build(*sides, BAND.bound_spec(), Options(2), BACKGROUND), tmp_path)
     assert pairs(found) == expected(BAND, left, right)
     assert list(tmp_path.rglob("*.merge"))
+
+
+def test_who_prunes_at_the_same_time_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver prunes as soon as it hears of a commit: directories and merges may go while a task looks at them."""
+    left, right = stream(BAND, seed=1, n=400, step=3)
+    plan = _plan(2)
+    log = WindowLog(tmp_path, 1, plan)
+    for i, sides in enumerate(tables(BAND, left, right, 10)[:6]):
+        in_process(plan, tmp_path, i, sides)
+        merge_due(plan, log, i)
+    before = log.version(5)
+    expected_merges = log.merges(before, set())
+    stale = tmp_path / "versions/00/00000001.merge"
+    seen = []
+
+    def entries(directory: Path) -> list[Path]:
+        if directory.name == "versions":
+            return [*places.entries(directory), stale.parent]
+        if directory == stale.parent and stale.exists():
+            seen.append(directory)
+            shutil.rmtree(directory)
+            return [stale]
+        return places.entries(directory)
+
+    monkeypatch.setattr("streamjoin.spark.log.entries", entries)
+    for once in (lambda: log.merges(before, set()) == expected_merges, lambda: log.prune(before) is None):
+        assert once(), "a directory that went before it was listed"
+        stale.parent.mkdir()
+        stale.touch()
+        assert once(), "a merge that went before it was read"
+    assert len(seen) == 2
+    stale.parent.mkdir()
+    stale.write_bytes(b"damaged")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        log.merges(before, set())

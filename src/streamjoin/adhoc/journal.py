@@ -37,7 +37,7 @@ from streamjoin.adhoc.buckets import Bucket
 from streamjoin.adhoc.journal_files import read_record, read_table, safe_name, write_record, write_table
 from streamjoin.model.errors import CheckpointError, StateError
 from streamjoin.spark.pieces import atomic
-from streamjoin.spark.places import Place, in_order, place
+from streamjoin.spark.places import Place, entries, in_order, place
 
 Body = dict[str, Any]
 
@@ -67,7 +67,7 @@ class Journal:
             raise
 
     def _refuse_foreign(self) -> None:
-        if self.root.is_dir() and any(entry.name != "lock" for entry in self.root.iterdir()):
+        if any(entry.name != "lock" for entry in entries(self.root)):
             raise CheckpointError(
                 f"{self.root} is not empty and no checkpoint of an ad-hoc engine (it has no engine.json): name an "
                 "empty directory, or restore the checkpoint from a copy"
@@ -133,8 +133,7 @@ class Journal:
 
     def numbers(self, kind: str) -> list[int]:
         """The numbers of the files of a kind, ascending."""
-        directory = self.root / kind
-        names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
+        names = [entry.name for entry in entries(self.root / kind)]
         return sorted(int(name) for name in names if name.isdigit())
 
     def read(self, kind: str, number: int) -> Body:
@@ -151,11 +150,10 @@ class Journal:
 
     def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
         """What was set aside of a stream, oldest first, or the newest `limit` rows of it; None if there is nothing."""
-        directory = self.root / kind / safe_name(stream)
-        files = [e for e in directory.iterdir() if e.suffix == ".parquet"] if directory.is_dir() else []
+        files = [entry for entry in entries(self.root / kind / safe_name(stream)) if entry.suffix == ".parquet"]
         tables: list[pa.Table] = []
         rows = 0
-        for file in sorted(files, key=str, reverse=True):
+        for file in reversed(files):
             if limit is not None and rows >= limit:
                 break
             with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
@@ -200,7 +198,7 @@ class Journal:
     def _prune(self, batch: int, held: Mapping[str, list[int]]) -> None:
         kept = {self.bucket(stream, number).name for stream, batches in held.items() for number in batches}
         with contextlib.suppress(OSError):
-            for entry in in_order((self.root / "buckets").iterdir()):
+            for entry in entries(self.root / "buckets"):
                 number = _batch_of(entry.name)
                 if number is not None and number < batch and entry.name not in kept:
                     entry.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from streamjoin.adhoc.journal_files import safe_name
 from streamjoin.adhoc.sinks import Target
 from streamjoin.model.errors import SpecError, StreamJoinError
 from streamjoin.spark.pieces import atomic
-from streamjoin.spark.places import Place, in_order, place
+from streamjoin.spark.places import Place, entries, place
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ParquetWriter:
         self._directory = place(sink.path)
         self._mark = target.engine[:12]
         self._prefix = f"{safe_name(target.query)}-{self._mark}-"
-        for entry in in_order(self._directory.iterdir()) if self._directory.is_dir() else []:
+        for entry in entries(self._directory):
             if entry.name.startswith(f".{self._prefix}"):
                 # A crash left it half written.
                 entry.unlink(missing_ok=True)

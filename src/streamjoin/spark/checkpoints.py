@@ -23,7 +23,7 @@ from streamjoin.spark.blueprint import TASK, Blueprint
 from streamjoin.spark.heap import settle
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog, new_epoch
-from streamjoin.spark.places import Place, place
+from streamjoin.spark.places import Place, entries, place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,7 +166,7 @@ def _check_spark(checkpoint: Place, root: Place) -> None:
     """Refuse a checkpoint of which Spark's own part is gone: a version is written after the offsets of its batch."""
 
     def newest(directory: Place) -> int:
-        names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
+        names = [entry.name for entry in entries(directory)]
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     version, offsets = newest(root / "versions"), newest(checkpoint / "offsets")

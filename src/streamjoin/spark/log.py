@@ -30,7 +30,7 @@ from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.blueprint import FORMAT, Blueprint
 from streamjoin.spark.manifest import EMPTY, Manifest, assemble
 from streamjoin.spark.pieces import MappedPiece, Sheets, atomic, damaged, read_footer, write_piece
-from streamjoin.spark.places import Place, in_order
+from streamjoin.spark.places import Place, entries, in_order
 
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
 _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
@@ -107,11 +107,12 @@ class WindowLog:
         """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
         keys = [run.key for run in before.runs]
         found = []
-        for path in in_order((self.root / "versions").glob("*/*.merge")):
+        files = [path for directory in entries(self.root / "versions") for path in entries(directory)]
+        for path in files:
             file = f"{path.parent.name}/{path.name}"
-            if file in before.files:
+            inputs = [] if file in before.files else self._inputs(path)
+            if not inputs:
                 continue
-            inputs = read_footer(path)["inputs"]
             begin = keys.index(inputs[0]) if inputs[0] in keys else 0
             if keys[begin : begin + len(inputs)] == inputs and not folded & set(inputs):
                 found.append(file)
@@ -159,14 +160,15 @@ class WindowLog:
         """Remove what `manifest`, from which a batch goes on, does not need; later versions are left alone.
 
         The batch before was committed when this one began, so no restart goes further back. The manifest before stays:
-        another task of the batch may be about to make this one out of it.
+        another task of the batch may be about to make this one out of it. The driver prunes as well, at any moment:
+        what is gone already is none of anybody's business.
         """
         needed = manifest.files
         base = f"{manifest.batch - 1:010}"
-        for directory in (self.root / "versions").iterdir():
+        for directory in entries(self.root / "versions"):
             if not directory.name.isdigit() or int(directory.name) >= manifest.batch:
                 continue
-            for path in directory.iterdir():
+            for path in entries(directory):
                 keep = f"{directory.name}/{path.name}" in needed or self._pending(path, manifest)
                 if not keep and not (directory.name == base and path.suffix == ".manifest"):
                     path.unlink(missing_ok=True)
@@ -193,8 +195,7 @@ class WindowLog:
             raise CheckpointError(f"batch {batch} failed: {error}. {advice[0].upper()}{advice[1:]}") from error
 
     def _versions(self) -> list[int]:
-        directory = self.root / "versions"
-        return [int(d.name) for d in directory.iterdir() if d.name.isdigit()] if directory.is_dir() else []
+        return [int(d.name) for d in entries(self.root / "versions") if d.name.isdigit()]
 
     def _is_whole(self, batch: int) -> bool:
         """Whether everything that version `batch` needs can be read."""
@@ -213,9 +214,20 @@ class WindowLog:
 
     def _pending(self, path: Place, manifest: Manifest) -> bool:
         """Whether a file is a merge that can still be swapped in."""
-        if path.suffix != ".merge" or path.name.startswith("."):
-            return False
-        return {run.key for run in manifest.runs}.issuperset(read_footer(path)["inputs"])
+        inputs = self._inputs(path)
+        return bool(inputs) and {run.key for run in manifest.runs}.issuperset(inputs)
+
+    def _inputs(self, path: Place) -> list[str]:
+        """The runs that a merge was made of; none if the file is no merge, or is gone by now."""
+        if path.suffix != ".merge":
+            return []
+        try:
+            inputs: list[str] = read_footer(path)["inputs"]
+        except CheckpointError:
+            if path.exists():
+                raise
+            return []
+        return inputs
 
     def _directory(self, batch: int) -> Place:
         return self.root / "versions" / f"{batch:010}"
@@ -230,7 +242,7 @@ class WindowLog:
         """The newest epoch that finished `batch`, and the names of its pieces."""
         found: dict[tuple[int, int], list[str]] = {}
         directory = self._directory(batch)
-        for name in sorted(path.name for path in directory.iterdir()) if directory.is_dir() else ():
+        for name in [path.name for path in entries(directory)]:
             if match := _PIECE.fullmatch(name):
                 found.setdefault((int(match[1]), int(match[3])), []).append(name)
         complete = [(epoch, names) for (epoch, of), names in found.items() if len(names) == of]
@@ -312,8 +324,7 @@ def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
 def late_files(root: Place) -> list[tuple[int, Place]]:
     """(batch, file) of the rows that were not joined, in the order of batches, from each batch's newest run."""
     found: dict[int, tuple[int, list[Place]]] = {}
-    directory = root / "late"
-    for path in in_order(directory.iterdir()) if directory.is_dir() else ():
+    for path in entries(root / "late"):
         if match := _LATE.fullmatch(path.name):
             batch, epoch = int(match[1]), int(match[2])
             newest, files = found.get(batch, (epoch, []))

@@ -186,6 +186,14 @@ def in_order(places: Iterable[Place]) -> list[Place]:
     return sorted(places, key=str)
 
 
+def entries(directory: Place) -> list[Place]:
+    """What lies in a directory, by name; nothing where there is none, also if it goes while it is listed."""
+    try:
+        return in_order(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def place(location: str) -> Place:
     """A location as Spark writes it, as a path; `file:` and plain ones are paths of this machine."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)

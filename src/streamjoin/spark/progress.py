@@ -130,7 +130,7 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
         fresh = [read_footer(path)["fresh"] for path in log.pieces(batch, manifest.epoch)]
         gate = log.gate(batch, manifest.epoch)[0] if log.gated else None
         began = spent(log, batch, manifest.epoch)
-    except StreamJoinError:
+    except (StreamJoinError, OSError):
         return None
     blocks = [block for run in manifest.runs for piece in run.pieces for side in piece.blocks for block in side]
     left, right = (sum(run.extents[side].rows for run in manifest.runs) for side in (0, 1))

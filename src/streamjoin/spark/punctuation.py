@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.checkpoints import log_root
 from streamjoin.spark.pieces import atomic, damaged
-from streamjoin.spark.places import Place, place
+from streamjoin.spark.places import Place, entries, place
 
 KEPT = 100
 """Punctuations of at least this many newest batches stay, as do the entries of Spark's own logs."""
@@ -44,7 +44,7 @@ def write_punctuation(root: Place, epoch: int, punctuation: Punctuation) -> None
     with atomic(path) as file:
         file.write(json.dumps(punctuation.__dict__, sort_keys=True).encode())
     if punctuation.batch % KEPT == 0:
-        for old in path.parent.iterdir():
+        for old in entries(path.parent):
             if (match := _FILE.fullmatch(old.name)) and int(match[1]) < punctuation.batch - KEPT:
                 old.unlink(missing_ok=True)
 
@@ -68,8 +68,7 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
         raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
     committed = _committed(place(str(checkpoint)) / "commits")
     newest: dict[int, tuple[int, Place]] = {}
-    directory = root / "punctuations"
-    for path in directory.iterdir() if directory.is_dir() else ():
+    for path in entries(root / "punctuations"):
         if match := _FILE.fullmatch(path.name):
             batch, epoch = int(match[1]), int(match[2])
             if batch <= committed:
@@ -86,5 +85,5 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
 
 def _committed(commits: Place) -> int:
     """The newest batch that is committed; Spark removes the entries of old ones."""
-    names = [entry.name for entry in commits.iterdir()] if commits.is_dir() else []
+    names = [entry.name for entry in entries(commits)]
     return max((int(name) for name in names if name.isdigit()), default=-1)
