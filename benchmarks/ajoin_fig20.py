@@ -79,7 +79,17 @@ class Figure20(RateExperiment):
         similar = sorted({row["similarity"] for row in rows if "similarity" in row})
         what = f"similarity {similar[-1]} % beside {similar[0]} % (paper: more)"
         ends = [{"system": SHARED, "similarity": percent} for percent in (similar[-1], similar[0])]
-        return [*lines, ratio_line(rows, what, ends[0], ends[1])]
+        lines.append(ratio_line(rows, what, ends[0], ends[1]))
+        lines.append(ratio_line(rows, f"{what}, in rows a second", ends[0], ends[1], "rows_per_s"))
+        return lines + [
+            ratio_line(
+                rows,
+                f"similarity {percent} %: shared beside no sharing (paper: gains with similarity)",
+                {"system": SHARED, "similarity": percent},
+                {"system": APART, "similarity": percent},
+            )
+            for percent in similar
+        ]
 
 
 EXPERIMENT = Figure20()

@@ -89,11 +89,13 @@ class RateExperiment(Experiment):
             draw_lines(axes, [row for row in rows if key in row], x=key, y="tuples_per_s", by=("system",), log=True)
 
 
-def ratio_line(rows: Sequence[Row], what: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """How the rate of one point compares with that of another."""
+def ratio_line(
+    rows: Sequence[Row], what: str, one: Mapping[str, Any], two: Mapping[str, Any], measure: str = "tuples_per_s"
+) -> str:
+    """How the rate, or another measure, of one point compares with that of another."""
 
     def rate(point: Mapping[str, Any]) -> float:
         found = [row for row in rows if all(row.get(key) == value for key, value in point.items())]
-        return float(found[0]["tuples_per_s"]) if found else float("nan")
+        return float(found[0][measure]) if found else float("nan")
 
     return f"{what}: {rate(one) / rate(two):.2f} times"
