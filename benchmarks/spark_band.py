@@ -4,8 +4,8 @@ All join by |l.key - r.key| <= d and a time window, d set so that a tuple meets 
 workaround cuts keys into cells (`spark_workaround`) of one of two sizes that were found good: small batches run with
 both, and the better one counts; of large ones each size gets one batch, and the better one the rest.
 `transformWithState` has the same kernels over Spark's state store (`spark_state`). The first file of each side fills
-the window, in one batch that is not measured, nor are the next two, to let Java compile; five later ones are, and of
-the workaround's large ones two after one. All must give as many rows, batch by batch, on the files in common.
+the window, in one batch that is not measured, nor are the next few, to let Java compile; as many later ones are (of
+the workaround's large ones fewer). All must give as many rows, batch by batch, on the files in common.
 
 Two cells without a baseline show the floor: batches of a few rows, with the join and with none.
 """
@@ -56,7 +56,9 @@ class Plan:
 def plan(batch: int, quick: bool, system: str = JOIN) -> Plan:
     """The same for all systems; short where a batch takes long: half a minute, if large, with the workaround."""
     slow = system == WORKAROUND and batch >= _AIM_BATCH
-    return Plan(2, 1) if quick or slow else Plan(5, 2)
+    if quick or slow:
+        return Plan(2, 1)
+    return Plan(6, 4) if batch >= _AIM_BATCH else Plan(8, 8)
 
 
 _TRIAL = Plan(1, 0)
