@@ -161,7 +161,7 @@ class WindowLog:
 
         The batch before was committed when this one began, so no restart goes further back. The manifest before stays:
         another task of the batch may be about to make this one out of it. The driver prunes as well, at any moment:
-        what is gone already is none of anybody's business.
+        what is gone already is passed over.
         """
         needed = manifest.files
         base = f"{manifest.batch - 1:010}"
