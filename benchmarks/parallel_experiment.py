@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmarks.hardware import two_threads
+from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.index_experiment import draw, pick
 from benchmarks.index_join import TASK, IndexJoin
@@ -148,7 +148,7 @@ def by_clock_and_cpu(row: Row, base: Row) -> str:
     return (
         f"{row['tuples_per_s'] / base['tuples_per_s']:.2f} times by the clock, "
         f"{row['per_cpu_s'] / base['per_cpu_s']:.2f} by processor time "
-        f"(two threads that share nothing gain {two_threads():.2f} times here)"
+        f"({allowed(max(2, row.get('threads', 2)))})"
     )
 
 

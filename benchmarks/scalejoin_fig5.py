@@ -67,7 +67,7 @@ class Scalability(Experiment):
         for threads, aim in _AIMS.items():
             gains = [row["ratio"] for row in rows if row["threads"] == threads]
             if gains:
-                word = explained(max(gains), aim) if threads == 2 else met(max(gains) >= aim)
+                word = explained(max(gains), aim, threads)
                 lines.append(f"{threads} threads are up to {max(gains):.2f} times one; aim {aim:g}: {word}")
         most = max(rows, key=lambda row: float(row[self.measure]))
         lines.append(
