@@ -197,6 +197,13 @@ class SparkBand(Experiment):
             f"a batch of {_TINY} rows takes {floors[JOIN]:.2f} s with the join and {floors[NOTHING]:.2f} s in Spark "
             "without one: no batch is faster than that"
         )
+        for row in ours:
+            most = row["batch"] / floors[JOIN] / _at(rows, row, WORKAROUND)["rows_per_s"]
+            if most < _AIM:
+                lines.append(
+                    f"window {row['window']:,} a side, batches of {row['batch']:,}: {_AIM:.0f} times can't be reached, "
+                    f"as batches that took no longer than that would make {most:.3g} times the workaround's rows"
+                )
         return lines
 
     def _session(self) -> SparkSession:

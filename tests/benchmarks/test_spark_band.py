@@ -72,12 +72,14 @@ def test_the_verdict_names_ratios_aims_and_floor() -> None:
         {"window": 1, "batch": 20, "system": s, "rows_per_s": 1.0, "batch_s": t}
         for s, t in ((JOIN, 0.4), (NOTHING, 0.2))
     ]
-    small, large, floor = SparkBand().verdict([*rows, *floors])
+    small, large, floor, bound = SparkBand().verdict([*rows, *floors])
     tail = "4 times transformWithState; on disk 1.25 times the window's rows of 24 bytes (aim 1.5: met)"
     head = "window 1,000,000 a side, batches of"
     assert small == f"{head} 100,000: 1.20 M rows/s, 1.5 times the workaround (aim 20: missed), {tail}"
     assert large == f"{head} 1,000,000: 1.20 M rows/s (aim 1 M: met), 30 times the workaround (aim 20: met), {tail}"
     assert floor.startswith("a batch of 20 rows takes 0.40 s with the join and 0.20 s in Spark without one")
+    assert bound.startswith(f"{head} 100,000: 20 times can't be reached")
+    assert bound.endswith("would make 6.25 times the workaround's rows")
 
 
 @pytest.mark.spark
