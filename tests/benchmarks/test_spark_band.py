@@ -26,12 +26,12 @@ def ran(*results: int) -> FilesRun:
     return FilesRun(tuple(Batch(i, 10, 0.5, n, 0) for i, n in enumerate(results)), 1)
 
 
-def test_the_first_file_is_the_window_and_the_rest_are_batches(tmp_path: Path) -> None:
+def test_the_first_files_are_the_window_and_the_rest_are_batches(tmp_path: Path) -> None:
     load = Load(POINT, Context(3, True, tmp_path))
     for side, directory in zip(spark_band.SIDES, load.directories(2), strict=True):
         files = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime)
         tables = [pq.read_table(path) for path in files]
-        assert [table.num_rows for table in tables] == [1_000, 300, 300]
+        assert [table.num_rows for table in tables] == [200] * 5 + [300, 300]
         whole = load.data.timed_table(side, 0, 1_600, 1_000)
         assert [row for table in tables for row in table.to_pylist()] == whole.to_pylist()
     assert load.directories(1) != load.directories(2)
