@@ -32,6 +32,13 @@ def test_the_template_says_the_defaults(tmp_path: Path) -> None:
     assert not config.needs_kafka
 
 
+def test_queries_that_share_nothing_have_no_partitions(tmp_path: Path) -> None:
+    """The engine would refuse any, also "auto"."""
+    config = read(tmp_path, TEMPLATE.replace("[engine]", '[engine]\nsharing = "nothing"'))
+    assert (config.sharing, config.partitions) == ("nothing", None)
+    assert read(tmp_path, TEMPLATE).partitions == "auto"
+
+
 def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
     lines = TEMPLATE.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("# From Kafka"))
@@ -56,6 +63,7 @@ def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
         ('# token = "${MY_TOKEN}"  ', 'token = "${NOT_THERE}"  ', "the environment has no variable 'NOT_THERE'"),
         ('trigger = "1 second" ', 'trigger = "available now" ', "a service runs on"),
         ('checkpoint = "streamjoin-data" ', "", "add a line such as: checkpoint"),
+        ("[engine]", '[engine]\nsharing = "nothing"\npartitions = 2', "run by the driver: leave partitions out"),
         ("queries = 500", "queries = 0", "at least 1"),
         ("streams_in_query = 5", "streams_in_query = 1", "at least 2"),
         ('window = "1 hour"', 'window = "1 foo"', "is not a duration"),

@@ -28,7 +28,7 @@ _ENTRIES_A_NODE = 4
 _SPARE_NODES = 64
 _GROWTH = 1.5
 _FIXED_POINT = 1 << 20
-# Twice what suits one thread: during a merge part of the window is scanned, so with many threads rarer merges pay.
+# Twice what suits one thread: a merge is work for all threads at once, so rarer ones pay.
 _MERGE_RATIO = 1 / 4
 
 

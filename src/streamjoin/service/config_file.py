@@ -70,11 +70,15 @@ def _engine(table: Table, here: Path) -> dict[str, Any]:
     trigger = read_trigger(table)
     if trigger.available_now:
         table.fail('a service runs on: write trigger = "1 second", or leave it out', "trigger")
+    sharing = table.one_of("sharing", ("cost", "everything", "nothing"), "cost")
+    apart = sharing == "nothing"
+    if apart and "partitions" in table.values:
+        table.fail("queries that share nothing are run by the driver: leave partitions out", "partitions")
     found = {
         "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
         "trigger": trigger.every,
-        "partitions": read_partitions(table),
-        "sharing": table.one_of("sharing", ("cost", "everything", "nothing"), "cost"),
+        "partitions": None if apart else read_partitions(table),
+        "sharing": sharing,
     }
     table.finish()
     return found

@@ -1,4 +1,4 @@
-"""Joins on Spark Structured Streaming: the only layer that imports pyspark."""
+"""Joins on Spark Structured Streaming: the layer that imports pyspark, besides the executor of ad-hoc queries."""
 
 from streamjoin.spark.late import late
 from streamjoin.spark.plan import join

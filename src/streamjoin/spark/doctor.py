@@ -1,6 +1,6 @@
 """What a machine has of all that a join on Spark needs, and how to get what is missing.
 
-Looks and changes nothing (`fetch_connector` apart); starts no JVM beyond asking Java for its version. A finding is
+Looks and changes nothing; starts no JVM beyond asking Java for its version. A finding is
 `ok`, `optional` (something is missing that not everybody needs) or `missing`, which is the only one that fails.
 """
 
