@@ -300,7 +300,8 @@ def new_epoch(root: Place, description: dict[str, str]) -> int:
         raise CheckpointError(_difference(root, known, description))
     epochs = root / "epochs"
     epochs.mkdir(parents=True, exist_ok=True)
-    before = max((int(entry.name) for entry in epochs.iterdir()), default=0)
+    # A start that was killed, or that begins at this moment, may have its draft there.
+    before = max((int(entry.name) for entry in entries(epochs) if entry.name.isdigit()), default=0)
     number = max(before + 1, time.time_ns() // 1_000_000)
     with atomic(epochs / f"{number:08}"):
         pass

@@ -161,8 +161,9 @@ class RemotePath:
         """Remove the file."""
         try:
             self.filesystem.delete_file(self.path)
-        except FileNotFoundError:
-            if not missing_ok:
+        except OSError:
+            # HDFS does not say why it could not: another one may have removed it at the same time.
+            if not missing_ok or self.exists():
                 raise
 
     def rmdir(self) -> None:

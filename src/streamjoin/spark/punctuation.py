@@ -77,6 +77,9 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
     for _, (_, path) in sorted(newest.items()):
         try:
             found.append(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            # The oldest go while a batch runs.
+            continue
         except (OSError, ValueError) as error:
             raise damaged(path, error) from error
     names = ("batch", "bound", "position", "waiting", "lag")
