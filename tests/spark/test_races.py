@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.log import new_epoch
-from streamjoin.spark.places import Origin, RemotePath
+from streamjoin.spark.log import WindowLog, new_epoch
+from streamjoin.spark.manifest import Manifest, assemble
+from streamjoin.spark.pieces import Sheet, read_footer, write_piece
+from streamjoin.spark.places import Origin, Place, RemotePath, place
 from streamjoin.spark.punctuation import Punctuation, punctuations, write_punctuation
-from tests.spark.joining import CASES, blueprint
+from tests.spark.joining import CASES, blueprint, in_process, stream, tables
 from tests.spark.webhdfs_server import WebHdfs
 
 BAND = CASES[0]
@@ -109,3 +114,65 @@ def test_old_punctuations_may_go_while_all_are_read(tmp_path: Path, monkeypatch:
     (log / "punctuations/0000000105.00000001.json").write_bytes(b"{")
     with pytest.raises(CheckpointError, match="is damaged"):
         punctuations(tmp_path)
+
+
+def _sheets(*before: object) -> Iterator[Sheet]:
+    """A block that is asked for when its file is half written."""
+    for step in before:
+        step()  # type: ignore[operator]
+    yield Sheet(pa.record_batch({"#word": pa.array([1], pa.int64())}), 1, 1)
+
+
+@pytest.mark.parametrize("where", ["here", "here, without links", "renaming replaces", "renaming is refused"])
+def test_of_two_attempts_that_write_a_piece_at_once_the_first_wins(
+    where: str, root: RemotePath, far: WebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They agree on the rows, not on the merges that they found: tasks may have read the first one already."""
+    path: Place = tmp_path / "here/a.piece"
+    if where == "here, without links":
+        monkeypatch.setattr(Path, "hardlink_to", _no_links)
+    elif not where.startswith("here"):
+        path = (root if where == "renaming replaces" else place(far.url)) / "deep" / "a.piece"
+    seen = []
+
+    def other() -> None:
+        write_piece(path, (_sheets(), []), {"who": "first"})
+        seen.append(read_footer(path)["who"])
+
+    write_piece(path, (_sheets(other), []), {"who": "second"})
+    assert seen == ["first"]
+    assert read_footer(path)["who"] == "first"
+    assert [entry.name for entry in path.parent.iterdir()] == ["a.piece"]
+
+
+def _no_links(*_: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+def test_a_manifest_that_two_keep_at_once_is_there_at_every_moment(
+    far: WebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver keeps it as well as a task: who has seen it must find it, and a driver may die at any step."""
+    monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
+    plan = blueprint(BAND, 1)
+    log = WindowLog(place(f"{far.url}/log"), 1, plan)
+    in_process(plan, log.root, 0, tables(BAND, *stream(BAND, seed=1, n=20), 1)[0])  # type: ignore[arg-type]
+    made, removed = [], []
+    unlink = RemotePath.unlink
+
+    def meanwhile(*given: Any) -> Manifest:
+        if not made:
+            made.append(1)
+            made.append(log.version(0))
+        return assemble(*given)
+
+    def unlinked(path: RemotePath, missing_ok: bool = False) -> None:
+        removed.append(path.name)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr("streamjoin.spark.log.assemble", meanwhile)
+    monkeypatch.setattr(RemotePath, "unlink", unlinked)
+    assert log.version(0) == made[1]
+    assert "00000001.manifest" not in removed
+    kept = {path.name for path in (far.directory / "log/versions/0000000000").iterdir()}
+    assert kept == {"00000001.manifest", "00000001.00000-of-00001.piece"}

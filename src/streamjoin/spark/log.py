@@ -153,7 +153,7 @@ class WindowLog:
         """Keep rows that were not joined."""
         path = self.root / "late" / f"{batch:010}.{self.epoch:08}.{partition:05}.arrow"
         if not path.exists():
-            with atomic(path) as file, pa.ipc.new_file(file, rows.schema) as writer:
+            with atomic(path, once=True) as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
 
     def prune(self, manifest: Manifest) -> None:
@@ -264,7 +264,7 @@ class WindowLog:
             self._check(directory.parent / file, footer)
         manifest = assemble(base, pieces, self._blueprint.horizons, merges)
         if keep:
-            with atomic(path) as file_:
+            with atomic(path, once=True) as file_:
                 file_.write(manifest.to_json())
         return manifest
 

@@ -63,7 +63,7 @@ def write_piece(path: Place, sides: Sheets, footer: Mapping[str, Any]) -> None:
     """Publish a piece; the footer gets the blocks of both sides under "blocks"."""
     if path.exists():
         return
-    with atomic(path) as file:
+    with atomic(path, once=True) as file:
         file.write(MAGIC)
         blocks = [[_append(file, sheet).packed() for sheet in sheets] for sheets in sides]
         text = json.dumps({**footer, "blocks": blocks}, separators=(",", ":"), sort_keys=True).encode()
@@ -80,10 +80,14 @@ def _append(file: Any, sheet: Sheet) -> Block:
 
 
 class atomic:  # noqa: N801 - used as a statement, like open
-    """A file that appears under its name complete and on disk, or not at all."""
+    """A file that appears under its name complete and on disk, or not at all.
 
-    def __init__(self, path: Place) -> None:
+    It takes the place of one that is there; with `once`, the one that is there stays.
+    """
+
+    def __init__(self, path: Place, *, once: bool = False) -> None:
         self._path = path
+        self._once = once
         self._draft: Path | None = None
 
     def __enter__(self) -> Any:
@@ -99,11 +103,12 @@ class atomic:  # noqa: N801 - used as a statement, like open
         self._file.flush()
         if isinstance(self._path, RemotePath):
             self._file.seek(0)
-            self._path.publish(self._file)
+            self._path.publish(self._file, once=self._once)
         elif self._draft is not None:
             os.fsync(self._file.fileno())
             self._file.close()
-            self._draft.rename(self._path)
+            if not self._once or not _named_once(self._draft, self._path):
+                self._draft.rename(self._path)
 
     def __exit__(self, kind: object, error: object, _: object) -> None:
         try:
@@ -121,6 +126,18 @@ class atomic:  # noqa: N801 - used as a statement, like open
                 self._file.close()
             if self._draft is not None:
                 self._draft.unlink(missing_ok=True)
+
+
+def _named_once(draft: Path, path: Path) -> bool:
+    """Whether a file has the name `path` now: that one which was there, or else `draft`; False where none can tell."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return True
+    except OSError:
+        # Without links the moment between looking and renaming is left.
+        return path.exists()
+    return True
 
 
 def read_footer(path: Place) -> dict[str, Any]:

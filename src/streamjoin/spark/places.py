@@ -130,8 +130,8 @@ class RemotePath:
         with self.filesystem.open_input_stream(self.path) as file:
             return bytes(file.read())
 
-    def publish(self, source: BinaryIO) -> None:
-        """Make the file out of what `source` holds; it appears whole."""
+    def publish(self, source: BinaryIO, *, once: bool = False) -> None:
+        """Make the file out of what `source` holds; it appears whole. With `once`, one that is there stays."""
         self.filesystem.create_dir(self.parent.path, recursive=True)
         whole = self.filesystem.type_name in _WHOLE_ON_CLOSE
         draft = self if whole else self.parent / f".{self.name}.{uuid.uuid4().hex}"
@@ -140,20 +140,26 @@ class RemotePath:
                 while chunk := source.read(1 << 22):
                     out.write(chunk)
             if not whole:
-                self._take_the_place_of(draft)
+                self._take_the_place_of(draft, once)
         except OSError:
             if not whole:
                 draft.unlink(missing_ok=True)
             raise
 
-    def _take_the_place_of(self, draft: RemotePath) -> None:
-        """Rename `draft` to this path, also where that is refused, loudly or not, because there is a file already."""
+    def _take_the_place_of(self, draft: RemotePath, once: bool) -> None:
+        """Rename `draft` to this path, also where that is refused, loudly or not, because there is a file already.
+
+        With `once` that file stays: others rely on it, and there must be no moment without it.
+        """
         try:
-            self.filesystem.move(draft.path, self.path)
+            if not once or not self.exists():
+                self.filesystem.move(draft.path, self.path)
         except OSError:
             if not self.exists():
                 raise
-        if draft.exists():
+        if draft.exists() and once:
+            draft.unlink(missing_ok=True)
+        elif draft.exists():
             self.unlink(missing_ok=True)
             self.filesystem.move(draft.path, self.path)
 
