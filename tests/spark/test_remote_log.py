@@ -17,7 +17,7 @@ from pyarrow import fs
 from streamjoin.model.errors import CheckpointError
 from streamjoin.spark import join, late, rescale
 from streamjoin.spark.background import merge_due
-from streamjoin.spark.cache import directory, local_copy, make_room
+from streamjoin.spark.cache import copy_of, directory, make_room, mapped
 from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.merging import MergePolicy
@@ -103,14 +103,15 @@ def test_a_directory_that_appears_while_it_is_listed(monkeypatch: pytest.MonkeyP
 def test_a_copy_is_taken_once_and_again_when_the_file_changed(root: RemotePath, tmp_path: Path) -> None:
     file = root / "a"
     file.publish(io.BytesIO(b"one"))
-    first = local_copy(file)
-    first.write_bytes(b"kept")
-    assert local_copy(file) == first
-    assert first.read_bytes() == b"kept"
+    assert mapped(file) == b"one"
+    copy_of(file).write_bytes(b"kept")
+    assert mapped(file) == b"kept"
     file.publish(io.BytesIO(b"other"))
-    assert local_copy(file).read_bytes() == b"other"
+    assert mapped(file) == b"other"
+    (root / "empty").publish(io.BytesIO(b""))
+    assert mapped(root / "empty") == b""
     with pytest.raises(FileNotFoundError):
-        local_copy(root / "b")
+        mapped(root / "b")
 
 
 def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(
@@ -120,10 +121,11 @@ def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(
     copies = []
     for i, name in enumerate("abcd"):
         (root / name).publish(io.BytesIO(name.encode() * 100))
-        copies.append(local_copy(root / name))
+        mapped(root / name)
+        copies.append(copy_of(root / name))
         os.utime(copies[-1], (1_000 + i, 1_000 + i))
     assert [copy.exists() for copy in copies] == [False, False, True, True]
-    local_copy(root / "c")
+    mapped(root / "c")
     make_room(150)
     assert [copy.exists() for copy in copies] == [False, False, True, False]
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import getpass
 import hashlib
+import mmap
 import os
 import shutil
 import tempfile
 import uuid
 from pathlib import Path
+
+import pyarrow as pa
 
 from streamjoin.spark.places import RemotePath
 
@@ -27,30 +30,40 @@ def directory() -> Path:
     return Path(named) if named else Path(tempfile.gettempdir()) / f"streamjoin-cache-{getpass.getuser()}"
 
 
-def local_copy(path: RemotePath) -> Path:
-    """`path` on the local disk."""
+def mapped(path: RemotePath) -> pa.Buffer:
+    """The bytes of `path`, mapped from the local disk. Others make room meanwhile: any copy may go at any moment."""
+    copy = copy_of(path)
+    try:
+        os.utime(copy)
+        return pa.memory_map(str(copy)).read_buffer()
+    except FileNotFoundError:
+        return _fetched(path, copy)
+
+
+def copy_of(path: RemotePath) -> Path:
+    """Where the copy of `path` lies, or will."""
     info = path.info()
     if info.mtime_ns is None and info.size is None:
         raise FileNotFoundError(str(path))
     digest = hashlib.sha256(f"{path} {info.size} {info.mtime_ns}".encode()).hexdigest()[:32]
-    copy = directory() / digest
-    try:
-        os.utime(copy)
-    except FileNotFoundError:
-        copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        make_room(info.size or 0)
-        _fetch(path, copy)
-    return copy
+    return directory() / digest
 
 
-def _fetch(path: RemotePath, copy: Path) -> None:
+def _fetched(path: RemotePath, copy: Path) -> pa.Buffer:
+    copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_room(path.info().size or 0)
     draft = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
     try:
-        with path.filesystem.open_input_stream(path.path) as source, draft.open("wb") as target:
+        with path.filesystem.open_input_stream(path.path) as source, draft.open("wb+") as target:
             shutil.copyfileobj(source, target, 1 << 22)
-        draft.rename(copy)
+            target.flush()
+            # Mapped before it has its name, and not by its name: it need not be there any more.
+            whole = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_READ) if target.tell() else b""
+        with contextlib.suppress(FileNotFoundError):
+            draft.rename(copy)
     finally:
         draft.unlink(missing_ok=True)
+    return pa.py_buffer(whole)
 
 
 def make_room(size: int) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.cache import local_copy
+from streamjoin.spark.cache import mapped
 from streamjoin.spark.places import Place, RemotePath
 
 MAGIC = b"SJPIECE\n"
@@ -173,8 +173,7 @@ class MappedPiece:
         self._batches: dict[Block, pa.RecordBatch] = {}
         try:
             self._identity = _identity(path)
-            here = local_copy(path) if isinstance(path, RemotePath) else path
-            self._buffer = pa.memory_map(str(here)).read_buffer()
+            self._buffer = mapped(path) if isinstance(path, RemotePath) else pa.memory_map(str(path)).read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
             raise damaged(path, error) from error
 
