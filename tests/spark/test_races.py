@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,20 @@ import pytest
 from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.background import merge_due
+from streamjoin.spark.cache import copy_of, directory, make_room, mapped
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.manifest import Manifest, assemble
+from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.pieces import Sheet, read_footer, write_piece
 from streamjoin.spark.places import Origin, Place, RemotePath, place
 from streamjoin.spark.punctuation import Punctuation, punctuations, write_punctuation
-from tests.spark.joining import CASES, blueprint, in_process, stream, tables
+from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
 from tests.spark.webhdfs_server import WebHdfs
 
 BAND = CASES[0]
+# Nothing is folded by the batches themselves.
+BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0)
 
 
 @pytest.fixture
@@ -176,3 +182,100 @@ def test_a_manifest_that_two_keep_at_once_is_there_at_every_moment(
     assert "00000001.manifest" not in removed
     kept = {path.name for path in (far.directory / "log/versions/0000000000").iterdir()}
     assert kept == {"00000001.manifest", "00000001.00000-of-00001.piece"}
+
+
+def test_a_copy_may_go_at_any_moment(root: RemotePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker makes room: while a copy is fetched, before it has its name, and before it is opened."""
+    file = root / "a"
+    file.publish(io.BytesIO(b"rows"))
+    monkeypatch.setenv("STREAMJOIN_CACHE_BYTES", "1")
+    drafts = []
+    rename, utime = Path.rename, os.utime
+
+    def renamed(draft: Path, name: Path) -> Path:
+        make_room(1)
+        drafts.append(draft.exists())
+        return rename(draft, name)
+
+    def used(copy: Path) -> None:
+        utime(copy)
+        make_room(1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", renamed)
+        assert mapped(file) == b"rows"
+    assert drafts == [False]
+    assert mapped(file) == b"rows"
+    assert copy_of(file).exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "utime", used)
+        assert mapped(file) == b"rows"
+    assert [copy.name for copy in directory().iterdir()] == [copy_of(file).name]
+
+
+def test_a_merge_that_takes_longer_than_a_batch_is_not_swept_away(tmp_path: Path) -> None:
+    """After each commit the driver removes what nobody needs: not the draft of the merge that it is writing."""
+    left, right = stream(BAND, seed=1, n=120, step=1)
+    plan = blueprint(BAND, 2, BACKGROUND)
+    log = WindowLog(tmp_path, 1, plan)
+    batches = tables(BAND, left, right, 12)
+    for i in range(4):
+        in_process(plan, tmp_path, i, batches[i])
+    then = log.version(3)
+    facts = {"inputs": [run.key for run in then.runs]}
+
+    def batches_go_on() -> None:
+        for i in (4, 5, 6):
+            in_process(plan, tmp_path, i, batches[i])
+            log.prune(log.version(i))
+
+    log.publish_merge(3, (_sheets(batches_go_on), []), facts)
+    (merge,) = tmp_path.rglob("*.merge")
+    behind = merge.with_name(f".{merge.name.replace('.00000001.', '.00000000.')}.killed")
+    behind.touch()
+    log.prune(log.version(6))
+    assert merge.exists()
+    assert not behind.exists()
+    assert log.merges(log.version(6), set()) == [f"{merge.parent.name}/{merge.name}"]
+    log.prune(then)
+    assert merge.exists(), "one that hears late of a commit knows nothing of later merges"
+
+
+def test_a_merge_is_not_removed_with_the_directory_of_its_version(
+    root: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far away a directory is removed with all that has come into it since somebody saw that it is empty."""
+    left, right = stream(BAND, seed=1, n=100, step=1)
+    plan = blueprint(BAND, 1, BACKGROUND)
+    log = WindowLog(root, 1, plan)
+    (root / "join.json").publish(io.BytesIO(b"{}"))
+    batches = tables(BAND, left, right, 10)
+    batches.insert(5, (BAND.left.empty_table(), BAND.right.empty_table()))
+    found: Counter[tuple[int, int]] = Counter()
+    merge: list[Any] = []
+
+    def run(i: int) -> None:
+        found.update(pairs(in_process(plan, root, i, batches[i])))  # type: ignore[arg-type]
+
+    for i in range(8):
+        run(i)
+        if i == 5:
+            with monkeypatch.context() as patched:
+                patched.setattr(log, "publish_merge", lambda *given: merge.extend(given))
+                assert merge_due(plan, log, 5)
+    listed = RemotePath.iterdir
+
+    def meanwhile(directory: RemotePath) -> Iterator[RemotePath]:
+        entries = list(listed(directory))
+        if directory.name == "0000000005" and not entries and merge:
+            log.publish_merge(merge.pop(0), merge.pop(0), merge.pop(0))
+            run(8)
+        return iter(entries)
+
+    monkeypatch.setattr(RemotePath, "iterdir", meanwhile)
+    log.prune(log.version(7))
+    assert not merge
+    assert log.version(8).merged_runs == 1
+    for i in (9, 10):
+        run(i)
+    assert found == expected(BAND, left, right)

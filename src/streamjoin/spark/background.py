@@ -1,6 +1,6 @@
 """Merging runs while batches go on: written by a thread of the driver, swapped in at a batch boundary.
 
-A merge reads runs of a published version, which never change, and writes their live rows as one sorted file next to
+A merge reads runs of a published version, which never change, and writes their live rows as one sorted file beside
 them. The first task of a later batch that finds the file complete, and all the runs it was made of still there, says so
 in its piece, and the manifest after that batch has the merged run in their place (PIM-Tree's nonblocking merge). A
 merge that comes too late is left out and removed. Whether and when one is swapped in changes no result.

@@ -3,7 +3,7 @@
     join.json                            what the log belongs to
     epochs/<n>                           one for each start of the query
     versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
-    versions/<batch>/<epoch>.merge       runs merged in the background, until a manifest has them
+    versions/merged/<batch>.<epoch>.merge   runs of that version merged in the background, as long as they can be used
     versions/<batch>/<epoch>.gate        where the gate stood after the batch, and what waited in it
     versions/<batch>/<epoch>.<range>.spent   what a task spent on beginning, if anything
     versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
@@ -33,6 +33,7 @@ from streamjoin.spark.pieces import MappedPiece, Sheets, atomic, damaged, read_f
 from streamjoin.spark.places import Place, entries, in_order
 
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
+_MERGED = "merged"
 _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
 
 # Mapped pieces by log, shared by the tasks that one worker process runs after each other.
@@ -100,8 +101,12 @@ class WindowLog:
         write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
 
     def publish_merge(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
-        """Write what runs of version `batch` were merged into."""
-        write_piece(self._directory(batch) / f"{self.epoch:08}.merge", sides, self._signed(batch, facts))
+        """Write what runs of version `batch` were merged into.
+
+        Not next to them: the version's directory may be removed meanwhile, on some file systems with all that is in it.
+        """
+        path = self.root / "versions" / _MERGED / f"{batch:010}.{self.epoch:08}.merge"
+        write_piece(path, sides, self._signed(batch, facts))
 
     def merges(self, before: Manifest, folded: Set[str]) -> list[str]:
         """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
@@ -166,14 +171,18 @@ class WindowLog:
         needed = manifest.files
         base = f"{manifest.batch - 1:010}"
         for directory in entries(self.root / "versions"):
-            if not directory.name.isdigit() or int(directory.name) >= manifest.batch:
+            merged = directory.name == _MERGED
+            if not merged and not _is_before(directory.name, manifest.batch):
                 continue
             for path in entries(directory):
+                if merged and not _is_before(path.name.lstrip(".").partition(".")[0], manifest.batch):
+                    continue
                 keep = f"{directory.name}/{path.name}" in needed or self._pending(path, manifest)
                 if not keep and not (directory.name == base and path.suffix == ".manifest"):
                     path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                directory.rmdir()
+            if not merged:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
 
     @contextlib.contextmanager
     def advising(self, batch: int) -> Iterator[None]:
@@ -213,7 +222,9 @@ class WindowLog:
         return True
 
     def _pending(self, path: Place, manifest: Manifest) -> bool:
-        """Whether a file is a merge that can still be swapped in."""
+        """Whether a file is a merge that can still be swapped in, or one that this start is writing."""
+        if path.name.startswith(".") and f".{self.epoch:08}.merge." in path.name:
+            return True
         inputs = self._inputs(path)
         return bool(inputs) and {run.key for run in manifest.runs}.issuperset(inputs)
 
@@ -272,6 +283,10 @@ class WindowLog:
         if batch == 0:
             return EMPTY
         return _read_manifest(self._manifest(batch - 1, epoch))
+
+
+def _is_before(number: str, batch: int) -> bool:
+    return number.isdigit() and int(number) < batch
 
 
 def _read_manifest(path: Place) -> Manifest:
