@@ -82,6 +82,7 @@ class Spread:
         self.base = 0
         self.sent: dict[str, Any] = {}
         self.figures: list[ShareFigures] = []
+        self.assignments: list[Assignment] = []
 
     def deltas(self) -> None:
         state = self.core.snapshot()
@@ -119,6 +120,7 @@ class Spread:
             tuple(shares_of(arrived.buckets, even_cuts(len(chosen)))),
         )
         assignment = pickle.loads(pickle.dumps(assignment))
+        self.assignments.append(assignment)
         found: dict[str, Rows] = {name: Rows() for name in self.core.queries}
         for share, copy in enumerate(chosen):
             given_back = pickle.loads(pickle.dumps(run_share(assignment, self.whole, share, self.processes[copy])))
@@ -183,6 +185,26 @@ def test_a_copy_that_failed_on_the_way_begins_anew(tmp_path: Path) -> None:
         counts.append(sum(spread.rows(arrived, [0 if number != 1 else 1])["q"].values()))
         core.finish(arrived, {})
     assert counts == [1, 3, 5]
+
+
+def test_a_straggler_of_an_older_batch_leaves_a_copy_as_it_is(tmp_path: Path) -> None:
+    """A second attempt of a task may begin when its batch is done, in a process that is further on."""
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+    core = Shared([Stream("a", schema, "t"), Stream("b", schema, "t")])
+    spread = Spread(tmp_path, core, 1)
+    core.apply([Create("q", "SELECT x.k FROM a x JOIN b y WITHIN 9 UNITS ON x.k = y.k")])
+    counts = []
+    for number in range(4):
+        arrived = core.arrive(number, {name: pa.table({"k": [1], "t": [number]}, schema) for name in "ab"})
+        counts.append(sum(spread.rows(arrived, [0])["q"].values()))
+        core.finish(arrived, {})
+        if number == 2:
+            old = run_share(spread.assignments[1], spread.whole, 0, spread.processes[0])
+            assert old.counted == {"q": 3}
+            (tmp_path / "a-0").rename(tmp_path / "gone")
+            with pytest.raises(CheckpointError, match="a-0"):
+                run_share(spread.assignments[1], spread.whole, 0, spread.processes[0])
+    assert counts == [1, 3, 5, 7]
 
 
 def test_the_plan_is_explained_by_what_tasks_did(tmp_path: Path) -> None:

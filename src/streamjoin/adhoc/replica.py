@@ -104,6 +104,9 @@ def run_share(assignment: Assignment, whole: Any, number: int, replicas: dict[st
         # Another run of the engine has replaced the one before.
         replicas.clear()
         replica = replicas[assignment.run] = Replica()
+    elif assignment.batch < replica.batch:
+        # A straggler, whose rows nobody waits for: a copy can't go back.
+        return Replica().run(assignment, whole, number)
     try:
         return replica.run(assignment, whole, number)
     except BaseException:
@@ -127,6 +130,11 @@ class Replica:
         self._batch = -1
         self._arrived: Arrived | None = None
         self._newest: dict[str, int] = {}
+
+    @property
+    def batch(self) -> int:
+        """The newest batch that it had a share of."""
+        return self._batch
 
     def run(self, assignment: Assignment, whole: Any, number: int) -> ShareRows:
         """The rows of a share."""
