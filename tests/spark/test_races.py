@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
 from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError
@@ -24,7 +27,7 @@ from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.manifest import Manifest, assemble
 from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.pieces import Sheet, read_footer, write_piece
-from streamjoin.spark.places import Origin, Place, RemotePath, place
+from streamjoin.spark.places import Origin, Place, RemotePath, entries, place
 from streamjoin.spark.punctuation import Punctuation, punctuations, write_punctuation
 from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
 from tests.spark.webhdfs_server import WebHdfs
@@ -279,3 +282,41 @@ def test_a_merge_is_not_removed_with_the_directory_of_its_version(
     for i in (9, 10):
         run(i)
     assert found == expected(BAND, left, right)
+
+
+class _Remembering(MemoryFileSystem):  # type: ignore[misc]
+    """Keeps listings, as fsspec's clients of object stores do, and answers from them."""
+
+    protocol = "remembering"
+    find = AbstractFileSystem.find
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(path.replace("remembering://", "memory://")))
+
+    def ls(self, path: str, detail: bool = True, **given: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        if path not in self.dircache:
+            self.dircache[path] = super().ls(path, detail=True, **given)
+        return list(self.dircache[path]) if detail else [entry["name"] for entry in self.dircache[path]]
+
+    def info(self, path: str, **given: Any) -> Any:
+        path = self._strip_protocol(path)
+        for entry in self.dircache.get(self._parent(path), []):
+            if entry["name"] == path:
+                return entry
+        return super().info(path, **given)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.dircache.clear()
+
+
+def test_what_others_wrote_and_removed_since_a_directory_was_listed_is_seen() -> None:
+    fsspec.register_implementation("remembering", _Remembering, clobber=True)
+    directory, others = place("remembering://seen"), fsspec.filesystem("memory")
+    others.pipe("/seen/a", b"a")
+    assert [entry.name for entry in entries(directory)] == ["a"]
+    others.pipe("/seen/b", b"b")
+    assert [entry.name for entry in entries(directory)] == ["a", "b"]
+    others.rm("/seen/a")
+    assert not (directory / "a").exists()

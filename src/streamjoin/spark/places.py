@@ -225,6 +225,22 @@ def _remote(scheme: str, location: str) -> RemotePath:
     return RemotePath(filesystem, path, Origin(location, path.rstrip("/")))
 
 
+class _Forgetful(fs.FSSpecHandler):  # type: ignore[misc]
+    """Many of fsspec's clients answer from listings that they made before; here others write all the time."""
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        """What is there now."""
+        self.fs.invalidate_cache()
+        found: list[fs.FileInfo] = super().get_file_info(paths)
+        return found
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        """What is there now."""
+        self.fs.invalidate_cache()
+        found: list[fs.FileInfo] = super().get_file_info_selector(selector)
+        return found
+
+
 def _through_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
     try:
         fsspec = importlib.import_module("fsspec")
@@ -234,4 +250,4 @@ def _through_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
         filesystem, path = fsspec.core.url_to_fs(uri)
     except (ValueError, ImportError, OSError):
         return None
-    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
+    return fs.PyFileSystem(_Forgetful(filesystem)), path
