@@ -23,13 +23,20 @@ from pyarrow import fs
 from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.background import merge_due
 from streamjoin.spark.cache import copy_of, directory, make_room, mapped
+from streamjoin.spark.gate import Collect, Gate
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.manifest import Manifest, assemble
 from streamjoin.spark.merging import MergePolicy
+from streamjoin.spark.parts import MARKER, markers
 from streamjoin.spark.pieces import Sheet, read_footer, write_piece
 from streamjoin.spark.places import Origin, Place, RemotePath, entries, place
 from streamjoin.spark.punctuation import Punctuation, punctuations, write_punctuation
+from streamjoin.spark.route import Route
+from streamjoin.spark.scaling import ask_for
+from streamjoin.spark.task import JoinTask
+from tests.spark.gated import gated_batch
 from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
+from tests.spark.test_gate_stages import _plan, _table
 from tests.spark.webhdfs_server import WebHdfs
 
 BAND = CASES[0]
@@ -320,3 +327,60 @@ def test_what_others_wrote_and_removed_since_a_directory_was_listed_is_seen() ->
     assert [entry.name for entry in entries(directory)] == ["a", "b"]
     others.rm("/seen/a")
     assert not (directory / "a").exists()
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "another number of ranges", "a merge"])
+def test_tasks_that_see_different_versions_give_no_rows(
+    meanwhile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queries on one checkpoint, or a store on which the last one to write a piece wins."""
+    left, right = stream(BAND, seed=1, n=60, step=1)
+    plan = blueprint(BAND, 2, BACKGROUND)
+    (tmp_path / "join.json").touch()
+    log = WindowLog(tmp_path, 1, plan)
+    batches = tables(BAND, left, right, 6)
+    found: Counter[tuple[int, int]] = Counter()
+    for i in range(5):
+        found.update(pairs(in_process(plan, tmp_path, i, batches[i])))
+        if i == 3 and meanwhile == "a merge":
+            assert merge_due(plan, log, 3)
+            hidden = next(tmp_path.rglob("*.merge")).rename(tmp_path / "merge")
+    for stage in ("route", "task"):
+        monkeypatch.setattr(f"streamjoin.spark.{stage}.open_log", lambda _: (log, 5))
+    sent: dict[int, list[pa.RecordBatch]] = {0: [], 1: []}
+    for side in (0, 1):
+        for row in Route(plan, side)(iter(batches[5][side].combine_chunks().to_batches())):
+            for i, target in enumerate(row.column(0).to_pylist()):
+                sent[target].append(row.select(range(5)).slice(i, 1))
+    if meanwhile != "nothing":
+        if meanwhile == "a merge":
+            hidden.rename(tmp_path / "versions/merged/0000000003.00000001.merge")
+        else:
+            ask_for(tmp_path, 1)
+        in_process(plan, tmp_path, 4, batches[4], epoch=2)
+        for parts in sent.values():
+            with pytest.raises(CheckpointError, match="different versions.*start the query again"):
+                list(JoinTask(plan)(iter(parts)))
+        assert not list((tmp_path / "versions").glob("0000000005/*"))
+        return
+    for parts in sent.values():
+        found.update(pairs(list(JoinTask(plan)(iter(parts)))))
+    assert found == expected(BAND, left, right)
+
+
+def test_the_tasks_behind_a_gate_go_by_what_the_gate_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan()
+    gated_batch(plan, tmp_path, 0, {(0, 0): _table((5, 7, 0)), (1, 0): _table((6, 7, 1))})
+    log = WindowLog(tmp_path, 1, plan)
+    for stage in ("gate", "task"):
+        monkeypatch.setattr(f"streamjoin.spark.{stage}.open_log", lambda _: (log, 1))
+    collected = [row for side in (0, 1) for row in Collect(plan, side, 0)(iter(_table((9, 7, 2)).to_batches()))]
+    sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
+    for row in Gate(plan)(iter(collected)):
+        for i, target in enumerate(row.column(0).to_pylist()):
+            sent[target].append(row.select(range(5)).slice(i, 1))
+    found = [row for parts in sent.values() for row in JoinTask(plan)(iter(parts))]
+    assert any(side != MARKER for row in found for side in row.column(1).to_pylist())
+    for parts in sent.values():
+        with pytest.raises(CheckpointError, match="different versions"):
+            list(JoinTask(plan)(iter([*parts, markers(plan.partitions, 4)])))

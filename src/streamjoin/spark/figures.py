@@ -57,7 +57,9 @@ def packed(part: Part) -> Iterator[pa.RecordBatch]:
         yield _with_figures(row, None if number else rows)
 
 
-def standing(partitions: int, before: Manifest, ranges: int, gate: Punctuation | None = None) -> pa.RecordBatch:
+def standing(
+    partitions: int, before: Manifest, ranges: int, mark: int, gate: Punctuation | None = None
+) -> pa.RecordBatch:
     """The empty parts of a routing task, with what it knows of the window and the gate."""
     blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
     window = [
@@ -69,7 +71,7 @@ def standing(partitions: int, before: Manifest, ranges: int, gate: Punctuation |
         sum(before.late.values()),
     ]
     gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag]
-    return _with_figures(markers(partitions), [0, 0, 0, *window, *gated])
+    return _with_figures(markers(partitions, mark), [0, 0, 0, *window, *gated])
 
 
 def _with_figures(rows: pa.RecordBatch, first: Sequence[int | None] | None) -> pa.RecordBatch:

@@ -28,7 +28,7 @@ from streamjoin.spark.pieces import Block, Sheet
 from streamjoin.spark.punctuation import Punctuation, write_punctuation
 from streamjoin.spark.ranges import Cuts, sample
 from streamjoin.spark.route import SEQ, UPTO, by_range, conformed, index_words
-from streamjoin.spark.scaling import planned
+from streamjoin.spark.scaling import agreed, planned
 from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
 
@@ -88,7 +88,7 @@ class Gate:
             gate = GateOfBatch(self.blueprint, log, batch)
             for part in gate.parts(found, now):
                 yield from packed(part)
-            yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.punctuation)
+            yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.mark, gate.punctuation)
 
 
 class GateOfBatch:
@@ -105,7 +105,7 @@ class GateOfBatch:
         self.before = log.version(batch - 1)
         self.punctuation: Punctuation | None = None
         """What the batch says of all that follows, once its parts are made."""
-        self.ranges = 0
+        self.ranges = self.mark = 0
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
 
     def parts(self, found: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
@@ -122,7 +122,7 @@ class GateOfBatch:
         tables, after = self._numbered(after, held, ready)
         cut = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_held, ~mask) for side_held, mask in zip(held, ready, strict=True)]
-        self.ranges = cut.ranges
+        self.ranges, self.mark = cut.ranges, agreed(self.before, cut)
         self._publish(stood, after, rest, late, cut)
         for role, table in enumerate(tables):
             for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):

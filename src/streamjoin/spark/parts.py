@@ -52,15 +52,15 @@ class Part:
             yield _row(self.partition, self.side, self.source, self.number * _MOST_CUTS + i, body)
 
 
-def markers(partitions: int) -> pa.RecordBatch:
-    """An empty part for each range."""
+def markers(partitions: int, mark: int = 0) -> pa.RecordBatch:
+    """An empty part for each range; `mark` is for all their tasks to see."""
     n = partitions
     return pa.record_batch(
         [
             pa.array(range(n), pa.int32()),
             pa.array([MARKER] * n, pa.int32()),
             pa.array([0] * n, pa.int32()),
-            pa.array([0] * n, pa.int32()),
+            pa.array([mark] * n, pa.int32()),
             pa.nulls(n, pa.binary()),
         ],
         schema=SCHEMA,
@@ -99,6 +99,16 @@ def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[in
                 found.append((side, source, number, bodies[i].as_buffer()))
     found.sort(key=lambda part: part[:3])
     return partition, found
+
+
+def marks(batches: Iterable[pa.RecordBatch]) -> set[int]:
+    """The marks of all the tasks that parts came from."""
+    return {
+        number
+        for batch in batches
+        for side, number in zip(batch.column(1).to_pylist(), batch.column(3).to_pylist(), strict=True)
+        if side == MARKER
+    }
 
 
 def unpack(

@@ -20,7 +20,7 @@ from streamjoin.spark.checkpoints import open_log
 from streamjoin.spark.figures import packed, standing
 from streamjoin.spark.parts import COPIES, Part
 from streamjoin.spark.ranges import Cuts
-from streamjoin.spark.scaling import planned
+from streamjoin.spark.scaling import agreed, planned
 from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,7 +49,7 @@ class Route:
         cut = planned(self.blueprint, before)
         context = TaskContext.get()
         source = context.partitionId() if context else 0
-        yield standing(self.blueprint.partitions, before, cut.ranges)
+        yield standing(self.blueprint.partitions, before, cut.ranges, agreed(before, cut))
         seen = 0
         for number, batch in enumerate(batches):
             if batch.num_rows == 0:

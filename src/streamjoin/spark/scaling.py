@@ -8,6 +8,7 @@ log, which the first task of a batch reads and the manifest passes on, or the lo
 from __future__ import annotations
 
 import json
+import zlib
 
 from streamjoin.model.errors import CheckpointError, SpecError
 from streamjoin.spark.blueprint import Blueprint
@@ -30,6 +31,12 @@ def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Cuts:
     if not blueprint.bound.index:
         return shared_cuts(ranges)
     return cuts([*before.samples, *(batch or before.fresh_sample)], ranges)
+
+
+def agreed(before: Manifest, cut: Cuts) -> int:
+    """A number, not 0, for what the tasks of the batch after `before` go by: it is the same in all of them."""
+    known = [before.batch, before.epoch, [run.key for run in before.runs], cut.to_json()]
+    return zlib.crc32(json.dumps(known).encode()) >> 2 | 1
 
 
 def ranges_after(blueprint: Blueprint, before: Manifest) -> int:

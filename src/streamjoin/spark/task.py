@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.arrivals import Arrivals, arrivals
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import open_log
@@ -21,10 +22,10 @@ from streamjoin.spark.late import late_rows
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.output import Found, bound_to_order, plain, to_order
 from streamjoin.spark.pairing import Condition, Probes, matches
-from streamjoin.spark.parts import Received, unpack
+from streamjoin.spark.parts import Received, marks, unpack
 from streamjoin.spark.ranges import Cuts, sample
 from streamjoin.spark.route import part_schema
-from streamjoin.spark.scaling import asked_for, planned
+from streamjoin.spark.scaling import agreed, asked_for, planned
 from streamjoin.spark.segments import Segment, layout, merged, sheets, stored
 from streamjoin.spark.spending import tell
 
@@ -47,13 +48,15 @@ class JoinTask:
 
         log, batch = open_log(self.blueprint)
         schemas = part_schema(self.blueprint, 0), part_schema(self.blueprint, 1)
-        partition, received = unpack(batches, schemas)
+        sent = list(batches)
+        partition, received = unpack(sent, schemas)
         if partition is None:
             # Nothing was routed at all: no task follows whose partitions could have been put together.
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
         with log.advising(batch):
             share = RangeOfBatch(self.blueprint, log, batch, partition)
+            share.check(marks(sent))
             results = share.join(received)
             gate = self.blueprint.gate
             if gate is not None and gate.ordered:
@@ -91,6 +94,14 @@ class RangeOfBatch:
             self.bound = footer["bound"]
             if partition == 0:
                 self._late = footer["late"]
+
+    def check(self, sent: set[int]) -> None:
+        """Refuse rows that were sent by another version of the log than this task goes by: they may be elsewhere."""
+        if not sent <= {agreed(self._before, self._cuts)}:
+            raise CheckpointError(
+                f"tasks of one batch have found different versions of the window log in {self._log.root}: another "
+                "query, or a task that Spark had given up, wrote to it meanwhile"
+            )
 
     def join(self, received: tuple[Received, Received]) -> Iterator[Found]:
         """Publish this range's piece, then yield its results; a task without a range has neither."""
