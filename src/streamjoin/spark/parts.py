@@ -3,7 +3,8 @@
 Spark moves a packed part as it is, where it would take rows apart and put them together again, column by
 column, on both ends of the shuffle. A part names where it was cut, so a task puts parts back in the same order
 whichever arrives first. Rows that the range will store and copies that only probe it travel in parts of their own.
-Every routing task also sends each range an empty part, from which its task learns which range is its own.
+Every routing task also sends each range an empty part, from which its task learns which range is its own, and by its
+mark whether both go by the same version of the log.
 """
 
 from __future__ import annotations

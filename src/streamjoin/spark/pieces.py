@@ -91,12 +91,15 @@ class atomic:  # noqa: N801 - used as a statement, like open
         self._draft: Path | None = None
 
     def __enter__(self) -> Any:
-        if isinstance(self._path, RemotePath):
-            self._file: Any = tempfile.TemporaryFile()
-        else:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._draft = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
-            self._file = self._draft.open("wb")
+        try:
+            if isinstance(self._path, RemotePath):
+                self._file: Any = tempfile.TemporaryFile()
+            else:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._draft = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+                self._file = self._draft.open("wb")
+        except OSError as failure:
+            raise self._failed(failure) from failure
         return self._file
 
     def _finish(self) -> None:
@@ -110,6 +113,12 @@ class atomic:  # noqa: N801 - used as a statement, like open
             if not self._once or not _named_once(self._draft, self._path):
                 self._draft.rename(self._path)
 
+    def _failed(self, failure: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"{self._path} can't be written: {failure.strerror or failure}. Nothing is lost: make room or access "
+            "there and start the query again"
+        )
+
     def __exit__(self, kind: object, error: object, _: object) -> None:
         try:
             if kind is None:
@@ -117,10 +126,7 @@ class atomic:  # noqa: N801 - used as a statement, like open
             elif isinstance(error, OSError):
                 raise error
         except OSError as failure:
-            raise CheckpointError(
-                f"{self._path} can't be written: {failure.strerror or failure}. Nothing is lost: make room or access "
-                "there and start the query again"
-            ) from failure
+            raise self._failed(failure) from failure
         finally:
             with contextlib.suppress(OSError):
                 self._file.close()
