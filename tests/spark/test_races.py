@@ -5,6 +5,8 @@ Each test lets the other one act at the very moment that matters, so that none d
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,3 +177,28 @@ def test_the_tasks_behind_a_gate_go_by_what_the_gate_said(tmp_path: Path, monkey
     for parts in sent.values():
         with pytest.raises(CheckpointError, match="different versions"):
             list(JoinTask(plan)(iter([*parts, markers(plan.partitions, 4)])))
+
+
+def test_what_a_task_can_not_remove_costs_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = stream(BAND, seed=1, n=200)
+    plan = blueprint(BAND, 2)
+    tried = []
+
+    def busy(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith("."):
+            unlink(path, missing_ok)
+        else:
+            tried.append(path)
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", busy)
+    found: Counter[tuple[int, int]] = Counter()
+    for i, sides in enumerate(tables(BAND, left, right, 6)):
+        found.update(pairs(in_process(plan, tmp_path, i, sides)))
+    assert found == expected(BAND, left, right)
+    assert tried
+    monkeypatch.undo()
+    log = WindowLog(tmp_path, 1, plan)
+    log.prune(log.version(5))
+    assert not any(path.exists() for path in tried)

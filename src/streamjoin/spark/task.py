@@ -7,6 +7,7 @@ are due. The piece is published before the first result leaves, as whoever takes
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -115,7 +116,9 @@ class RangeOfBatch:
         ]
         self._publish((left, right), old)
         if self._partition == 0:
-            self._log.prune(self._before)
+            # What can't be removed now, as others are at it too, the driver removes after the commit.
+            with contextlib.suppress(OSError):
+                self._log.prune(self._before)
         for segment in _flat(old[1]):
             yield from self._results(left.probes, segment, probes_left=True)
         yield from self._results(left.probes, right.owned.rows, probes_left=True)
