@@ -6,15 +6,17 @@ import errno
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import join
+from streamjoin.spark import checkpoints, join
 from streamjoin.spark.blueprint import Blueprint
-from streamjoin.spark.log import WindowLog
+from streamjoin.spark.log import WindowLog, late_files
 from tests.spark.gated import gated_batch
 from tests.spark.joining import (
     CASES,
@@ -140,3 +142,35 @@ def test_a_checkpoint_deleted_by_half_is_detected(spark: SparkSession, tmp_path:
     (tmp_path / "left/0000.parquet").rename(tmp_path / "left/again.parquet")
     with pytest.raises(StreamingQueryException, match=r"deleted by half|does not hold batch 0"):
         run_to_parquet(join(*sides, BAND.bound_spec()), tmp_path)
+
+
+@pytest.mark.spark
+def test_commits_that_come_later_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    left, right = stream(BAND, seed=3, n=40)
+    write_files(tmp_path / "in", tables(BAND, left, right, 2))
+    joined = join(*streams(spark, tmp_path / "in", BAND.left, BAND.right), BAND.bound_spec())
+    writer = joined.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    # No other sink is at hand that Spark allows it for.
+    writer = writer.option("_asyncProgressTrackingOverrideSinkSupportCheck", True)
+    query = writer.option("asyncProgressTrackingEnabled", True).trigger(processingTime="0 seconds").start()
+    with pytest.raises(StreamingQueryException, match=r"asyncProgressTrackingEnabled .* leave the option out"):
+        query.processAllAvailable()
+
+
+def test_a_late_output_that_fails_costs_neither_the_log_nor_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    plan = replace(blueprint(BAND, 2), late=str(tmp_path / "file" / "late"))
+    left, right = stream(BAND, seed=3, n=200)
+    log = WindowLog(tmp_path / "log", 1, plan)
+    for i, sides in enumerate(tables(BAND, left, right, 8)[:3]):
+        in_process(plan, log.root, i, sides)
+    log.write_late(0, 0, pa.table({"id": [1]}))
+    monkeypatch.setitem(checkpoints._running, "run", [(plan, log)])
+    checkpoints._progressed("run", 2)
+    assert "late rows could not be written" in caplog.text
+    assert not (log.root / "versions/0000000000").exists()
+    assert len(late_files(log.root)) == 1

@@ -35,6 +35,11 @@ _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 _USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
+_COMMITS_LATER: dict[str, Any] = {
+    "error": "SetupError",
+    "message": "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart "
+    "would go back to batches whose window is gone; leave the option out",
+}
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
 _joins: dict[str, Blueprint] = {}
@@ -90,8 +95,9 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     settings = query.sparkSessionForStream().conf()
     _unmeasured(settings, [_joins[token] for token in tokens])
     _in_one_job(settings)
+    behind = "AsyncProgressTracking" in query.getClass().getSimpleName()
     for token in tokens:
-        found = _place(checkpoint, _joins[token])
+        found = _COMMITS_LATER if behind else _place(checkpoint, _joins[token])
         settings.set(_SETTING + token, json.dumps(found))
         if "error" not in found:
             log = WindowLog(place(found["root"]), found["epoch"], _joins[token])
@@ -136,7 +142,11 @@ def _progressed(run_id: str, batch: int) -> None:
     """A query has committed a batch."""
     for blueprint, log in _running.get(run_id, ()):
         if blueprint.late is not None:
-            export_late(log.root, place(blueprint.late), batch)
+            try:
+                export_late(log.root, place(blueprint.late), batch)
+            except (StreamJoinError, OSError) as error:
+                # The rows stay in the log, and another batch writes them if it can.
+                _logger.warning("late rows could not be written to %s: %s", blueprint.late, error)
         try:
             log.prune(log.version(batch))
         except (StreamJoinError, OSError) as error:
