@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,30 @@ def test_copies_give_what_the_core_gives_whatever_they_missed(
             wanted, _ = core.results(arrived)
             assert found == {name: rows_of(table) for name, table in wanted.items()}
         core.finish(arrived, {})
+
+
+@pytest.mark.parametrize("chosen", [[[0], [0], [0]], [[0], [1], [0]], [[0], [0], [1]], [[0, 1], [1], [0, 1]]])
+def test_a_copy_that_missed_a_batch_keeps_what_that_batch_needs(tmp_path: Path, chosen: list[list[int]]) -> None:
+    """The last b of the second batch is near the last c of the first, which no tuple to come can be near."""
+    schema = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.timestamp("ms"))])
+    core = Shared([Stream(name, schema, "t") for name in "abc"], Settings(replan_every=2, hysteresis=0.0))
+    spread = Spread(tmp_path, core, 2)
+    near = "JOIN b y WITHIN 1 ROWS ON x.k = y.k JOIN c z WITHIN 1 ROWS ON y.k = z.k"
+    text = f"SELECT x.id AS i, y.id AS j, z.id AS l FROM a x {near}"
+    core.apply([Create("q", text)])
+    numbers = itertools.count()
+    for batch, (sizes, copies) in enumerate(zip([(1, 1, 1), (1, 1, 1), (1, 0, 0)], chosen, strict=True)):
+        columns = {name: [next(numbers) for _ in range(n)] for name, n in zip("abc", sizes, strict=True)}
+        tables = {
+            name: pa.table({"id": ids, "k": [0] * len(ids), "t": [0] * len(ids)}, schema)
+            for name, ids in columns.items()
+        }
+        arrived = core.arrive(batch, tables)
+        found = spread.rows(arrived, copies)
+        wanted, _ = core.results(arrived)
+        assert found == {name: rows_of(table) for name, table in wanted.items()}
+        core.finish(arrived, {})
+    assert sorted(found["q"]) == [(6, 4, 2), (6, 4, 5)]
 
 
 def test_a_copy_takes_another_plan_for_tuples_that_it_has_seen(tmp_path: Path) -> None:

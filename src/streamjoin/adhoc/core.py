@@ -194,8 +194,13 @@ class Shared:
         """Count what the shares of a batch did elsewhere as done here."""
         self._execution.take_counts([share.counts for share in shares])
 
-    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
-        """Make a batch part of the state; queries that failed are paused."""
+    def finish(
+        self, arrived: Arrived, failures: Mapping[str, InputError], oldest: Mapping[str, int] | None = None
+    ) -> None:
+        """Make a batch part of the state; queries that failed are paused.
+
+        What no query can need any more is let go of; with `oldest`, what came before that batch of its stream.
+        """
         begin = perf_counter()
         state, batch = self._state, arrived.batch
         registry = state.registry.paused(failures) if failures else state.registry
@@ -204,9 +209,15 @@ class Shared:
             for name in self._streams
         }
         clocks = arrived.clocks
-        bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
-        gone = still_needed(registry.shapes, buckets, Progress(bounds, clocks.counts))
-        kept = {name: held[gone[name] :] for name, held in buckets.items()}
+        if oldest is None:
+            bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
+            gone = still_needed(registry.shapes, buckets, Progress(bounds, clocks.counts))
+            kept = {name: held[gone[name] :] for name, held in buckets.items()}
+        else:
+            kept = {
+                name: tuple(bucket for bucket in held if name in oldest and bucket.batch >= oldest[name])
+                for name, held in buckets.items()
+            }
         self._execution.settle(arrived.buckets, kept)
         settled = perf_counter()
         optimizer = state.optimizer.after_batch(registry, kept, batch)

@@ -170,7 +170,6 @@ class Replica:
         if rebuild:
             self._rebuild(assignment)
         else:
-            # First the queries, because what they don't need is let go of when a batch is taken in.
             self._core.follow(Registry(dict(self._queries)), Plan(dict(self._choices)))
             self._catch_up(assignment)
         buckets = {stream: read_bucket(place(file)) for stream, file in assignment.fresh.items()}
@@ -201,16 +200,20 @@ class Replica:
         self._newest = {stream: files[-1][0] for stream, files in held.items() if files}
 
     def _catch_up(self, assignment: Assignment) -> None:
-        """Take in the batch that this process had a share of last, and those that it had none of."""
+        """Take in the batch that this process had a share of last, and those that it had none of.
+
+        What the core holds is kept, and nothing else: what a batch needs can't be told before all later ones are there.
+        """
+        oldest = {stream: files[0][0] for stream, files in assignment.held.items() if files}
         if self._arrived is not None:
-            self._core.finish(replace(self._arrived, clocks=assignment.clocks), {})
+            self._core.finish(replace(self._arrived, clocks=assignment.clocks), {}, oldest)
         missed: dict[int, dict[str, Bucket]] = {}
         for stream, files in assignment.held.items():
             for batch, file in files:
                 if batch > self._newest.get(stream, -1):
                     missed.setdefault(batch, {})[stream] = read_bucket(place(file))
         for batch in sorted(missed):
-            self._core.finish(Arrived(missed[batch], {}, {}, assignment.clocks, batch), {})
+            self._core.finish(Arrived(missed[batch], {}, {}, assignment.clocks, batch), {}, oldest)
             self._newest |= dict.fromkeys(missed[batch], batch)
 
 
