@@ -27,25 +27,6 @@ from tests.spark.test_races import BACKGROUND, BAND, _sheets
 from tests.spark.webhdfs_server import WebHdfs
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
-    """A directory seen as another file system would be, and an empty cache."""
-    monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "far").mkdir()
-    filesystem = fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem())
-    return RemotePath(filesystem, "log", Origin("far://log", "log"))
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[WebHdfs]:
-    (tmp_path / "server").mkdir()
-    server = WebHdfs(tmp_path / "server")
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
 class _LikeHdfs(fs.FileSystemHandler):  # type: ignore[misc]
     """A file system on which removing what is not there is an error without a reason, as libhdfs has it."""
 
@@ -163,11 +144,11 @@ def test_a_copy_may_go_at_any_moment(root: RemotePath, monkeypatch: pytest.Monke
         assert mapped(file) == b"rows"
     assert drafts == [False]
     assert mapped(file) == b"rows"
-    assert copy_of(file).exists()
+    assert copy_of(file, file.info()).exists()
     with monkeypatch.context() as patched:
         patched.setattr(os, "utime", used)
         assert mapped(file) == b"rows"
-    assert [copy.name for copy in directory().iterdir()] == [copy_of(file).name]
+    assert [copy.name for copy in directory().iterdir()] == [copy_of(file, file.info()).name]
 
 
 def test_a_merge_is_not_removed_with_the_directory_of_its_version(

@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,15 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BAND = CASES[0]
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
-    """A directory seen as another file system would be, and an empty cache."""
-    monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "far").mkdir()
-    filesystem = fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem())
-    return RemotePath(filesystem, "log", Origin("far://log", "log"))
 
 
 def test_a_join_over_a_remote_log_gives_the_same_rows(root: RemotePath, tmp_path: Path) -> None:
@@ -104,7 +94,7 @@ def test_a_copy_is_taken_once_and_again_when_the_file_changed(root: RemotePath, 
     file = root / "a"
     file.publish(io.BytesIO(b"one"))
     assert mapped(file) == b"one"
-    copy_of(file).write_bytes(b"kept")
+    copy_of(file, file.info()).write_bytes(b"kept")
     assert mapped(file) == b"kept"
     file.publish(io.BytesIO(b"other"))
     assert mapped(file) == b"other"
@@ -122,7 +112,7 @@ def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(
     for i, name in enumerate("abcd"):
         (root / name).publish(io.BytesIO(name.encode() * 100))
         mapped(root / name)
-        copies.append(copy_of(root / name))
+        copies.append(copy_of(root / name, (root / name).info()))
         os.utime(copies[-1], (1_000 + i, 1_000 + i))
     assert [copy.exists() for copy in copies] == [False, False, True, True]
     mapped(root / "c")
@@ -157,16 +147,6 @@ def test_a_location_leads_back_to_its_file_system(location: str, path: str, belo
     assert str((root / "c" / "d").parent.parent) == location.replace("a/?", "a?").removesuffix("/")
     parent = location.partition("?")[0].rstrip("/").rpartition("/")[0]
     assert str(root.parent).partition("?")[0] == parent
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[WebHdfs]:
-    (tmp_path / "server").mkdir()
-    server = WebHdfs(tmp_path / "server")
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 def test_a_file_takes_the_place_of_another_where_renaming_would_not(far: WebHdfs) -> None:

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from streamjoin.kernels.sorting import sort_entries
 from streamjoin.spark.blueprint import SIDES, Blueprint
-from streamjoin.spark.pairing import MOST, Probes, tick_bounds
+from streamjoin.spark.pairing import Probes, tick_bounds
 from streamjoin.spark.parts import Received
+from streamjoin.spark.ranges import MOST
 from streamjoin.spark.route import ROW_ID, SEQ, UPTO, index_words
 from streamjoin.spark.segments import Segment
 from streamjoin.windows.clock import NEVER, minus, to_ticks

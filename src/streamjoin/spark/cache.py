@@ -18,6 +18,7 @@ import uuid
 from pathlib import Path
 
 import pyarrow as pa
+from pyarrow import fs
 
 from streamjoin.spark.places import RemotePath
 
@@ -32,26 +33,26 @@ def directory() -> Path:
 
 def mapped(path: RemotePath) -> pa.Buffer:
     """The bytes of `path`, mapped from the local disk. Others make room meanwhile: any copy may go at any moment."""
-    copy = copy_of(path)
+    info = path.info()
+    copy = copy_of(path, info)
     try:
         os.utime(copy)
         return pa.memory_map(str(copy)).read_buffer()
     except FileNotFoundError:
-        return _fetched(path, copy)
+        return _fetched(path, copy, info.size or 0)
 
 
-def copy_of(path: RemotePath) -> Path:
-    """Where the copy of `path` lies, or will."""
-    info = path.info()
+def copy_of(path: RemotePath, info: fs.FileInfo) -> Path:
+    """Where the copy of `path`, as `info` describes it, lies or will."""
     if info.mtime_ns is None and info.size is None:
         raise FileNotFoundError(str(path))
     digest = hashlib.sha256(f"{path} {info.size} {info.mtime_ns}".encode()).hexdigest()[:32]
     return directory() / digest
 
 
-def _fetched(path: RemotePath, copy: Path) -> pa.Buffer:
+def _fetched(path: RemotePath, copy: Path, size: int) -> pa.Buffer:
     copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    make_room(path.info().size or 0)
+    make_room(size)
     draft = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
     try:
         with path.filesystem.open_input_stream(path.path) as source, draft.open("wb+") as target:

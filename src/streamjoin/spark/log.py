@@ -110,14 +110,14 @@ class WindowLog:
 
     def merges(self, before: Manifest, folded: Set[str]) -> list[str]:
         """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
-        keys = [run.key for run in before.runs]
+        keys, known = [run.key for run in before.runs], before.files
         found = []
         # Not what the batch that runs now writes: a host may later remember how much of it was there at this moment.
         places = entries(self.root / "versions")
         done = (place for place in places if place.name == _MERGED or _is_before(place.name, before.batch + 1))
         for path in [path for directory in done for path in entries(directory)]:
             file = f"{path.parent.name}/{path.name}"
-            inputs = [] if file in before.files else self._inputs(path)
+            inputs = [] if file in known else self._inputs(path)
             if not inputs:
                 continue
             begin = keys.index(inputs[0]) if inputs[0] in keys else 0

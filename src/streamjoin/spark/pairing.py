@@ -22,6 +22,7 @@ import pyarrow as pa
 from streamjoin.kernels.within import stretches, sweep_within
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
+from streamjoin.spark.ranges import LEAST, MOST
 from streamjoin.spark.segments import Segment
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,7 +30,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CAPACITY = 1 << 18
 """Candidates held at once; results leave in batches of at most this many rows."""
 
-LEAST, MOST = -(1 << 63), (1 << 63) - 1
 _TILE_PROBES, _TILE_STORED = 64, 4096
 
 
