@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.joins.handshake_chain import SideLog, facts_of, unsigned
+from streamjoin.joins.handshake_chain import SideLog, facts_of
+from streamjoin.joins.stored_words import unsigned_words
 from streamjoin.kernels import encode
 from streamjoin.kernels.handshake_links import DUE, EXPIRES
 from streamjoin.kernels.handshake_meet import WORD_ROWS
+from streamjoin.windows.encoding import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
@@ -75,13 +77,13 @@ class Stream:
         words = np.zeros((WORD_ROWS, self.count), self.dtype)
         if self.keyed:
             keys = rng.integers(1, self.values + 1, self.count)
-            words[0::2] = unsigned(keys, keys, keys, narrow=False)
+            words[0::2] = unsigned_words(TermWords(keys, keys, keys), narrow=False)
             return words
         x = rng.integers(1, self.values + 1, self.count)
-        words[0::2] = unsigned(x, x - BAND, x + BAND, narrow=True)
+        words[0::2] = unsigned_words(TermWords(x, x - BAND, x + BAND), narrow=True)
         y = rng.uniform(1, self.values, self.count).astype(np.float32)
         word, lo, hi = (np.empty(self.count, np.int64) for _ in range(3))
         encode.float32_words(y, word, np.ones(self.count, np.bool_))
         encode.float32_intervals(word, np.float32(BAND), np.float32(BAND), False, lo, hi)
-        words[1::2] = unsigned(word, lo, hi, narrow=True)
+        words[1::2] = unsigned_words(TermWords(word, lo, hi), narrow=True)
         return words

@@ -50,8 +50,16 @@ def test_event_time_order_does_not_depend_on_the_interleaving(
         assert run_event_time(case, algorithm, steps=steps) == wanted, algorithm
 
 
-@pytest.mark.parametrize("keys", generate.BANDS, ids=lambda k: k.name)
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=60)
+@given(case=generate.real_cases(), workers=st.sampled_from([1, 2]))
+def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.Case, workers: int) -> None:
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        assert run_arrival(case, algorithm, workers) == wanted, algorithm
+
+
+@pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
+@settings(RELAXED, max_examples=20)
 @given(data=st.data())
 def test_every_key_type_in_a_band(keys: generate.Keys, data: st.DataObject) -> None:
     """One term of one type, so that no type goes untested for lack of luck."""

@@ -10,6 +10,9 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.model.binding import bind
+from streamjoin.testing.conformance import algorithms
+from tests.seeds import FRESH
 
 
 def stream(rng: np.random.Generator, n: int, domain: int) -> pa.Table:
@@ -101,6 +104,59 @@ def test_duckdb_finds_the_same_pairs_inside_one_window(name: str) -> None:
         with sj.open(spec, algorithm) as join:
             got = join.push(l, r)
         assert list(zip(got["id_left"].to_pylist(), got["id_right"].to_pylist(), strict=True)) == wanted
+
+
+OF_REAL_SIZE = {
+    "microseconds of today": (pa.timestamp("us"), 1_777_901_400_000_000, 11_000_000, "2 seconds", 2_000_000),
+    "nanoseconds of today": (pa.timestamp("ns"), 1_777_901_400_000_000_000, 10**7, "1 ms", 10**6),
+    "integers near 10^12": (pa.int64(), 10**12, 100_000, 9_000, 9_000),
+    "seconds of today": (pa.float64(), 1_777_901_400, 60, 5.0, 5),
+}
+
+
+@pytest.mark.parametrize("name", OF_REAL_SIZE)
+def test_a_key_and_a_band_of_real_size_lose_no_row(name: str) -> None:
+    """A key's tuples come in any order of their values, and many of them lie close together."""
+    type_, base, spread, distance, units = OF_REAL_SIZE[name]
+    rng = np.random.default_rng(FRESH + 7)
+    n = 1_200
+
+    def side() -> tuple[pa.Table, pa.Table]:
+        values, keys = base + rng.integers(0, spread, n), rng.integers(0, 3, n)
+        given = pa.array(values.astype(float) if type_ == pa.float64() else values, type_)
+        return pa.table({"id": np.arange(n), "k": keys, "v": given}), pa.table(
+            {"id": np.arange(n), "k": keys, "v": values}
+        )
+
+    (l, left), (r, right) = side(), side()
+    with duckdb.connect() as db:
+        db.register("l", left)
+        db.register("r", right)
+        sql = f"SELECT l.id, r.id FROM l, r WHERE l.k = r.k AND l.v - r.v BETWEEN 0 AND {units} ORDER BY 2, 1"
+        wanted = db.sql(sql).fetchall()
+    assert len(wanted) > 10_000
+    spec = sj.JoinSpec(on=sj.Equi("k") & sj.Band("v", "v", below=distance), window=sj.CountWindow(n))
+    for request in algorithms(bind(spec, l.schema, r.schema)):
+        with sj.open(spec, request.algorithm, index=request.index) as join:
+            got = join.push(l, r)
+            compared = join.metrics()["compared"]
+        assert list(zip(got["id_left"].to_pylist(), got["id_right"].to_pylist(), strict=True)) == wanted, request
+        if request.algorithm == "sweep":
+            # The index's word is fine enough: hardly any candidate is not a match.
+            assert compared < 1.1 * len(wanted)
+
+
+@pytest.mark.parametrize("algorithm", ["nested_loop", "sweep", "handshake", "scalejoin"])
+def test_a_strict_band_is_empty_beyond_the_ends_of_a_narrow_type(algorithm: str) -> None:
+    for type_, value, distances in (
+        (pa.int32(), 2**31 - 1, {"below": 5, "above": 0}),
+        (pa.int32(), -(2**31), {"below": 0, "above": 5}),
+        (pa.int16(), 2**15 - 1, {"below": 5, "above": 0}),
+    ):
+        table = pa.table({"a": pa.array([value], type_)})
+        on = sj.Band("a", "a", strict=True, **distances)
+        with sj.open(sj.JoinSpec(on=on, window=sj.CountWindow(5)), algorithm) as join:
+            assert join.push(table, table).num_rows == 0
 
 
 def test_equal_keys_do_not_need_memory_for_their_candidates() -> None:

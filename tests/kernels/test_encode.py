@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.kernels import encode
+from streamjoin.kernels.sweep import make_ascending
 from streamjoin.model.binding import bind
-from streamjoin.windows.encoding import SideEncoder
+from streamjoin.testing import cases as generate
+from streamjoin.windows.encoding import SideEncoder, SideName
 
 EXTREMES = {
     pa.int8(): (-128, 127),
+    pa.uint16(): (0, 2**16 - 1),
+    pa.int32(): (-(2**31), 2**31 - 1),
     pa.int64(): (-(2**63), 2**63 - 1),
     pa.uint64(): (0, 2**64 - 1),
     pa.uint32(): (0, 2**32 - 1),
@@ -128,3 +132,32 @@ def test_kernels_agree_with_themselves_uncompiled() -> None:
         intervals_of(words, 0.5, 1.5, False, lo, hi)
         out.append((words[valid].tolist(), lo[valid].tolist(), hi[valid].tolist()))
     assert out[0] == out[1]
+
+
+@pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_exact_intervals_ascend_with_their_words(keys: generate.Keys, data: st.DataObject) -> None:
+    """A sweep's pointer only moves forward; where the words decide, no interval may be widened to make that right."""
+    on, _, kind = data.draw(generate.terms("k", ((keys,), (keys,))))
+    schemas = [pa.schema([("k", type_)]) for type_ in (kind.left, kind.right)]
+    bound = bind(sj.JoinSpec(on=on, window=sj.CountWindow(1)), *schemas)
+    sides: tuple[tuple[SideName, st.SearchStrategy[object]], ...] = (
+        ("left", kind.values),
+        ("right", kind.right_values),
+    )
+    for (side, values), schema in zip(sides, schemas, strict=True):
+        array = pa.array(data.draw(st.lists(values, max_size=30)), schema.field("k").type)
+        encoded = SideEncoder(bound, side).encode(pa.table({"k": array}))
+        index = encoded.index
+        assert index is not None
+        order = np.argsort(index.word, kind="stable")
+        if encoded.valid is not None:
+            order = order[encoded.valid[order]]
+        order = order[index.lo[order] <= index.hi[order]]
+        lo, hi = index.lo[order], index.hi[order]
+        if bound.settled:
+            assert (np.diff(lo.astype(object)) >= 0).all() and (np.diff(hi.astype(object)) >= 0).all()
+        widened = lo.copy()
+        make_ascending(widened, hi)
+        assert (widened <= lo).all() and (np.diff(widened.astype(object)) >= 0).all()

@@ -40,6 +40,20 @@ def test_joins_are_the_same_with_the_jit_off() -> None:
     assert run("1") == compiled
 
 
+def test_a_sweep_over_descending_probes_is_refused_in_a_checked_build() -> None:
+    program = (
+        "import numpy as np\n"
+        "from streamjoin.kernels.sweep import sweep_run\n"
+        "lo, one = np.array([5, 3]), np.zeros(2, np.int64)\n"
+        "sweep_run(lo, lo, one, one, np.arange(9), np.arange(9), np.array([0, 0, -1]), 2, one, one, 0)\n"
+    )
+    for name in ("NUMBA_DISABLE_JIT", "STREAMJOIN_CHECKED"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env={**os.environ, name: "1"}
+        )
+        assert "the low ends of probes must ascend" in done.stderr, name
+
+
 def test_compiled_kernels_are_kept_by_the_digest_of_their_sources(tmp_path: Path) -> None:
     program = (
         "import numba, streamjoin.kernels.sorting as kernels\n"

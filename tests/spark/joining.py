@@ -149,6 +149,31 @@ CASES = (
         },
         windows=(80, 50),
     ),
+    Case(
+        "key and a band of today's times",
+        sj.Equi("k") & sj.Band("at", "at", below="2 seconds", above="0 seconds"),
+        _schema(k=pa.int64(), at=TS),
+        _schema(k=pa.int64(), at=TS),
+        lambda l, r: (
+            _same(l["k"], r["k"])
+            and None not in (l["at"], r["at"])
+            and dt.timedelta(0) <= l["at"] - r["at"] <= dt.timedelta(seconds=2)
+        ),
+        lambda rng, side: {
+            "k": _maybe(rng, rng.randint(0, 2)),
+            "at": _maybe(rng, EPOCH + dt.timedelta(microseconds=rng.randint(0, 11_000_000))),
+        },
+        windows=(300, 200),
+    ),
+    Case(
+        "key and a band of large integers",
+        sj.Equi("k") & sj.Band("x", "x", 9_000),
+        _schema(k=pa.string(), x=pa.int64()),
+        _schema(k=pa.string(), x=pa.int64()),
+        lambda l, r: _same(l["k"], r["k"]) and _close(l["x"], r["x"], 9_000),
+        lambda rng, side: {"k": _maybe(rng, rng.choice("ab")), "x": _maybe(rng, 10**12 + rng.randint(0, 100_000))},
+        windows=(300, 200),
+    ),
 )
 
 

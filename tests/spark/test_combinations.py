@@ -22,11 +22,15 @@ import pytest
 import streamjoin as sj
 from streamjoin.spark import Source, join
 from streamjoin.testing import oracle
+from tests.seeds import FRESH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+# Values of the size that real data has, as far apart as a band that is a part of them.
+BASE, STEP = 10**12, 3_000
 
 SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("k", pa.string()), ("id", pa.int64())])
 Row = dict[str, Any]
@@ -41,15 +45,15 @@ def _same(a: Any, b: Any) -> bool:
 
 
 PREDICATES: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
-    "band": (sj.Band("x", "x", 1), lambda l, r: _near(l["x"], r["x"], 1)),
+    "band": (sj.Band("x", "x", STEP), lambda l, r: _near(l["x"], r["x"], STEP)),
     "key": (sj.Equi("k"), lambda l, r: _same(l["k"], r["k"])),
     "theta": (
-        sj.Theta("l.x + 2 < r.x OR l.k = r.k"),
-        lambda l, r: (None not in (l["x"], r["x"]) and l["x"] + 2 < r["x"]) or _same(l["k"], r["k"]),
+        sj.Theta(f"l.x + {2 * STEP} < r.x OR l.k = r.k"),
+        lambda l, r: (None not in (l["x"], r["x"]) and l["x"] + 2 * STEP < r["x"]) or _same(l["k"], r["k"]),
     ),
     "all": (
-        sj.Equi("k") & sj.Band("x", "x", 2) & sj.Theta("l.id % 3 <> r.id % 3"),
-        lambda l, r: _same(l["k"], r["k"]) and _near(l["x"], r["x"], 2) and l["id"] % 3 != r["id"] % 3,
+        sj.Equi("k") & sj.Band("x", "x", 2 * STEP) & sj.Theta("l.id % 3 <> r.id % 3"),
+        lambda l, r: _same(l["k"], r["k"]) and _near(l["x"], r["x"], 2 * STEP) and l["id"] % 3 != r["id"] % 3,
     ),
 }
 WINDOWS: dict[str, tuple[Any, tuple[str, int], tuple[str, int]]] = {
@@ -83,7 +87,7 @@ def _stream(seed: int, first: int) -> list[Row]:
     now, rows = 0, []
     for i in range(45):
         now += rng.choice([0, 0, 1, 2])
-        x, k = rng.choice([None, *range(8)]), rng.choice([None, "a", "b", "c"])
+        x, k = rng.choice([None, *(BASE + STEP * i for i in range(8))]), rng.choice([None, "a", "b", "c"])
         rows.append({"t": now, "x": x, "k": k, "id": first + i})
     return rows
 
@@ -114,7 +118,7 @@ def _joined(case: Combination, left: list[DataFrame], right: DataFrame) -> DataF
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_combination_is_the_oracles(spark: SparkSession, tmp_path: Path, part: int) -> None:
-    streams = {"a": _stream(1, 0), "b": _stream(2, 100), "c": _stream(3, 200)}
+    streams = {"a": _stream(FRESH + 1, 0), "b": _stream(FRESH + 2, 100), "c": _stream(FRESH + 3, 200)}
     for name, rows in streams.items():
         (tmp_path / name).mkdir()
         for i in range(2):

@@ -15,6 +15,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.merging import MergePolicy
+from tests.seeds import FRESH
 from tests.spark.joining import CASES, EAGER, EPOCH, TS, Case, blueprint, expected, in_process, pairs, stream, tables
 
 IDS = [case.name for case in CASES]
@@ -26,7 +27,7 @@ BAND = BY_NAME["band of integers"]
 @pytest.mark.parametrize("partitions", [1, 2, 5])
 @pytest.mark.parametrize("batches", [1, 4, 30])
 def test_same_rows_for_every_cut(case: Case, partitions: int, batches: int, tmp_path: Path) -> None:
-    left, right = stream(case, seed=batches * 10 + partitions, n=150)
+    left, right = stream(case, seed=FRESH + batches * 10 + partitions, n=150)
     plan = blueprint(case, partitions)
     found: Counter[tuple[int, int]] = Counter()
     for i, sides in enumerate(tables(case, left, right, batches)):

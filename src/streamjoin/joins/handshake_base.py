@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.handshake_chain import Chain, facts_of, unsigned
+from streamjoin.joins.handshake_chain import Chain, facts_of
+from streamjoin.joins.stored_words import unsigned_words
 from streamjoin.kernels.handshake_links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
 from streamjoin.kernels.handshake_meet import WORD_ROWS
 from streamjoin.model.binding import BoundSpec
@@ -124,7 +125,7 @@ class ChainJoin(ABC):
         places = np.flatnonzero(able)
         words = np.zeros((WORD_ROWS, places.size), np.uint32 if self._narrow else np.uint64)
         for t, term in enumerate(terms):
-            words[t::2] = unsigned(term.word[places], term.lo[places], term.hi[places], self._narrow)
+            words[t::2] = unsigned_words(term.take(places), self._narrow)
         return words, places
 
     def forget(self, left_min: int, right_min: int) -> None:

@@ -41,7 +41,6 @@ I64 = npt.NDArray[np.int64]
 _LEAST = 1024
 RING = 1 << 14
 _LINE = 8
-_INT32 = (-(2**31), 2**31 - 1)
 
 
 def aligned(words: int) -> I64:
@@ -171,16 +170,6 @@ class Chain:
     def nbytes(self) -> int:
         """The memory of logs, links and rings."""
         return self.mem.nbytes + sum(log.nbytes for log in self.logs) + self.results.nbytes
-
-
-def unsigned(word: I64, lo: I64, hi: I64, narrow: bool) -> tuple[Array, Array, Array]:
-    """Words, low ends and widths as unsigned numbers of the same order; intervals must not be empty."""
-    if narrow:
-        lo, hi = (np.clip(bound, *_INT32) for bound in (lo, hi))
-        words, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (word, lo))
-        return words, low, (hi - lo).astype(np.uint32)
-    words, low = (np.ascontiguousarray(a).view(np.uint64) ^ np.uint64(1 << 63) for a in (word, lo))
-    return words, low, (hi - lo).view(np.uint64)
 
 
 def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:

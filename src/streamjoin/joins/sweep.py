@@ -14,7 +14,7 @@ import numpy as np
 from streamjoin.indexes.sorted_runs import Run, SortedRuns
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.kernels.sorting import sort_entries
-from streamjoin.kernels.sweep import arrange, count_before, order_pairs, sweep_batch, sweep_run
+from streamjoin.kernels.sweep import arrange, count_before, make_ascending, order_pairs, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.workers import Workers, cuts
 
@@ -39,6 +39,7 @@ class _Probes:
             places, index.lo, index.hi, part.at, min_seq, part.first_seq,
             self.lo, self.hi, self.probes, self.live, self.seqs,
         )  # fmt: skip
+        make_ascending(self.lo, self.hi)
         self.newest = part.first_seq + part.n - 1
 
 

@@ -34,10 +34,9 @@ def integer_intervals(
 
     The arithmetic is modulo 2**64, which is exact wherever the true result is in the domain; `limits` are the
     words of this side beyond which it is not: (below limits[0] lo saturates, above limits[1] the interval is
-    empty; below limits[2] it is empty, above limits[3] hi saturates).
+    empty; below limits[2] it is empty, above limits[3] hi saturates), and the other side's smallest and largest word.
     """
-    other_min = np.int64(_MIN)
-    other_max = np.int64(_MAX)
+    other_min, other_max = limits[4], limits[5]
     for i in range(words.size):
         w = words[i]
         value = np.uint64(w) ^ own_flip
@@ -251,22 +250,105 @@ def hash_bytes(offsets: Array, data: Array, words: Array) -> None:
         words[i] = np.int64(h)
 
 
-KEY_BITS = 24
+_LINEAR = np.uint64(1 << 58)
+_REACH = np.uint64(1 << 59)
+"""A composed word lies at most this far from its key's, which stay as far from both ends of int64."""
+
+
+@inlined
+def _base(key: Any) -> Any:
+    """Where the words of a key lie: its hash, pressed into the middle of int64, so that nothing beside it wraps."""
+    h = mix(np.uint64(key))
+    return np.int64((h - (h >> np.uint64(4)) + _REACH) ^ np.uint64(_MIN))
+
+
+@inlined
+def _pressed(n: Any) -> Any:
+    """`n` as it is up to 2**58, beyond in steps of 64: never decreasing, below 2**59."""
+    return np.int64(n) if n < _LINEAR else np.int64(_LINEAR + ((n - _LINEAR) >> np.uint64(6)))
+
+
+@inlined
+def _step_of_integer(word: Any, shift: Any, unsigned: bool) -> Any:
+    if unsigned:
+        return _pressed((np.uint64(word) ^ np.uint64(_MIN)) >> shift)
+    step = word >> np.int64(shift)
+    return _pressed(np.uint64(step)) if step >= 0 else ~_pressed(np.uint64(~step))
+
+
+@inlined
+def _step_of_float(word: Any, scale: Any, end: Any, buffer: Array, bits: Array) -> Any:
+    """The float's multiple of 1/scale; from 2**58 of them on, `end` as a word, steps of 32 floats."""
+    bits[0] = _flip64(word)
+    scaled = buffer[0] * scale
+    if -(2.0**58) < scaled < 2.0**58:
+        return np.int64(np.floor(scaled))
+    magnitude = bits[0] & _MAX
+    beyond = np.int64(_LINEAR) + ((magnitude - end) >> np.int64(5))
+    return beyond if bits[0] >= 0 else ~beyond
 
 
 @kernel
-def compose(key: Array, word: Array, lo: Array, hi: Array, out_word: Array, out_lo: Array, out_hi: Array) -> None:
-    """One word out of a key and a band: 24 bits of the key's hash above the top 40 bits of the band's float word.
+def compose_integers(
+    key: Array,
+    word: Array,
+    lo: Array,
+    hi: Array,
+    own: tuple[Any, bool],
+    other: tuple[Any, bool],
+    out_word: Array,
+    out_lo: Array,
+    out_hi: Array,
+) -> None:
+    """One word out of a key and a band: the key's hash plus the band's word in steps of 2**shift.
 
-    Cutting low bits keeps the order, so the interval only widens: candidates, never misses.
+    `own` and `other` are the (shift, unsigned) of the words of each side: `word` is of this side, `lo` and `hi` are of
+    the other. A step never decreases with the word, so an interval only widens: candidates, never misses.
     """
-    cut = np.int64(KEY_BITS)
     for i in range(key.size):
-        top = np.int64(mix(np.uint64(key[i])) >> np.uint64(64 - KEY_BITS)) << np.int64(64 - KEY_BITS)
-        half = np.int64(1) << np.int64(63 - KEY_BITS)
-        out_word[i] = top | ((word[i] >> cut) + half)
+        base = _base(key[i])
+        out_word[i] = base + _step_of_integer(word[i], own[0], own[1])
         if lo[i] > hi[i]:
             out_lo[i], out_hi[i] = 1, 0
         else:
-            out_lo[i] = top | ((lo[i] >> cut) + half)
-            out_hi[i] = top | ((hi[i] >> cut) + half)
+            out_lo[i] = base + _step_of_integer(lo[i], other[0], other[1])
+            out_hi[i] = base + _step_of_integer(hi[i], other[0], other[1])
+
+
+@kernel
+def compose_floats(
+    key: Array,
+    word: Array,
+    lo: Array,
+    hi: Array,
+    scale: Any,
+    out_word: Array,
+    out_lo: Array,
+    out_hi: Array,
+) -> None:
+    """`compose_integers` for words of float64, in steps of 1 / scale; `scale` is a power of two."""
+    buffer = np.empty(1, np.float64)
+    bits = buffer.view(np.int64)
+    buffer[0] = 2.0**58 / scale
+    end = bits[0]
+    for i in range(key.size):
+        base = _base(key[i])
+        out_word[i] = base + _step_of_float(word[i], scale, end, buffer, bits)
+        if lo[i] > hi[i]:
+            out_lo[i], out_hi[i] = 1, 0
+        else:
+            out_lo[i] = base + _step_of_float(lo[i], scale, end, buffer, bits)
+            out_hi[i] = base + _step_of_float(hi[i], scale, end, buffer, bits)
+
+
+@kernel
+def float32_to_float64(words: Array, out: Array) -> None:
+    """Words of float32 as the words of the same numbers in float64."""
+    single = np.empty(1, np.float32)
+    single_bits = single.view(np.int32)
+    double = np.empty(1, np.float64)
+    double_bits = double.view(np.int64)
+    for i in range(words.size):
+        single_bits[0] = _flip32(np.int32(words[i]))
+        double[0] = single[0]
+        out[i] = _flip64(double_bits[0])

@@ -30,6 +30,9 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"
 # A test build, by the environment: every access to a shared word may give up the processor (see `atomics`).
 YIELDING = os.environ.get("STREAMJOIN_FORCED_YIELDS", "")
 
+# A debug build, by the environment or with the JIT off: kernels assert what they rely on.
+CHECKED = bool(os.environ.get("STREAMJOIN_CHECKED") or os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"))
+
 _HERE = Path(__file__).parent
 _IMPORT = re.compile(r"^from streamjoin\.kernels(?:\.(\w+))? import (\(?[\w, ]*)", re.MULTILINE)
 
@@ -50,7 +53,7 @@ def _digest(modules: frozenset[str]) -> str:
     """A digest of all sources behind a kernel. Numba looks at its own file only and would miss a change elsewhere."""
     files = sorted(frozenset().union(*(_needs(module) for module in modules)))
     text = b"".join((_HERE / f"{name}.py").read_bytes() for name in files)
-    return hashlib.sha256(text + YIELDING.encode()).hexdigest()[:16]
+    return hashlib.sha256(text + YIELDING.encode() + (b"checked" if CHECKED else b"")).hexdigest()[:16]
 
 
 # Numba fills its settings in from the environment, where no type checker sees them.

@@ -1,8 +1,8 @@
 """Sweeping a sorted batch of probes over sorted runs, and putting the pairs found into result order.
 
-Probes are sorted by the low end of their interval; runs by word. One pass moves a pointer forward through
-the run, leaping over gaps, so a run much larger than the batch costs a logarithm a probe and one of the
-same size costs a step. A pair is (probe, seq): the probe's place in the chunk, which is gate order, and the
+The low ends of the probes' intervals ascend (`make_ascending`); runs are sorted by word. One pass moves a pointer
+forward through the run, leaping over gaps, so a run much larger than the batch costs a logarithm a probe and one
+of the same size costs a step. A pair is (probe, seq): the probe's place in the chunk, which is gate order, and the
 stored tuple's position in its own stream.
 """
 
@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.flags import kernel, melted
+from streamjoin.kernels.flags import CHECKED, kernel, melted
 from streamjoin.kernels.machine import prefetch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _INSERTION = 24
+_LEAST = -(1 << 63)
 
 
 _BLOCK = 16
@@ -95,6 +96,21 @@ def arrange(
 
 
 @kernel
+def make_ascending(lo: Array, hi: Array) -> None:
+    """Lower low ends in place until none is above a later one; empty intervals are left alone.
+
+    Probes sorted by word have ascending intervals as long as the word decides. Where it only finds candidates, tuples
+    of one word may have different values, and rounding may swap two neighbours. The pointer of a sweep never goes back,
+    so everything a later probe needs must lie ahead of it: that costs a few more candidates and loses no pair.
+    """
+    least = np.int64(2**63 - 1)
+    for i in range(lo.size - 1, -1, -1):
+        if lo[i] <= hi[i]:
+            least = min(least, lo[i])
+            lo[i] = least
+
+
+@kernel
 def sweep_run(
     lo: Array,
     hi: Array,
@@ -117,9 +133,13 @@ def sweep_run(
     i, begin, resume = cursor[0], cursor[1], cursor[2]
     n = run_words.size
     stride = n // max(1, lo.size)
+    previous = _LEAST
     while i < last:
         low, high = lo[i], hi[i]
         if low <= high:
+            if CHECKED:
+                assert low >= previous, "the low ends of probes must ascend"  # noqa: S101 - only in a checked build
+                previous = low
             if stride > 1:
                 begin = skip(run_words, run_seqs, begin, low, stride)
             while begin < n and run_words[begin] < low:
@@ -164,9 +184,13 @@ def sweep_batch(
     capacity = out_probe.size
     i, begin, resume = cursor[0], cursor[1], cursor[2]
     n = run_words.size
+    previous = _LEAST
     while i < last:
         low, high = lo[i], hi[i]
         if low <= high:
+            if CHECKED:
+                assert low >= previous, "the low ends of probes must ascend"  # noqa: S101 - only in a checked build
+                previous = low
             while begin < n and run_words[begin] < low:
                 begin += 1
             j = begin if resume < 0 else resume

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.flags import kernel, melted
+from streamjoin.kernels.flags import CHECKED, kernel, melted
 from streamjoin.kernels.sweep import skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -19,6 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _SHORT, _LONG = 6, 12
 _KNOWN, _TICKS, _SEQS = 0, 1, 3
 _COLUMNS = 5
+_LEAST = -(1 << 63)
 
 
 def stretches(n: int) -> tuple[Array, Array]:
@@ -71,16 +72,21 @@ def sweep_within(
 ) -> int:
     """Emit (probe, place) of the entries that each probe's intervals of words, ticks and seqs hold; return how many.
 
-    `short` and `long` are the run's `stretches`. Stops when the output is full, with cursor = (next probe, place in
-    the run where its interval begins, place to go on from or -1), and goes on from there when called again.
+    The low ends ascend (`sweep.make_ascending`). `short` and `long` are the run's `stretches`. Stops when the output is
+    full, with cursor = (next probe, place in the run where its interval begins, place to go on from or -1), and goes on
+    from there when called again.
     """
     capacity = out_probe.size
     i, begin, resume = cursor[0], cursor[1], cursor[2]
     n, n_probes, n_out = words.size, lo.size, 0
     stride = n // max(1, n_probes)
+    previous = _LEAST
     while i < n_probes:
         low, high = lo[i], hi[i]
         if low <= high:
+            if CHECKED:
+                assert low >= previous, "the low ends of probes must ascend"  # noqa: S101 - only in a checked build
+                previous = low
             if stride > 1:
                 begin = skip(words, ticks, begin, low, stride)
             while begin < n and words[begin] < low:

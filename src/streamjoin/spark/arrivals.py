@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.sweep import make_ascending
 from streamjoin.spark.blueprint import SIDES, Blueprint
 from streamjoin.spark.pairing import Probes, tick_bounds
 from streamjoin.spark.parts import Received
@@ -92,7 +93,9 @@ def _probes(
     else:
         since, first = _reach(blueprint, 1 - side, upto, segment.ticks)
         until = np.full(upto.size, MOST)
-    probes = Probes(segment, index.lo[order], index.hi[order], bounds, since, until, first, upto)
+    lo, hi = index.lo[order], index.hi[order]
+    make_ascending(lo, hi)
+    probes = Probes(segment, lo, hi, bounds, since, until, first, upto)
     return probes, order < owned
 
 

@@ -122,7 +122,9 @@ class Blueprint:
         """In words, everything that the log's content depends on."""
         spec = self.bound.spec
         gate = self.gate
-        return {
+        # Only joins by a key and a band together have ever changed the words that rows are stored under.
+        words = {"index of key and band": "version 2"} if len(self.bound.index) > 1 else {}
+        return words | {
             "format": str(FORMAT),
             "on": str(spec.on),
             "left window": str(spec.windows[0]),

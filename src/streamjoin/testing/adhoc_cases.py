@@ -2,7 +2,7 @@
 
 Each query is there twice: as SQL text, and as the oracle's `Meaning` made of Python functions that know nothing of
 the text's parser. Templates are few and small domains make matches common, so that queries share joins and
-predicates; NULL, NaN and the ends of int64 are mixed in.
+predicates; NULL, NaN, the ends of int64 and numbers of the size that real data has are mixed in.
 """
 
 from __future__ import annotations
@@ -98,6 +98,10 @@ _PAIRS: Final[tuple[_Template, ...]] = (
     ("{r}.p >= {l}.p - {d} AND {r}.p <= {l}.p + {e}", lambda v: within(v.one["p"], v.two["p"], v.d, v.e)),
     ("{l}.p = {r}.p + {d}", lambda v: equal(v.one["p"], _sum(v.two["p"], v.d))),
     ("ABS({l}.f - {r}.f) <= 0.5", lambda v: within(v.one["f"], v.two["f"], 0.5, 0.5)),
+    (
+        "{l}.k = {r}.k AND ABS({l}.p - {r}.p) <= {d}",
+        lambda v: equal(v.one["k"], v.two["k"]) and within(v.one["p"], v.two["p"], v.d, v.d),
+    ),
     ("{l}.f - {r}.p BETWEEN -{d} AND {e}", lambda v: within(v.one["f"], v.two["p"], v.e, v.d)),
 )
 _OTHERS: Final[tuple[_Template, ...]] = (
@@ -226,15 +230,18 @@ def _steps(draw: st.DrawFn, earlier: Sequence[str], new: str) -> list[_Piece]:
 
 _KEYS: Final = st.sampled_from([0, 0, 0, 1, 1, 1, 2, 2, None])
 _NUMBERS: Final = st.sampled_from([*range(6), *range(6), *range(6), -1, None, 2**63 - 1, -(2**63)])
+# What numbers are counted from: identifiers, and today in microseconds.
+_BASES: Final = st.sampled_from([0, 0, 10**12, 1_777_901_400_000_000])
 _FLOATS: Final = st.sampled_from([0.0, 0.5, 1.0, 0.5, 1.5, 2.0, -0.0, 0.1, 0.6, None, float("nan"), float("inf")])
 
 
 @st.composite
-def _row(draw: st.DrawFn, number: int, step: int, integer_times: bool) -> dict[str, Any]:
+def _row(draw: st.DrawFn, number: int, step: int, integer_times: bool, base: int) -> dict[str, Any]:
+    value = draw(_NUMBERS)
     return {
         "id": number,
         "k": draw(_KEYS),
-        "p": draw(_NUMBERS),
+        "p": base + value if value is not None and abs(value) < base else value,
         "f": draw(_FLOATS),
         "s": draw(st.sampled_from(["a", "a", "ab", "ab", "b", "", None])),
         TIME: step if integer_times else _EPOCH + step * dt.timedelta(milliseconds=250),
@@ -270,7 +277,7 @@ def cases(
     integer_times = draw(st.booleans())
     names = _STREAMS[: draw(st.integers(1, 3))]
     schemas = {name: _schema(integer_times, draw(st.sampled_from(["ms", "us", "ns"]))) for name in names}
-    disorder = draw(st.sampled_from([0, 0, 2, 6]))
+    disorder, base = draw(st.sampled_from([0, 0, 2, 6])), draw(_BASES)
     batches: list[dict[str, list[dict[str, Any]]]] = []
     newest = dict.fromkeys(names, 0)
     number = 0
@@ -280,7 +287,7 @@ def cases(
             for _ in range(draw(st.sampled_from([0, *range(1, most_rows + 1), most_rows, most_rows]))):
                 step = max(0, newest[name] + draw(st.integers(-disorder, 2)))
                 newest[name] = max(newest[name], step)
-                batch[name].append(draw(_row(number, step, integer_times)))
+                batch[name].append(draw(_row(number, step, integer_times, base)))
                 number += 1
         batches.append(batch)
     found = tuple(

@@ -1,15 +1,17 @@
 """Hypothesis strategies for whole joins: a spec, the tuples, their order, and what the oracle must decide by.
 
 A `Case` holds each thing twice: as the engine takes it, and as the oracle does. Small domains make matches and
-duplicates common; the extremes of each type, NULL, NaN and infinities are mixed in.
+duplicates common; the extremes of each type, NULL, NaN and infinities are mixed in, and so are values of the size
+that real data has: today's time in every unit, identifiers, prices.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -144,6 +146,82 @@ EQUIS: tuple[Keys, ...] = (
     _plain("binary", pa.binary(), pa.binary(), st.sampled_from([b"", b"a", b"\0", b"\0\0", b"abcdefgh" * 2])),
 )
 
+_NOW = 1_777_901_400  # 2026-05-04 13:30:00, in seconds
+# Spread over many scales, so that some fit between two values and some do not, whatever a word's resolution is.
+_JITTER = st.integers(0, 5).flatmap(lambda scale: st.integers(0, 12).map(lambda step: step * 37 * 10**scale))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values of the size that real data has: the value and the distance that stand for a number of steps."""
+
+    name: str
+    left: pa.DataType
+    right: pa.DataType
+    value: Callable[[int], Any]
+    right_value: Callable[[int], Any]
+    distance: Callable[[int], Any]
+    distance_as_number: Callable[[Any], Any] = _same
+    single: bool = False
+
+    @property
+    def keys(self) -> Keys:
+        """As a kind of key, with steps from one to millions."""
+        return Keys(
+            self.name, self.left, self.right, _JITTER.map(self.value), _JITTER.map(self.right_value), _same,
+            _JITTER.map(self.distance), self.distance_as_number, self.single,
+        )  # fmt: skip
+
+
+def _instants(unit: str, zone: str | None = None) -> Scale:
+    """Times of today in steps of their unit."""
+    ns = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
+    type_, now = pa.timestamp(unit, zone), _NOW * 10**9 // ns
+
+    def value(step: int) -> int:
+        return now + step
+
+    return Scale(
+        f"{type_} of today", type_, type_, value, value,
+        lambda step: f"{step * ns} nanoseconds", lambda distance: int(distance.split()[0]) // ns,
+    )  # fmt: skip
+
+
+def _numbers(
+    name: str,
+    left: pa.DataType,
+    right: pa.DataType,
+    value: Callable[[int], Any],
+    distance: Callable[[int], Any] = _same,
+) -> Scale:
+    return Scale(name, left, right, value, value, distance, single=pa.types.is_float32(left))
+
+
+SCALES: tuple[Scale, ...] = (
+    *(_instants(unit) for unit in ("s", "ms", "us", "ns")),
+    _instants("us", "UTC"),
+    _numbers("int64 near 10^12", pa.int64(), pa.int64(), lambda step: 10**12 + step),
+    _numbers("int64 near -2^40", pa.int64(), pa.int64(), lambda step: step - 2**40),
+    _numbers("int64/uint64 near 2^62", pa.int64(), pa.uint64(), lambda step: 2**62 + step),
+    _numbers("uint64 near 2^63", pa.uint64(), pa.uint64(), lambda step: 2**63 + step),
+    _numbers("cents", pa.int32(), pa.int64(), lambda step: 10_000 + step),
+    _numbers("prices", pa.float64(), pa.float64(), lambda step: 100 + step / 100, lambda step: step / 100),
+    _numbers(
+        "prices in float32", pa.float32(), pa.float32(), lambda step: float32(100 + step / 100), lambda step: step / 100
+    ),
+    _numbers(
+        "seconds of today in float64", pa.float64(), pa.float64(),
+        lambda step: _NOW + step * 1e-6, lambda step: step * 1e-6,
+    ),
+    Scale(
+        "decimals near 10^10", pa.decimal128(18, 2), pa.decimal128(24, 4),
+        lambda step: Decimal(10**12 + step) / 100, lambda step: Decimal(10**14 + 100 * step + step % 3) / 10_000,
+        lambda step: Decimal(step) / 100, lambda d: Decimal(str(d)),
+    ),
+)  # fmt: skip
+
+REAL: tuple[Keys, ...] = tuple(scale.keys for scale in SCALES)
+
 Kinds = tuple[tuple[Keys, ...], tuple[Keys, ...]]
 """The kinds of keys to draw equalities and bands from."""
 
@@ -162,6 +240,11 @@ def terms(draw: st.DrawFn, column: str, kinds: Kinds) -> tuple[Predicate, oracle
         number = keys.as_number
         return Equi(column), lambda a, b: oracle.equal(number(a[column]), number(b[column])), keys
     keys = draw(st.sampled_from(kinds[1]))
+    return *draw(_bands(column, keys)), keys
+
+
+@st.composite
+def _bands(draw: st.DrawFn, column: str, keys: Keys) -> tuple[Predicate, oracle.Match]:
     below, above = draw(keys.distances), draw(keys.distances)
     symmetric = draw(st.booleans())
     zero = keys.distance_as_number(below) == 0 and (symmetric or keys.distance_as_number(above) == 0)
@@ -181,7 +264,7 @@ def terms(draw: st.DrawFn, column: str, kinds: Kinds) -> tuple[Predicate, oracle
             return oracle.within(difference, 0.0, float32(limits[0]), float32(limits[1]), strict)
         return oracle.within(left, right, limits[0], limits[1], strict)
 
-    return band, match, keys
+    return band, match
 
 
 @st.composite
@@ -219,7 +302,7 @@ def cases(
     order: Literal["arrival", "event_time"] = "arrival",
     self_join: bool = False,
     most: int = 40,
-    kinds: Kinds = (EQUIS, BANDS),
+    kinds: Kinds = (EQUIS, BANDS + REAL),
 ) -> Case:
     """A whole case; in event-time order the events are sorted within each of up to two sources a side."""
     if self_join:
@@ -247,3 +330,36 @@ def cases(
         for side in ("left", "right")
     )
     return Case(spec, match, (schemas[0], schemas[0] if self_join else schemas[1]), tuple(events), cuts)
+
+
+@st.composite
+def real_cases(draw: st.DrawFn, most: int = 150, scales: tuple[Scale, ...] = SCALES) -> Case:
+    """A key and a band over values of real size: few keys, one spread for all values, a band of some part of it.
+
+    Hypothesis draws the shape; a generator fills it, as values that Hypothesis chooses are small and few, and it takes
+    many tuples of a key to see every relation of two intervals.
+    """
+    scale = draw(st.sampled_from(scales))
+    spread = draw(st.sampled_from([1, 10, 1_000, 10**5, 10**7, 10**8]))
+    steps = st.sampled_from(sorted({0, spread // 100, spread // 7, spread // 2, spread}))
+    on, band = draw(_bands("v", replace(scale.keys, distances=steps.map(scale.distance))))
+    rng = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    names: list[str | None] = draw(st.sampled_from([["AAPL"], ["AAPL", "MSFT", None]]))
+    sizes: list[CountWindow | TimeWindow] = [CountWindow(20), CountWindow(1_000), TimeWindow(25)]
+    window = draw(st.sampled_from(sizes))
+    n = draw(st.sampled_from([most, most // 2, 5]))
+    events = []
+    for i in range(n):
+        right = rng.random() < 0.5
+        value = (scale.right_value if right else scale.value)(rng.randrange(spread))
+        row = {"id": i, "t": rng.randrange(25), "k": rng.choice(names), "v": value}
+        events.append(oracle.Event(right, row, row["t"]))
+    schemas = [
+        pa.schema([("id", pa.int64()), ("t", pa.int64()), ("k", pa.string()), ("v", type_)])
+        for type_ in (scale.left, scale.right)
+    ]
+    cuts = tuple(sorted(draw(st.lists(st.integers(0, n), max_size=2))))
+    spec = JoinSpec(on=Equi("k") & on, window=window, time="t", lateness=1_000)
+    return Case(
+        spec, lambda a, b: oracle.equal(a["k"], b["k"]) and band(a, b), (schemas[0], schemas[1]), tuple(events), cuts
+    )

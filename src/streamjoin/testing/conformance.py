@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from streamjoin.joins import auto
 from streamjoin.joins.driver import Join, open  # noqa: A004
-from streamjoin.model.binding import bind
+from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import Case
@@ -20,7 +20,11 @@ IdPair = tuple[int, int]
 
 def algorithms_for(case: Case) -> list[auto.Request]:
     """Every algorithm that can run the case."""
-    bound = bind(case.spec, *case.schemas)
+    return algorithms(bind(case.spec, *case.schemas))
+
+
+def algorithms(bound: BoundSpec) -> list[auto.Request]:
+    """Every algorithm that can run the join."""
     able = []
     for request in auto.requests():
         try:

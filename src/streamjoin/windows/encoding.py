@@ -7,6 +7,8 @@ mean nothing.
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -22,7 +24,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SideName = Literal["left", "right"]
 
 _SIGN = 1 << 63
-_DOMAIN = {False: (-_SIGN, _SIGN - 1), True: (0, 2 * _SIGN - 1)}
 # A decimal's float64 image is off by a few units in the last place; this much wider, no match is missed.
 _WIDE_SLACK = 2.0**-46
 
@@ -178,10 +179,10 @@ def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int,
 
 
 def _limits(own: KeyColumn, other: KeyColumn, down: int | float, up: int | float) -> Array:
-    """The words of `own` beyond which an end of the interval leaves `other`'s domain: see the kernel."""
+    """The words of `own` beyond which an end of the interval leaves `other`'s domain, and its ends: see the kernel."""
     down, up = int(down), int(up)
-    least, most = _DOMAIN[own.unsigned]
-    other_least, other_most = _DOMAIN[other.unsigned]
+    offset = _SIGN if own.unsigned else 0
+    other_least, other_most = _domain(other)
     m = own.multiplier
     values = (
         -((-other_least - down) // m),
@@ -189,8 +190,17 @@ def _limits(own: KeyColumn, other: KeyColumn, down: int | float, up: int | float
         -((-other_least + up) // m),
         (other_most - up) // m,
     )
-    offset = _SIGN if own.unsigned else 0
-    return np.array([min(max(v, least), most) - offset for v in values], np.int64)
+    ends = [end - (_SIGN if other.unsigned else 0) for end in (other_least, other_most)]
+    return np.array([*(min(max(v - offset, -_SIGN), _SIGN - 1) for v in values), *ends], np.int64)
+
+
+def _domain(column: KeyColumn) -> tuple[int, int]:
+    """The least and the largest value of a column: beyond them an interval is empty, also where its words have room."""
+    type_ = column.type
+    bits = type_.bit_width if pa.types.is_integer(type_) or pa.types.is_date32(type_) else 64
+    if pa.types.is_unsigned_integer(type_):
+        return 0, (1 << bits) - 1
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: Array) -> TermWords:
@@ -232,29 +242,40 @@ def _hashed(array: pa.Array) -> Array:
     return words
 
 
+# A band is cut into at least this many steps, so that its ends reach at most two in as many too far.
+_STEPS_BITS = 6
+_SCALES = (-900, 900)
+
+
 def _compose(key: KeyTerm, keys: TermWords, band: KeyTerm, bands: TermWords, side: SideName) -> TermWords:
+    """The words of a key and a band together, by which the tuples of a key lie side by side in the band's order.
+
+    The key's hash takes part with all its bits and is added, so the band keeps a resolution that depends on the
+    band's width alone: a band of microseconds is found as well among the times of today as among those of 1970.
+    """
     column = key.left if side == "left" else key.right
     canonical = keys.word
     if key.kind is Kind.INTEGER:
         # Equal values must give equal bits whatever the unit and sign of their columns.
         unflipped = canonical ^ np.int64(-_SIGN) if column.unsigned else canonical
         canonical = (unflipped.view(np.uint64) * np.uint64(column.multiplier)).view(np.int64)
-    shifted = TermWords(*(_float_order(band.kind, w) for w in (bands.word, bands.lo, bands.hi)))
-    empty = bands.lo > bands.hi
-    out = tuple(np.empty(canonical.size, np.int64) for _ in range(3))
-    lo = np.where(empty, 1, shifted.lo)
-    hi = np.where(empty, 0, shifted.hi)
-    kernels.compose(canonical, shifted.word, lo, hi, *out)
-    return TermWords(*out)
-
-
-def _float_order(kind: Kind, words: Array) -> Array:
-    """Words in the order of floats, where the leading bits are the significant ones at any magnitude."""
-    if kind is Kind.FLOAT32:
-        return words << np.int64(32)
-    if kind is not Kind.INTEGER:
-        return words
-    floats = words.astype(np.float64)
-    out, ok = np.empty(words.size, np.int64), np.ones(words.size, np.bool_)
-    kernels.float64_words(floats, out, ok)
+    out = TermWords(*(np.empty(canonical.size, np.int64) for _ in range(3)))
+    if band.kind is Kind.INTEGER:
+        own, other = ((_shift(band, column), column.unsigned) for column in _own_and_other(band, side)[:2])
+        kernels.compose_integers(canonical, bands.word, bands.lo, bands.hi, own, other, out.word, out.lo, out.hi)
+        return out
+    if band.kind is Kind.FLOAT32:
+        single, bands = bands, TermWords(*(np.empty(canonical.size, np.int64) for _ in range(3)))
+        for words, doubled in ((single.word, bands.word), (single.lo, bands.lo), (single.hi, bands.hi)):
+            kernels.float32_to_float64(words, doubled)
+    width = min(float(band.below) + float(band.above), sys.float_info.max)
+    exponent = math.frexp(width)[1] if width else _SCALES[0]
+    scale = math.ldexp(1.0, -min(max(exponent - _STEPS_BITS, _SCALES[0]), _SCALES[1]))
+    kernels.compose_floats(canonical, bands.word, bands.lo, bands.hi, scale, out.word, out.lo, out.hi)
     return out
+
+
+def _shift(band: KeyTerm, column: KeyColumn) -> np.uint64:
+    """How many low bits of a column's words the band can do without."""
+    width = max(0, int(band.below) + int(band.above)) // column.multiplier
+    return np.uint64(max(0, width.bit_length() - _STEPS_BITS))
