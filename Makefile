@@ -11,7 +11,7 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test torture lint typecheck bench clean
+.PHONY: help setup demo test torture fuzz lint typecheck bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,6 +42,10 @@ $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/jars.py
 KILLS ?= 200
 torture: $(STAMP) ## kill drivers and executors of joins at random moments, two hundred times (takes half an hour)
 	@STREAMJOIN_KILLS=$(KILLS) $(PY) -m pytest tests/spark/test_exactly_once.py $(ARGS)
+
+MINUTES ?= 30
+fuzz: $(STAMP) ## compare generated joins and queries with references under fresh seeds: make fuzz MINUTES=30
+	@$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy --strict
 	@$(PY) -m ruff check .
