@@ -1,8 +1,8 @@
 """All oracles with fresh seeds for as long as told: `make fuzz MINUTES=30`.
 
 The files below compare generated joins and queries with references. Each round runs one of them under a new seed, which
-Hypothesis and the tests that draw by themselves (`tests.seeds`) both use. A failure does not end the run: its output and
-the command that repeats it are printed, and the exit status is 1. A case that was found becomes a test.
+Hypothesis and the tests that draw by themselves (`tests.seeds`) both use. A failure does not end the run: its output
+and the command that repeats it are printed, and the exit status is 1. A case that was found becomes a test.
 """
 
 from __future__ import annotations
