@@ -25,7 +25,7 @@ CONFINED = {
     "hypothesis": ("testing",),
 }
 # The part of the ad-hoc layer that is language and plan, and needs nothing but the model.
-LANGUAGE = ("canonical", "clauses", "join_key", "plan", "sql", "terms", "windows")
+LANGUAGE = ("clauses", "join_key", "plan", "sql", "windows")
 
 
 def modules() -> list[Path]:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc.buckets import Bucket
-from streamjoin.adhoc.canonical import canonical
 from streamjoin.adhoc.selection_tables import DENSE, Bits, Selected, SelectionTables
+from streamjoin.model.canonical import canonical
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.model.parsing import parse_condition

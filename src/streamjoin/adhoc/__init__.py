@@ -6,7 +6,7 @@ from streamjoin.adhoc._lazy import attribute as __getattr__  # noqa: F401
 from streamjoin.adhoc.join_key import JoinKey, KeyedJoin
 from streamjoin.adhoc.plan import JoinStep, Output, Predicate, Query, Source, Stream
 from streamjoin.adhoc.sql import parse
-from streamjoin.adhoc.terms import BandTerm, Equality
+from streamjoin.model.terms import BandTerm, Equality
 
 if TYPE_CHECKING:
     from streamjoin.adhoc.apart import open_core

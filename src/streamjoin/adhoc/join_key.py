@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, permutations, product
 
-from streamjoin.adhoc.canonical import renamed
-from streamjoin.adhoc.terms import BandTerm, Equality, Term
+from streamjoin.model.canonical import renamed
 from streamjoin.model.expression import Column, Expression
+from streamjoin.model.terms import BandTerm, Equality, Term
 
 
 def role(number: int) -> str:

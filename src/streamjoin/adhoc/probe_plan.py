@@ -18,11 +18,11 @@ from hashlib import blake2b
 from typing import Final
 from weakref import WeakValueDictionary
 
-from streamjoin.adhoc.canonical import renamed
 from streamjoin.adhoc.join_key import KeyedJoin, role
 from streamjoin.adhoc.plan import Query
-from streamjoin.adhoc.terms import BandTerm, Equality, Term
+from streamjoin.model.canonical import renamed
 from streamjoin.model.expression import Column, Expression
+from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import Window
 
 Order = tuple[str, ...]

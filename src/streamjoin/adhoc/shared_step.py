@@ -14,15 +14,15 @@ from typing import Any, Final
 import numpy as np
 
 from streamjoin.adhoc.buckets import KeyAttribute
-from streamjoin.adhoc.canonical import renamed
 from streamjoin.adhoc.join_key import role
 from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.probe_plan import PathKey, StepTests
 from streamjoin.adhoc.query_sets import Layout, Owner
-from streamjoin.adhoc.terms import Term
+from streamjoin.model.canonical import renamed
 from streamjoin.model.expression import Column, Expression
 from streamjoin.model.keys import KeyTerm, fit
 from streamjoin.model.predicates import Equi
+from streamjoin.model.terms import Term
 from streamjoin.model.window import CountWindow, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]

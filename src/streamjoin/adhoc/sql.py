@@ -14,14 +14,14 @@ from typing import Final
 import pyarrow as pa
 
 from streamjoin.adhoc import clauses
-from streamjoin.adhoc.canonical import conjuncts, renamed
 from streamjoin.adhoc.clauses import Clauses, Item, JoinClause, QueryText, Stretch, Table
 from streamjoin.adhoc.plan import ROW, JoinStep, Output, Predicate, Query, Source, Stream, check_clocks, output_type
-from streamjoin.adhoc.terms import split
+from streamjoin.model.canonical import conjuncts, renamed
 from streamjoin.model.errors import ExpressionError, SchemaError
 from streamjoin.model.expression import MAX_DEPTH, Column, Expression
 from streamjoin.model.parsing import Parsed, Scan
 from streamjoin.model.source_text import Span
+from streamjoin.model.terms import split
 from streamjoin.model.typing_rules import check, check_condition
 from streamjoin.model.window import TimeWindow
 

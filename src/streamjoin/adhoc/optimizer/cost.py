@@ -17,8 +17,8 @@ from streamjoin.adhoc.join_key import JoinKey
 from streamjoin.adhoc.optimizer.statistics import Statistics
 from streamjoin.adhoc.plan import Query
 from streamjoin.adhoc.probe_plan import Path, StepKey
-from streamjoin.adhoc.terms import Equality, Term
 from streamjoin.model.expression import Expression
+from streamjoin.model.terms import Equality, Term
 from streamjoin.model.values import Mask
 
 PAIR: Final = 0.25

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.canonical import canonical, conjuncts, renamed
 from streamjoin.model import expression as x
+from streamjoin.model.canonical import canonical, conjuncts, renamed
 from streamjoin.model.parsing import parse_condition
 from streamjoin.testing.row_evaluator import evaluate_row, rows_of
 from tests.model.expression_trees import tables, trees
