@@ -97,7 +97,8 @@ COUNT = sj.CountWindow(5)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"on": "a = b"}, "on= takes"),
+        ({"on": "a = b"}, "has no qualifier: write l.a or r.a"),
+        ({"on": 5}, "on= takes"),
         ({"window": 5}, "window= takes"),
         ({"window": (COUNT, 5)}, "window= takes"),
         ({"window": (COUNT, COUNT, COUNT)}, "window= takes"),

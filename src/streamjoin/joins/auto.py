@@ -74,7 +74,7 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
     kind = KINDS.get(asked)
     if kind is not None and not bound.index and (kind.needs_word or request.index is not None):
         raise NotSupportedError(
-            f"algorithm={asked!r} looks tuples up by a key or a band, and {bound.spec.on} has neither; "
+            f"algorithm={asked!r} looks tuples up by a key or a band, and {bound.spec.predicate} has neither; "
             "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
         )
     if asked == Indexed.name:
@@ -85,7 +85,7 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
             check_index(bound, request.index)
         return Choice(asked, "asked for", request.index, request.index_options, request.options)
     if not bound.index:
-        return Choice(NestedLoop.name, f"{bound.spec.on} has no key or band to look tuples up by")
+        return Choice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     counts = [w.size for w in bound.windows if w.kind == "count"]
     if len(counts) == 2 and max(counts) <= _SMALL_WINDOW and bound.terms:
         return Choice(NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest")

@@ -14,7 +14,7 @@ def explain(
     spec: JoinSpec, bound: BoundSpec | None, choice: Choice | None, workers: int, figures: dict[str, Any]
 ) -> str:
     """The plan, one fact a line; figures where the join has run."""
-    lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.on}"]
+    lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}"]
     if bound is None or choice is None:
         lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
         lines.append(f"order       {spec.order}")

@@ -35,7 +35,7 @@ def check_index(bound: BoundSpec, name: str) -> None:
     """Refuse an index that can't answer what the join asks."""
     if not INDEXES[name].capabilities.ranges and not finds_single_words(bound):
         raise NotSupportedError(
-            f"index={name!r} finds equal keys only, and {bound.spec.on} needs ranges; "
+            f"index={name!r} finds equal keys only, and {bound.spec.predicate} needs ranges; "
             "use index='pim_tree' or 'btree', or leave it out"
         )
     if not INDEXES[name].capabilities.incremental:

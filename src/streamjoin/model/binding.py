@@ -14,11 +14,13 @@ from typing import Literal
 import pyarrow as pa
 
 from streamjoin.model import durations
+from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression, conjunction
 from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, plain_type, tick_ns
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.terms import split
 from streamjoin.model.typing_rules import check_condition
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
@@ -87,7 +89,8 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         right = left
     if right is None:
         raise SchemaError("the schema of the right side is missing")
-    fitted = [_fit(term, left, right) for term in spec.on.terms() if not isinstance(term, Theta)]
+    terms, others = _conditions(spec, left, right)
+    fitted = [_fit(term, left, right) for term in terms]
     time = _bind_time(spec, left, right)
     columns, schema = _output(left, right, time)
     return BoundSpec(
@@ -96,7 +99,7 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         right_schema=right,
         terms=tuple(term for term in fitted if term.exact),
         index=_index(fitted),
-        residual=_residual(spec, fitted, left, right),
+        residual=_residual(fitted, others),
         time=time,
         windows=(_bind_window(spec.windows[0], time), _bind_window(spec.windows[1], time)),
         lateness=_bind_lateness(spec, time),
@@ -128,13 +131,28 @@ def _index(fitted: list[KeyTerm]) -> tuple[KeyTerm, ...]:
     return tuple(exact_first[:1] + bands[:1]) if exact_first and bands else tuple((exact_first or bands)[:1])
 
 
-def _residual(spec: JoinSpec, fitted: list[KeyTerm], left: pa.Schema, right: pa.Schema) -> Expression | None:
-    parts = [term.residual for term in fitted if term.residual is not None]
-    for term in spec.on.terms():
+def _conditions(
+    spec: JoinSpec, left: pa.Schema, right: pa.Schema
+) -> tuple[tuple[Equi | Band, ...], tuple[Expression, ...]]:
+    """The keys and bands of a spec, those that stand in its SQL conditions included, and what else they demand."""
+    schemas = {"l": left, "r": right}
+    terms: list[Equi | Band] = []
+    conditions: list[Expression] = []
+    for term in spec.predicate.terms():
         if isinstance(term, Theta):
-            check_condition(term.expression, {"l": left, "r": right})
-            parts.append(term.expression)
-    return conjunction(tuple(parts)) if parts else None
+            check_condition(term.expression, schemas)
+            conditions += conjuncts(term.expression)
+        else:
+            terms.append(term)
+    equalities, bands, others = split(conditions, "r", schemas)
+    terms += [equality.term for equality in equalities]
+    terms += [band.term for band in bands]
+    return tuple(dict.fromkeys(terms)), others
+
+
+def _residual(fitted: list[KeyTerm], others: tuple[Expression, ...]) -> Expression | None:
+    parts = (*(term.residual for term in fitted if term.residual is not None), *others)
+    return conjunction(parts) if parts else None
 
 
 def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from streamjoin.model import durations
 from streamjoin.model.errors import NotSupportedError, SpecError
-from streamjoin.model.predicates import Predicate
+from streamjoin.model.predicates import Predicate, Theta
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 Order = Literal["arrival", "event_time"]
@@ -23,7 +23,9 @@ class JoinSpec:
     """What to join: the condition, the windows, the time column and the order.
 
     Args:
-        on: a predicate, or several joined by `&`.
+        on: a predicate, several joined by `&`, or a SQL condition over `l.` and `r.` columns. Equalities and bands
+            are found in SQL as well, so `"l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"` is indexed like
+            `Equi("sym") & Band("px", "bid", 0.25)`.
         window: one window for both sides, or a pair (left, right).
         time: the time column, or a pair of names; needed by time windows and event-time order.
         order: "arrival" (the order of `push`) or "event_time" (by time, left before right, source, position).
@@ -33,18 +35,22 @@ class JoinSpec:
             in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
     """
 
-    on: Predicate
+    on: Predicate | str
     window: Window | tuple[Window, Window]
     time: str | tuple[str, str] | None = None
     order: Order = "arrival"
     how: How = "inner"
     self_join: bool = False
     lateness: Lateness | None = None
+    predicate: Predicate = field(init=False, repr=False, compare=False)
     windows: tuple[Window, Window] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.on, Predicate):
-            raise SpecError(f"on= takes Equi, Band, Theta or a conjunction of them with &, not {self.on!r}")
+        object.__setattr__(self, "predicate", Theta(self.on) if isinstance(self.on, str) else self.on)
+        if not isinstance(self.predicate, Predicate):
+            raise SpecError(
+                f"on= takes Equi, Band, Theta, a conjunction of them with &, or a SQL condition, not {self.on!r}"
+            )
         object.__setattr__(self, "windows", _pair_of_windows(self.window))
         _check_time(self.time)
         if self.order not in ("arrival", "event_time"):

@@ -126,7 +126,7 @@ class Blueprint:
         words = {"index of key and band": "version 2"} if len(self.bound.index) > 1 else {}
         return words | {
             "format": str(FORMAT),
-            "on": str(spec.on),
+            "on": str(spec.predicate),
             "left window": str(spec.windows[0]),
             "right window": str(spec.windows[1]),
             "time": " and ".join(spec.time_columns or ()),

@@ -118,7 +118,7 @@ def describe(pipeline: Pipeline) -> str:
     left, right = spec.windows
     lines = [f"{name}: {_origin(source)}" for name, source in pipeline.sides.items()]
     windows = str(left) if left == right else f"{left} on the left, {right} on the right"
-    lines.append(f"join: {spec.on}, window {windows}{', one stream with itself' if spec.self_join else ''}")
+    lines.append(f"join: {spec.predicate}, window {windows}{', one stream with itself' if spec.self_join else ''}")
     settings = {key: value for key, value in asdict(pipeline.join).items() if value not in (None, False)}
     if settings:
         lines.append("run with: " + ", ".join(f"{key} = {value}" for key, value in settings.items()))
