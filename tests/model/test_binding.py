@@ -34,7 +34,7 @@ UTC = pa.timestamp("us", "UTC")
         (sj.Band("a", "a", 1), {"a": pa.string()}, {"a": pa.string()}, "needs numbers or times"),
         (sj.Band("a", "a", 1), {"a": pa.bool_()}, {"a": pa.bool_()}, "don't compare"),
         (sj.Band("a", "a", 1), {"a": TS}, {"a": TS}, "as a duration"),
-        (sj.Band("a", "a", "1 s"), {"a": pa.int64()}, {"a": pa.int64()}, "between timestamps or dates"),
+        (sj.Band("a", "a", "1 s"), {"a": pa.int64()}, {"a": pa.int64()}, "between timestamps, dates"),
         (sj.Band("a", "a", 2**63), {"a": pa.int64()}, {"a": pa.int64()}, "whole type"),
         (sj.Theta("l.a < r.zz"), {"a": pa.int64()}, {"a": pa.int64()}, "zz"),
         (sj.Theta("l.a < r.a"), {"a": pa.int64()}, {"a": pa.string()}, "(?i)compare"),

@@ -19,7 +19,8 @@ from streamjoin.adhoc.join_key import KeyedJoin, keyed
 from streamjoin.model.canonical import renamed
 from streamjoin.model.errors import SchemaError, SpecError
 from streamjoin.model.expression import Column, Expression, conjunction
-from streamjoin.model.keys import check_zones, plain_type, tick_ns
+from streamjoin.model.keys import check_zones, tick_ns
+from streamjoin.model.plain_types import plain_type
 from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.typing_rules import check, check_condition
 from streamjoin.model.window import CountWindow, TimeWindow, Window

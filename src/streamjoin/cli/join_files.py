@@ -24,6 +24,8 @@ from rich.console import Console
 from streamjoin.joins.driver import open as open_join
 from streamjoin.model import json_values
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
+from streamjoin.model.keys import tick_ns
+from streamjoin.model.plain_types import plain_array
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 from streamjoin.spark.pipeline_join import condition
@@ -127,7 +129,7 @@ class _Side:
         except (OSError, pa.ArrowException) as error:
             raise PipelineFileError(f"can't read {path}: {error}") from error
         self._path = path
-        self.reached: Any = None
+        self.reached: int | None = None
 
     def read(self, time: str | None) -> pa.Table | None:
         """The next rows, None at the end; `reached` is then the latest time so far."""
@@ -138,9 +140,18 @@ class _Side:
         if batch is None:
             return None
         if time is not None and time in batch.schema.names:
-            latest = pc.max(batch.column(time)).as_py()
-            self.reached = latest if self.reached is None else max(self.reached, latest or self.reached)
+            self._advance(plain_array(batch.column(time)))
         return pa.Table.from_batches([batch])
+
+    def _advance(self, times: pa.Array) -> None:
+        """Move `reached` on; in nanoseconds where the column has a unit, so that sides of different units compare."""
+        unit = 1
+        if pa.types.is_temporal(times.type):
+            unit = tick_ns(times.type)
+            times = times.view(pa.int32() if times.type.bit_width == 32 else pa.int64())
+        latest = pc.max(times).as_py()
+        if latest is not None:
+            self.reached = latest * unit if self.reached is None else max(self.reached, latest * unit)
 
 
 def _in_turn(sides: dict[str, _Side], times: dict[str, str | None]) -> Iterator[tuple[str, pa.Table]]:
@@ -148,7 +159,7 @@ def _in_turn(sides: dict[str, _Side], times: dict[str, str | None]) -> Iterator[
     unfinished = list(sides)
     while unfinished:
         unread = [side for side in unfinished if sides[side].reached is None]
-        side = unread[0] if unread else min(unfinished, key=lambda name: sides[name].reached)
+        side = unread[0] if unread else min(unfinished, key=lambda name: sides[name].reached or 0)
         table = sides[side].read(times[side])
         if table is None:
             unfinished.remove(side)

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from streamjoin.cli import local, queries, service
 from streamjoin.cli.query_text import pointed
-from streamjoin.model.errors import ExpressionError, PipelineFileError, ServiceError, StreamJoinError
+from streamjoin.model.errors import ServiceError, SpecError, StreamJoinError
 
 commands = typer.Typer(
     name="streamjoin",
@@ -46,7 +46,7 @@ def exit_code(error: StreamJoinError) -> int:
         if error.status is None:
             return 3
         return 2 if error.status == 422 else 1
-    return 2 if isinstance(error, PipelineFileError | ExpressionError) else 1
+    return 2 if isinstance(error, SpecError) else 1
 
 
 def app() -> None:

@@ -90,6 +90,12 @@ class EventTimeGate:
         source = self._sources[side, name]
         source.clock = max(source.clock, min(tick + self._lateness, (1 << 63) - 1))
 
+    def retype(self, schemas: tuple[pa.Schema, pa.Schema]) -> None:
+        """Hold rows of other schemas from now on: see `Source.retype`."""
+        for (side, _), source in self._sources.items():
+            source.retype(schemas[side])
+        self._schemas = schemas
+
     def finish(self, side: int, name: str) -> None:
         """Say that a source sends no more."""
         self.add(side, name)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.kernels.scalegate import add
+from streamjoin.model.plain_types import retyped
 from streamjoin.windows.clock import NEVER
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -54,6 +55,12 @@ class Source:
         """Hold rows that are not late."""
         if ticks.size:
             self._unsettled.append((table, ticks))
+
+    def retype(self, schema: pa.Schema) -> None:
+        """Hold rows of a schema that knows the types of columns which were all NULL so far."""
+        self._tables = [retyped(table, schema) for table in self._tables]
+        self._unsettled = [(retyped(table, schema), ticks) for table, ticks in self._unsettled]
+        self._schema = schema
 
     def settle(self, horizon: int | None) -> None:
         """Sort in the rows up to `horizon`, or all of them: none will come before these any more."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic
 from streamjoin.joins.explain import explain
-from streamjoin.joins.inputs import as_table, conform, interleaving, plain_schema
+from streamjoin.joins.inputs import as_table, conform, interleaving, named_columns, untyped
 from streamjoin.joins.intake import SIDES, Intake, Sources
 from streamjoin.joins.late import LateRows
 from streamjoin.joins.metrics import Counts
@@ -25,6 +25,7 @@ from streamjoin.joins.operator import Operator
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
+from streamjoin.model.plain_types import plain_schema, retyped
 from streamjoin.model.spec import JoinSpec
 from streamjoin.windows.crew import MOST
 from streamjoin.windows.workers import Workers
@@ -94,6 +95,7 @@ class Join:
         self._request = auto.Request(algorithm, index, dict(index_options or {}), dict(options or {}))
         _check_workers(workers)
         self.spec = spec
+        self._named = named_columns(spec)
         self._sources = _check_sources(spec, sources)
         self._schemas: list[pa.Schema | None] = [
             None if s is None else plain_schema(s) for s in (left_schema, right_schema)
@@ -243,12 +245,10 @@ class Join:
             raise InputError("push needs left=, right= or both")
         if self.spec.self_join and right is not None:
             raise InputError("a self-join has one stream: push it as left=")
-        tables = [
-            None if data is None else as_table(data, side) for data, side in zip((left, right), SIDES, strict=True)
-        ]
+        given = zip((left, right), self._schemas, SIDES, self._named, strict=True)
         return [
-            table if table is None or schema is None else conform(table, schema, side)
-            for table, schema, side in zip(tables, self._schemas, SIDES, strict=True)
+            None if data is None else conform(as_table(data, side, named), schema, side)
+            for data, schema, side, named in given
         ]
 
     def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
@@ -268,9 +268,10 @@ class Join:
 
     def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
         before = list(self._schemas)
-        for side, table in enumerate(tables):
-            if table is not None and self._schemas[side] is None:
-                self._schemas[side] = table.schema
+        # Not only the first time: a column of which all values were NULL may have got its type.
+        self._schemas = [known if table is None else table.schema for known, table in zip(before, tables, strict=True)]
+        if self._bound is not None and self._schemas == before:
+            return
         try:
             self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
         except Exception:
@@ -279,7 +280,10 @@ class Join:
 
     def _bind_if_known(self, batch: int | None = None) -> None:
         left, right = self._schemas
-        if self._bound is not None or left is None or (right is None and not self.spec.self_join):
+        if left is None or (right is None and not self.spec.self_join) or untyped(self.spec, left, right):
+            return
+        if self._bound is not None:
+            self._retype(left, right)
             return
         bound = bind(self.spec, left, right)
         self._choice = auto.choose(bound, self._request, batch)
@@ -289,7 +293,21 @@ class Join:
         waiting, self._waiting = self._waiting, []
         # Nothing can have matched while one side was unknown: these pushes give no rows.
         for tables, is_right, name in waiting:
-            self._intake.feed(tables, is_right, name)
+            fitting = [
+                table if table is None or schema is None else retyped(table, schema)
+                for table, schema in zip(tables, self._schemas, strict=True)
+            ]
+            self._intake.feed(fitting, is_right, name)
+
+    def _retype(self, left: pa.Schema, right: pa.Schema | None) -> None:
+        """Take over the types of columns that had been all NULL; keys and times are not among them."""
+        bound = self._bound
+        if bound is None or (bound.left_schema.equals(left) and (right is None or bound.right_schema.equals(right))):
+            return
+        bound = bind(self.spec, left, right)
+        self._operator.retype(bound)
+        self._intake.retype(bound)
+        self._bound = bound
 
     def _gated(self, call: str) -> Intake:
         self._check_open()

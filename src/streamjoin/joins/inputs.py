@@ -1,59 +1,197 @@
-"""Checking what is pushed: tables, their schemas, the interleaving."""
+"""Checking what is pushed: tables, their schemas, the interleaving.
+
+Whatever comes in becomes an Arrow table of plain types here (see `model.plain_types`), so nothing behind this door
+knows of pandas, Polars or dictionaries.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.joins.lossless import known_schema, lossless, of_one_family
 from streamjoin.model.errors import InputError
-from streamjoin.model.keys import plain_type
+from streamjoin.model.plain_types import plain_table
+from streamjoin.model.predicates import Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import TimeWindow
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# How many rows are looked at to name one that does not fit.
+_SEARCHED: Final = 1000
+_TAKES: Final = (
+    "a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame (anything with the Arrow C interface), "
+    "or rows as an iterable of dicts"
+)
 
-def as_table(data: object, side: str) -> pa.Table:
-    """`data` as an Arrow table with plain columns: anything that speaks the Arrow C interface will do."""
+
+def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
+    """`data` as an Arrow table; `named` are the columns that the join's spec names."""
     if isinstance(data, pa.Table):
         table = data
     elif isinstance(data, pa.RecordBatch):
         table = pa.Table.from_batches([data])
+    elif type(data).__name__ == "Series" or isinstance(data, pa.Array | pa.ChunkedArray):
+        raise InputError(
+            f"{side} is a {type(data).__name__}, which is one column; a join takes tables: push a frame, such as "
+            "series.to_frame(), or pa.table({'name': column})"
+        )
+    elif _is_pandas(data):
+        table = _from_pandas(data, side, named)
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        table = pa.table(data)
+        table = _imported(data, side)
+    elif isinstance(data, Mapping):
+        raise InputError(
+            f"{side} is a {type(data).__name__}, which may be a row or columns: push a row as [row], or as "
+            "pa.Table.from_pylist([row]); push columns as pa.table(columns)"
+        )
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        table = _from_rows(data, side)
+    elif hasattr(data, "collect"):
+        raise InputError(f"{side} is a {type(data).__name__}, which has no rows yet: push {side}=frame.collect()")
     else:
+        raise InputError(f"{side} must be {_TAKES}, not {type(data).__name__}")
+    return table
+
+
+def named_columns(spec: JoinSpec) -> tuple[frozenset[str], frozenset[str]]:
+    """The columns of the left and of the right side that a spec names."""
+    left, right = set(spec.time_columns[:1] if spec.time_columns else ()), set((spec.time_columns or ())[1:])
+    for term in spec.on.terms():
+        if isinstance(term, Theta):
+            left |= {column.name for column in term.expression.columns if column.qualifier == "l"}
+            right |= {column.name for column in term.expression.columns if column.qualifier == "r"}
+        else:
+            left.add(term.left)
+            right.add(term.right)
+    return frozenset(left), frozenset(right)
+
+
+def _is_pandas(data: object) -> bool:
+    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
+
+
+def _from_pandas(frame: Any, side: str, named: Collection[str]) -> pa.Table:
+    for name in frame.index.names:
+        if name in named and name not in frame.columns:
+            raise InputError(
+                f"{name!r} is the index of the {side} frame, and an index is not a column: push frame.reset_index()"
+            )
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InputError(f"the {side} frame has no Arrow form: {error}. Give its columns one type each") from error
+
+
+def _imported(data: object, side: str) -> pa.Table:
+    try:
+        return pa.table(data)
+    except pa.ArrowException as error:
         raise InputError(
-            f"{side} must be a pyarrow Table or RecordBatch, or anything with the Arrow C interface "
-            f"(pandas, polars, DuckDB), not {type(data).__name__}"
-        )
-    plain = plain_schema(table.schema)
-    return table if plain.equals(table.schema) else table.cast(plain)
+            f"{side} is a {type(data).__name__} that Arrow can't read: {error}. Cast or drop that column before pushing"
+        ) from error
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` without dictionary encodings and metadata: what the join stores and gives back."""
-    return pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+def _from_rows(data: Iterable[object], side: str) -> pa.Table:
+    """Rows as dicts; a name that a row lacks is NULL in it."""
+    rows: list[Mapping[str, object]] = []
+    for number, row in enumerate(data):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"{side} must be {_TAKES}; item {number} of this {type(data).__name__} is {type(row).__name__}"
+            )
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    odd = [name for name in names if not isinstance(name, str)]
+    if odd:
+        raise InputError(f"the names in {side}'s rows must be text, not {odd[0]!r}")
+    columns = {}
+    for name in names:
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(
+                f"the values of {name!r} in {side}'s rows are not of one type: {error}. Make them so, or push "
+                "pa.Table.from_pylist(rows, schema=...)"
+            ) from error
+    return pa.table(columns)
 
 
-def conform(table: pa.Table, schema: pa.Schema, side: str) -> pa.Table:
-    """`table` with its columns in the order of `schema`, or an error that says how it differs."""
-    if table.schema.equals(schema):
+def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
+    """`table` with the columns of `schema` in its order and types, or an error that says how it differs.
+
+    A column of `schema` of which only NULLs had come takes the type it has in `table`. The first table of a side has
+    no schema to fit: it only becomes plain.
+    """
+    if schema is not None and table.schema.equals(schema):
         return table
-    missing = [name for name in schema.names if name not in table.schema.names]
-    extra = [name for name in table.schema.names if name not in schema.names]
-    other = [
-        f"{name} is {table.schema.field(name).type} instead of {schema.field(name).type}"
-        for name in schema.names
-        if name not in missing and table.schema.field(name).type != schema.field(name).type
-    ]
-    if missing or extra or other:
-        told = [f"missing {', '.join(missing)}"] if missing else []
-        told += [f"unexpected {', '.join(extra)}"] if extra else []
+    if not table.num_columns and not table.num_rows:
+        if schema is not None:
+            return schema.empty_table()
+        raise InputError(f"{side} has neither rows nor columns: push a row first, or give {side}_schema= to open")
+    table = plain_table(table)
+    if schema is None:
+        return table
+    problems = _differences(table.schema, schema)
+    wanted = schema if problems else known_schema(schema, table.schema)
+    columns = []
+    for field in wanted if not problems else ():
+        column = lossless(table.column(field.name), field.type)
+        if column is None:
+            problems.append(_loss(table.column(field.name), field))
+        columns.append(column)
+    if problems:
         raise InputError(
-            f"this {side} table does not look like the first one: {'; '.join(told + other)}. "
-            "A join's sides keep their schemas: cast or select before pushing"
+            f"this {side} table does not look like the first one: {'; '.join(problems)}. A join's sides keep their "
+            f"schemas: cast or select before pushing, or give {side}_schema= to open"
         )
-    return table.select(schema.names)
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def untyped(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> bool:
+    """Whether a key has no type yet, as only NULLs have come; nothing matches before it has one.
+
+    The same goes for a time without which no row can be placed.
+    """
+    timed = spec.order == "event_time" or any(isinstance(window, TimeWindow) for window in spec.windows)
+    names = [(term.left, term.right) for term in spec.on.terms() if not isinstance(term, Theta)]
+    names += [spec.time_columns] if spec.time_columns and timed else []
+    pairs = [(left, a) for a, _ in names] + [(left if right is None else right, b) for _, b in names]
+    return any(name in schema.names and pa.types.is_null(schema.field(name).type) for schema, name in pairs)
+
+
+def _differences(given: pa.Schema, wanted: pa.Schema) -> list[str]:
+    """How the names of two schemas differ, in words."""
+    problems = []
+    missing = [name for name in wanted.names if name not in given.names]
+    extra = [name for name in given.names if name not in wanted.names]
+    if missing:
+        problems.append(f"missing {', '.join(missing)}")
+    if extra:
+        near = {name: difflib.get_close_matches(name, missing, n=1) for name in extra}
+        hints = [f" (did you mean {near[name][0]}?)" if near[name] else "" for name in extra]
+        problems.append("unexpected " + ", ".join(name + hint for name, hint in zip(extra, hints, strict=True)))
+    if any(name.startswith("__index_level_") for name in extra):
+        problems.append("an index of pandas is not a column: pa.Table.from_pandas(frame, preserve_index=False)")
+    doubled = sorted({name for name in given.names if given.names.count(name) > 1})
+    if doubled and not problems:
+        problems.append(f"more than one column {', '.join(doubled)}")
+    return problems
+
+
+def _loss(column: pa.ChunkedArray, field: pa.Field) -> str:
+    """Why a column can't become `field`'s type: another sort of value, or a value that would change."""
+    told = f"{field.name} is {column.type} instead of {field.type}"
+    if of_one_family(column.type, field.type):
+        for place in range(min(len(column), _SEARCHED)):
+            if lossless(column.slice(place, 1), field.type) is None:
+                return f"{told}, which can't hold {column[place]}"
+    return told
 
 
 def interleaving(interleave: object, n_left: int, n_right: int) -> Array:

@@ -99,6 +99,12 @@ class Intake:
             raise InputError(f"advance({time!r}): that is not a time the clock can show")
         gate.advance(side, source, int(ticks[0]))
 
+    def retype(self, bound: BoundSpec) -> None:
+        """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
+        if self._gate is not None:
+            self._gate.retype((bound.left_schema, bound.right_schema))
+        self._bound = bound
+
     def finish(self, side: int, source: str) -> None:
         """Stop waiting for a source."""
         if self._gate is None:

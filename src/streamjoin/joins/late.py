@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from streamjoin.model.binding import BoundSpec
+from streamjoin.model.plain_types import typed_column
 
 # What is kept until it is read; beyond it the oldest go, and the counters still know of them.
 KEPT_ROWS = 1_000_000
@@ -47,5 +48,7 @@ def _as_output(part: tuple[str, str, str, pa.Table], bound: BoundSpec, schema: p
     for column in bound.columns:
         own = column.side == side or bound.spec.self_join
         type_ = schema.field(column.name).type
-        columns.append(rows.column(column.source) if own else pa.nulls(n, type_))
+        values = rows.column(column.source) if own else pa.chunked_array([pa.nulls(n, type_)])
+        # A column that was all NULL when the row came may have got its type since.
+        columns.append(typed_column(values, type_))
     return pa.Table.from_arrays(columns, schema=schema)

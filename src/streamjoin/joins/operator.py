@@ -89,6 +89,13 @@ class Operator:
             begin = end
         return results
 
+    def retype(self, bound: BoundSpec) -> None:
+        """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
+        for store, schema in zip(self.stores, (bound.left_schema, bound.right_schema), strict=True):
+            if store.schema.names:
+                store.retype(schema)
+        self.bound = bound
+
     def _chunk_size(self) -> int:
         """About as many tuples as the windows hold: larger would compare tuples no window joins."""
         held = sum(
@@ -198,7 +205,10 @@ class Operator:
         places = {(c.side, c.source): i for i, c in enumerate(self.bound.columns)}
         type_ = self.bound.schema.field(RESULT_TIME).type
         both = [arrays[places["left", time.left]], arrays[places["right", time.right]]]
-        return pc.max_element_wise(*(a if a.type == type_ else a.cast(type_, safe=False) for a in both))
+        # As whole numbers: Arrow has no such function for timestamps with a time zone.
+        ticks = pa.int32() if type_.bit_width == 32 else pa.int64()
+        numbers = [(a if a.type == type_ else a.cast(type_, safe=False)).view(ticks) for a in both]
+        return pc.max_element_wise(*numbers).view(type_)
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError
+from streamjoin.model.plain_types import without_extension
 from streamjoin.model.value_kinds import Kind, arrow_kind
 from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values, all_null, both_valid, from_floats
 
@@ -32,6 +33,7 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Values:
     if isinstance(array, pa.ChunkedArray):
         chunks = [from_arrow(chunk) for chunk in array.chunks] or [all_null(kind, (0,), scale)]
         return _concatenate(chunks)
+    array = without_extension(array)
     if kind is Kind.NULL:
         return all_null(kind, (len(array),))
     if pa.types.is_dictionary(array.type):

@@ -17,7 +17,8 @@ from streamjoin.model import durations
 from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression, conjunction
-from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, plain_type, tick_ns
+from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, tick_ns
+from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.terms import split

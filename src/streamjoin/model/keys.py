@@ -19,6 +19,7 @@ import pyarrow as pa
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression
 from streamjoin.model.parsing import parse_condition
+from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
 
 INT64_MAX = (1 << 63) - 1
@@ -73,19 +74,18 @@ class KeyTerm:
         )
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type without its dictionary encoding."""
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
 def fit(term: Equi | Band, left_type: pa.DataType, right_type: pa.DataType) -> KeyTerm:
     """Fit `term` to the types of its columns, or say why they don't compare."""
-    left, right = plain_type(left_type), plain_type(right_type)
-    if _is_temporal(left) and _is_temporal(right):
+    left, right = (storage_type(plain_type(type_)) for type_ in (left_type, right_type))
+    if left == right and isinstance(left, pa.BaseExtensionType):
+        # Of one type on both sides, equal storage means equal values.
+        left = right = left.storage_type
+    if any(all(is_kind(type_) for type_ in (left, right)) for is_kind in (_is_moment, _is_time_of_day, _is_duration)):
         return _fit_times(term, left, right)
     if isinstance(term, Band) and term.is_duration:
         raise SchemaError(
-            f"{term}: a duration is a distance between timestamps or dates, but the columns are {left} and {right}"
+            f"{term}: a duration is a distance between timestamps, dates, times of day or durations, but the columns "
+            f"are {left} and {right}"
         )
     if _is_number(left) and _is_number(right):
         if pa.types.is_floating(left) or pa.types.is_floating(right):
@@ -109,8 +109,16 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _is_temporal(type_: pa.DataType) -> bool:
+def _is_moment(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
+
+
+def _is_time_of_day(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_time(type_))
+
+
+def _is_duration(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_duration(type_))
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -131,10 +139,10 @@ def _is_binary(type_: pa.DataType) -> bool:
 
 
 def tick_ns(type_: pa.DataType) -> int:
-    """The nanoseconds in one unit of a timestamp or date type."""
-    if pa.types.is_timestamp(type_):
-        return _UNIT_NS[type_.unit]
-    return _DAY_NS if pa.types.is_date32(type_) else _UNIT_NS["ms"]
+    """The nanoseconds in one unit of a timestamp, date, time or duration type."""
+    if pa.types.is_date(type_):
+        return _DAY_NS if pa.types.is_date32(type_) else _UNIT_NS["ms"]
+    return _UNIT_NS[type_.unit]
 
 
 def check_zones(what: str, left: pa.DataType, right: pa.DataType) -> None:

@@ -31,7 +31,8 @@ from streamjoin.model.expression import (
     Literal,
     Negative,
 )
-from streamjoin.model.keys import fit, plain_type
+from streamjoin.model.keys import fit
+from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi
 
 Number = int | Decimal

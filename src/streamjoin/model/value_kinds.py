@@ -12,6 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamjoin.model.plain_types import storage_type
+
 
 class Kind(enum.Enum):
     """The sorts of value; the text is what messages call them."""
@@ -106,6 +108,7 @@ def function_kind(name: str, arguments: Sequence[Kind]) -> Kind | None:
 def arrow_kind(type_: pa.DataType) -> tuple[Kind, int] | None:
     """The kind and scale of a column of this Arrow type; None if a condition can't use it."""
     types = pa.types
+    type_ = storage_type(type_)
     if types.is_dictionary(type_):
         return arrow_kind(type_.value_type)
     if types.is_decimal(type_):

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernels import encode as kernels
-from streamjoin.model.keys import KeyColumn, KeyTerm, Kind, plain_type
+from streamjoin.model.keys import KeyColumn, KeyTerm, Kind
+from streamjoin.model.plain_types import plain_array, without_extension
 from streamjoin.model.predicates import Equi
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -98,7 +99,7 @@ class SideEncoder:
 
     def _encode_term(self, term: KeyTerm, limits: Array, table: pa.Table, valid: Array) -> TermWords:
         own, other, down, up = _own_and_other(term, self._side)
-        array = flat(table.column(own.name))
+        array = without_extension(flat(table.column(own.name)))
         if array.null_count:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
         if term.kind is Kind.INTEGER:
@@ -123,13 +124,13 @@ def _own_and_other(term: KeyTerm, side: SideName) -> tuple[KeyColumn, KeyColumn,
 
 
 def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """`column` as one array, dictionaries decoded."""
+    """`column` as one array of a plain type: dictionaries decoded, views made contiguous."""
     array = column
     if isinstance(column, pa.ChunkedArray):
         array = (
             column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
         )
-    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+    return plain_array(array)
 
 
 def fixed_width(array: pa.Array) -> Array:
@@ -228,10 +229,7 @@ def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: 
 
 
 def _hashed(array: pa.Array) -> Array:
-    if plain_type(array.type) != pa.large_binary():
-        if pa.types.is_string_view(array.type):
-            array = array.cast(pa.large_string())
-        array = array.cast(pa.large_binary())
+    array = array.cast(pa.large_binary())
     words = np.empty(len(array), np.int64)
     _, offsets, data = array.buffers()
     if len(array) == 0:

@@ -205,6 +205,13 @@ class ArrowColumn:
             rest = self._chunks[0].slice(self._skipped)
             self._chunks[0], self._skipped = pa.concat_arrays([rest]), 0
 
+    def retype(self, type_: pa.DataType) -> None:
+        """Hold another type from now on: what is held was NULL, or is wherever its type was not known."""
+        if not type_.equals(self._type):
+            null = pa.types.is_null(self._type)
+            self._chunks = [pa.nulls(len(chunk), type_) if null else chunk.cast(type_) for chunk in self._chunks]
+            self._type = type_
+
     def gather(self, places: Array, base: int) -> pa.Array:
         """The values at places - base."""
         whole = pa.chunked_array(self._chunks, self._type)
@@ -247,6 +254,14 @@ class SideStore:
         if self.ticks is not None and ticks is not None:
             self.ticks.append(ticks)
         self.count += n
+
+    def retype(self, schema: pa.Schema) -> None:
+        """Take over a schema that knows the types of columns which were all NULL so far."""
+        for field in schema:
+            column = self._columns.get(field.name)
+            if isinstance(column, ArrowColumn):
+                column.retype(field.type)
+        self.schema = schema
 
     def forget(self, min_seq: int) -> int:
         """Drop the tuples before position `min_seq`; returns how many."""

@@ -1,0 +1,99 @@
+"""Columns of a later push brought to the types of the first, where no value changes.
+
+Two types are of one family where they hold the same sort of value: numbers, texts, bytes, moments, lists of one family.
+Within a family a column is cast when every value of it survives; beyond it a column is never cast, so that a number
+does not become a text unasked. A column that had only NULLs has no type of its own yet and takes the one that comes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.model.plain_types import typed_column
+
+_types = pa.types
+_FAMILIES: Final = (
+    (_types.is_integer, _types.is_floating, _types.is_decimal),
+    (_types.is_string, _types.is_large_string, _types.is_string_view),
+    (_types.is_binary, _types.is_large_binary, _types.is_binary_view, _types.is_fixed_size_binary),
+    (_types.is_date,),
+    (_types.is_time,),
+    (_types.is_duration,),
+)
+_LISTS: Final = (
+    _types.is_list,
+    _types.is_large_list,
+    _types.is_fixed_size_list,
+    _types.is_list_view,
+    _types.is_large_list_view,
+)
+
+
+def lossless(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray | None:
+    """`column` as `type_`, or None where a value would change or the types are of different families."""
+    if column.type.equals(type_):
+        return column
+    if column.null_count == len(column):
+        return typed_column(column, type_)
+    if not of_one_family(column.type, type_):
+        return None
+    try:
+        cast = column.cast(type_)
+        same = _same(cast.cast(column.type), column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return cast if same else None
+
+
+def known_schema(known: pa.Schema, later: pa.Schema) -> pa.Schema:
+    """`known`, with the types of `later` for columns of which only NULLs had come."""
+    names = set(later.names)
+    return pa.schema(
+        [f.with_type(known_type(f.type, later.field(f.name).type)) if f.name in names else f for f in known]
+    )
+
+
+def known_type(known: pa.DataType, later: pa.DataType) -> pa.DataType:
+    """`known`, with what `later` says wherever it says nothing, also inside lists and structs."""
+    if _types.is_null(known):
+        return later
+    if _types.is_struct(known) and _types.is_struct(later) and _names(known) == _names(later):
+        pairs = zip(known, later, strict=True)
+        return pa.struct([a.with_type(known_type(a.type, b.type)) for a, b in pairs])
+    for is_list, make in ((_types.is_list, pa.list_), (_types.is_large_list, pa.large_list)):
+        if is_list(known) and any(is_other(later) for is_other in _LISTS):
+            return make(known.value_field.with_type(known_type(known.value_type, later.value_type)))
+    return known
+
+
+def _names(type_: pa.DataType) -> list[str]:
+    return [field.name for field in type_]
+
+
+def of_one_family(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether both types hold the same sort of value."""
+    if _types.is_null(given):
+        return True
+    if _types.is_timestamp(given) and _types.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    if all(any(is_list(type_) for is_list in _LISTS) for type_ in (given, wanted)):
+        return of_one_family(given.value_type, wanted.value_type)
+    if _types.is_struct(given) and _types.is_struct(wanted):
+        pairs = zip(given, wanted, strict=False)
+        return _names(given) == _names(wanted) and all(of_one_family(a.type, b.type) for a, b in pairs)
+    if _types.is_map(given) and _types.is_map(wanted):
+        return of_one_family(given.key_type, wanted.key_type) and of_one_family(given.item_type, wanted.item_type)
+    if given.equals(wanted):
+        return True
+    return any(all(any(is_kind(type_) for is_kind in family) for type_ in (given, wanted)) for family in _FAMILIES)
+
+
+def _same(back: pa.ChunkedArray, column: pa.ChunkedArray) -> bool:
+    if not _types.is_floating(column.type):
+        return bool(back.equals(column))
+    # NaN differs from itself, and a NULL stays one in every cast.
+    both_nan = pc.and_(pc.is_nan(back), pc.is_nan(column))
+    return bool(pc.all(pc.or_(pc.equal(back, column), both_nan), min_count=0).as_py())
