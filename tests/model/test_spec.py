@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import streamjoin as sj
@@ -24,10 +27,54 @@ from streamjoin.model import durations
         ("2 weeks", 14 * 86400 * 10**9),
         (dt.timedelta(milliseconds=3), 3_000_000),
         (dt.timedelta(days=-1, seconds=5), (-86400 + 5) * 10**9),
+        (pd.Timedelta("5ns"), 5),
+        (pd.Timedelta("1 day 2us 7ns"), 86400 * 10**9 + 2007),
+        (pd.Timedelta("-5ns"), -5),
+        (pd.Timedelta("3s").as_unit("s"), 3 * 10**9),
+        (np.timedelta64(5, "ns"), 5),
+        (np.timedelta64(-2, "25s"), -50 * 10**9),
+        (np.timedelta64(1, "W"), 7 * 86400 * 10**9),
+        (np.timedelta64(3, "m"), 180 * 10**9),
     ],
 )
-def test_durations(text: str | dt.timedelta, ns: int) -> None:
+def test_durations(text: durations.Duration, ns: int) -> None:
     assert durations.nanoseconds(text) == ns
+    if ns >= 0:
+        assert sj.Band("a", "b", text).below == sj.TimeWindow(text).length == ns
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert sj.CountWindow(np.int64(5)) == sj.CountWindow(5)
+    assert sj.TimeWindow(np.uint8(5)) == sj.TimeWindow(5)
+    assert sj.Band("a", "b", np.int32(5)) == sj.Band("a", "b", 5)
+    assert repr(sj.Band("a", "b", np.float32(0.5))) == repr(sj.Band("a", "b", 0.5))
+    spec = sj.JoinSpec(on=EQUI, window=COUNT, time="t", lateness=np.int64(3))
+    assert spec == sj.JoinSpec(on=EQUI, window=COUNT, time="t", lateness=3)
+
+
+@pytest.mark.parametrize("value", [np.timedelta64("NaT"), np.timedelta64(1, "M"), np.timedelta64(5), np.bool_(True)])
+def test_what_numpy_has_that_is_no_length(value: Any) -> None:
+    for make in (sj.TimeWindow, lambda distance: sj.Band("a", "b", distance)):
+        with pytest.raises(sj.SpecError, match="duration"):
+            make(value)
+
+
+@pytest.mark.parametrize(
+    ("combine", "says"),
+    [
+        (lambda a, b: a and b, "with &, not with `and`"),
+        (lambda a, b: a or b, "with &, not with `and`"),
+        (lambda a, b: not a, "neither true nor false"),
+        (lambda a, b: a | b, "Theta"),
+        (lambda a, b: "l.x = r.x" | a, "Theta"),
+        (lambda a, b: ~a, "Theta"),
+        (lambda a, b: (a & b) and b, "with &, not with `and`"),
+    ],
+)
+def test_conditions_are_joined_by_and_alone(combine: Any, says: str) -> None:
+    for other in (sj.Equi("b"), sj.Band("p", "q", 1), sj.Theta("l.p < r.q")):
+        with pytest.raises(sj.SpecError, match=says):
+            combine(sj.Equi("a"), other)
 
 
 @pytest.mark.parametrize("text", ["", "   ", "5", "minutes", "5 parsecs", "5 s x", "-3 s", "0.5 ns", "1e3 s"])

@@ -1,12 +1,21 @@
-"""Lengths of time as users write them: "15 minutes", "1h 30m", a timedelta. Held as whole nanoseconds."""
+"""Lengths of time as users write them: "15 minutes", "1h 30m", a timedelta. Held as whole nanoseconds.
+
+A timedelta is Python's, pandas' or NumPy's.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 from fractions import Fraction
+from typing import Any, TypeGuard
+
+import numpy as np
 
 from streamjoin.model.errors import SpecError
+
+Duration = str | timedelta | np.timedelta64
+WholeNumber = int | np.integer[Any]
 
 _UNITS: dict[str, int] = {}
 for _names, _ns in (
@@ -22,10 +31,26 @@ for _names, _ns in (
     for _name in _names.split():
         _UNITS[_name] = _ns
 
+_NUMPY_UNITS = {unit: _UNITS[unit.lower()] for unit in ("ns", "us", "ms", "s", "m", "h", "D", "W")}
+
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*(?:,|and\b)?", re.IGNORECASE)
 
 
-def nanoseconds(value: str | timedelta) -> int:
+def plain_number(value: object) -> object:
+    """A number of NumPy as the number of Python that it is; anything else as it is.
+
+    >>> plain_number(np.int64(5)), plain_number(np.float32(0.5)), plain_number("5 s")
+    (5, 0.5, '5 s')
+    """
+    return value.item() if isinstance(value, np.integer | np.floating) and not is_duration(value) else value
+
+
+def is_duration(value: object) -> TypeGuard[Duration]:
+    """Whether `nanoseconds` may be asked for the length of `value`."""
+    return isinstance(value, str | timedelta | np.timedelta64)
+
+
+def nanoseconds(value: Duration) -> int:
     """The length of `value` in nanoseconds.
 
     >>> nanoseconds("15 minutes")
@@ -34,7 +59,11 @@ def nanoseconds(value: str | timedelta) -> int:
     True
     """
     if isinstance(value, timedelta):
-        return (value.days * 86_400 + value.seconds) * 1_000_000_000 + value.microseconds * 1_000
+        # A Timedelta of pandas is one of Python's, with nanoseconds beside the microseconds.
+        rest = value.microseconds * 1_000 + int(getattr(value, "nanoseconds", 0))
+        return (value.days * 86_400 + value.seconds) * 1_000_000_000 + rest
+    if isinstance(value, np.timedelta64):
+        return _numpy_nanoseconds(value)
     total = Fraction(0)
     position = 0
     text = value.strip()
@@ -51,6 +80,16 @@ def nanoseconds(value: str | timedelta) -> int:
     if not text or total.denominator != 1:
         raise SpecError(f"{value!r} is not a duration of whole nanoseconds: write one such as '15 minutes'")
     return int(total)
+
+
+def _numpy_nanoseconds(value: np.timedelta64) -> int:
+    unit, count = np.datetime_data(value.dtype)
+    if np.isnat(value) or unit not in _NUMPY_UNITS:
+        raise SpecError(
+            f"{value!r} is not a duration: it needs a number and a unit from nanoseconds to weeks, such as "
+            "np.timedelta64(5, 's')"
+        )
+    return int(value.astype(np.int64)) * count * _NUMPY_UNITS[unit]
 
 
 def describe(ns: int) -> str:

@@ -10,24 +10,44 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from decimal import Decimal
+from typing import Any, NoReturn
+
+import numpy as np
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
 from streamjoin.model.expression import Expression
 from streamjoin.model.parsing import parse_condition
 
-Distance = int | float | Decimal | timedelta | str
+Distance = int | float | Decimal | np.integer[Any] | np.floating[Any] | durations.Duration
 
 
 class Predicate:
-    """A condition on a pair of tuples; `&` makes a conjunction."""
+    """A condition on a pair of tuples; `&` makes a conjunction, and `Theta` is for anything else."""
 
     def __and__(self, other: object) -> And:
         if not isinstance(other, Predicate):
             raise SpecError(f"can't combine a predicate with {other!r}: use Equi, Band or Theta on both sides of &")
         return And((*self.terms(), *other.terms()))
+
+    def __bool__(self) -> NoReturn:
+        # Else `a and b` would be b alone, and `a or b` a.
+        raise SpecError(
+            f"{self} is neither true nor false before there are rows: join conditions with &, not with `and`, such as "
+            "Equi('a') & Equi('b'); write OR and NOT in a Theta, such as Theta('l.a = r.a OR l.b = r.b')"
+        )
+
+    def __or__(self, other: object) -> NoReturn:
+        raise SpecError(
+            f"{self} can't be joined with {other} by |: write both in one Theta, such as "
+            "Theta('l.a = r.a OR l.b = r.b')"
+        )
+
+    __ror__ = __or__
+
+    def __invert__(self) -> NoReturn:
+        raise SpecError(f"{self} can't be negated by ~: write it as a Theta, such as Theta('NOT l.a = r.a')")
 
     def terms(self) -> tuple[Term, ...]:
         """The single conditions that must all hold."""
@@ -65,7 +85,7 @@ class Band(Predicate):
     """`left` and `right` differ by no more than a distance.
 
     Either one symmetric `distance`, or `below=` and `above=` (a missing one is 0). For time columns a distance
-    is a duration ("5 seconds", a timedelta). `strict=True` leaves out the bounds themselves.
+    is a duration ("5 seconds", a timedelta of Python, pandas or NumPy). `strict=True` leaves out the bounds themselves.
     """
 
     left: str
@@ -125,18 +145,19 @@ class Band(Predicate):
 def _distance(name: str, value: Distance | None) -> tuple[int | float | Decimal, bool]:
     if value is None:
         return 0, False
-    if isinstance(value, (str, timedelta)):
+    if durations.is_duration(value):
         ns = durations.nanoseconds(value)
         if ns < 0:
             raise SpecError(f"{name} {value!r} is negative; a band's width can't be")
         return ns, True
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+    number = durations.plain_number(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float, Decimal)):
         raise SpecError(f"{name} must be a number, or a duration such as '5 seconds', not {value!r}")
-    if not math.isfinite(value):
+    if not math.isfinite(number):
         raise SpecError(f"{name} {value!r} is not finite; for a one-sided comparison use Theta('l.x < r.y')")
-    if value < 0:
+    if number < 0:
         raise SpecError(f"{name} {value!r} is negative; a band's width can't be")
-    return value, False
+    return number, False
 
 
 @dataclass(frozen=True, init=False)

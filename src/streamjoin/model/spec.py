@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Literal
 
 from streamjoin.model import durations
 from streamjoin.model.errors import NotSupportedError, SpecError
 from streamjoin.model.predicates import Predicate, Theta
-from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.model.window import CountWindow, TimeWindow, Window, read_length
 
 Order = Literal["arrival", "event_time"]
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
-Lateness = str | timedelta | int
+Lateness = durations.Duration | durations.WholeNumber
 
 _HOWS = ("inner", "left", "right", "full", "semi", "anti")
 
@@ -70,10 +69,8 @@ class JoinSpec:
             return
         if self.time is None:
             raise SpecError("lateness= needs a time column: add time='...'")
-        if isinstance(self.lateness, bool) or not isinstance(self.lateness, (str, timedelta, int)):
-            raise SpecError(f"lateness={self.lateness!r}: give a duration such as '5 seconds'")
-        length = self.lateness if isinstance(self.lateness, int) else durations.nanoseconds(self.lateness)
-        if length < 0:
+        object.__setattr__(self, "lateness", durations.plain_number(self.lateness))
+        if read_length(self.lateness, "lateness=")[0] < 0:
             raise SpecError(f"lateness={self.lateness!r} can't be negative")
 
     @property

@@ -7,7 +7,6 @@ the tuple that arrives is at most `d` younger in time (`TimeWindow`). The two si
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
@@ -22,6 +21,7 @@ class CountWindow:
     n: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "n", durations.plain_number(self.n))
         if isinstance(self.n, bool) or not isinstance(self.n, int):
             raise SpecError(f"CountWindow takes a whole number of tuples, not {self.n!r}")
         if not 1 <= self.n <= MAX_COUNT:
@@ -35,22 +35,16 @@ class CountWindow:
 class TimeWindow:
     """Tuples at most `length` older than the one that arrives.
 
-    `length` is a duration ("15 minutes", a timedelta) for timestamp and date columns, or a whole number in the
-    column's own unit for integer time columns.
+    `length` is a duration ("15 minutes", a timedelta of Python, pandas or NumPy) for timestamp and date columns, or
+    a whole number in the column's own unit for integer time columns.
     """
 
     length: int
     is_duration: bool
 
-    def __init__(self, length: str | timedelta | int) -> None:
+    def __init__(self, length: durations.Duration | durations.WholeNumber) -> None:
         """Read `length` as a duration, or as a number of the time column's own units."""
-        if isinstance(length, bool) or not isinstance(length, (str, timedelta, int)):
-            raise SpecError(
-                f"TimeWindow takes a duration such as '15 minutes' or a timedelta, or a whole number for "
-                f"an integer time column, not {length!r}"
-            )
-        is_duration = not isinstance(length, int)
-        value = length if isinstance(length, int) else durations.nanoseconds(length)
+        value, is_duration = read_length(length, "TimeWindow")
         if value < 0:
             raise SpecError(f"TimeWindow({length!r}): a window can't be negative")
         object.__setattr__(self, "length", value)
@@ -61,6 +55,19 @@ class TimeWindow:
 
     def __str__(self) -> str:
         return durations.describe(self.length) if self.is_duration else f"{self.length} time units"
+
+
+def read_length(length: object, what: str) -> tuple[int, bool]:
+    """The length in nanoseconds where it is a duration, else in units of the time column; and which of the two."""
+    if durations.is_duration(length):
+        return durations.nanoseconds(length), True
+    number = durations.plain_number(length)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise SpecError(
+            f"{what} takes a duration such as '15 minutes' or a timedelta, or a whole number for "
+            f"an integer time column, not {length!r}"
+        )
+    return number, False
 
 
 Window = CountWindow | TimeWindow
