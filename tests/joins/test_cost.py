@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -77,8 +79,25 @@ def test_index_settings_are_checked() -> None:
         sj.open(spec, "indexed", index="hashed", left_schema=stream(0).schema, right_schema=stream(0).schema)
     with pytest.raises(sj.NotSupportedError, match="does not take single tuples"):
         sj.open(spec, "indexed", index="immutable_btree", left_schema=stream(0).schema, right_schema=stream(0).schema)
-    with pytest.raises(sj.SpecError, match="does not take"):
-        sj.open(
-            spec, "indexed", index="btree", index_options={"size": 1},
-            left_schema=stream(0).schema, right_schema=stream(0).schema,
-        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "index", "settings", "says"),
+    [
+        ("indexed", "pim_tree", {"merge_ration": 0.1}, "'merge_ration'; did you mean 'merge_ratio'"),
+        ("indexed", "btree", {"size": 1}, "'size'; it takes fanout"),
+        ("indexed", "btree", {"window": 1}, "'window'; it takes fanout"),
+        ("indexed", "hashed", {"size": 1}, "'size'; it takes none"),
+        ("indexed", None, {"merge_ration": 0.1}, "the indexes of 'indexed' take fanout"),
+        ("round_robin", None, {"fan": 3}, "the indexes of 'round_robin' take fanout"),
+        ("scalejoin", None, {"fanout": 3}, "needs index="),
+        ("low_latency_handshake", "pim_tree", {1: 2}, "does not know 1"),
+        ("indexed", "pim_tree", {"merge_ratio": "x"}, "is not a number"),
+        ("indexed", "btree", {"fanout": 4.5}, "is not a whole number"),
+        ("indexed", "btree", [1], "settings by name"),
+    ],
+)
+def test_index_options_are_checked_by_open(algorithm: str, index: str | None, settings: Any, says: str) -> None:
+    spec = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(64))
+    with pytest.raises(sj.SpecError, match=says):
+        sj.open(spec, algorithm, index=index, index_options=settings)

@@ -5,6 +5,10 @@ Invariant: a kind's name here is its class's `name`, and every kind can be made 
 
 from __future__ import annotations
 
+import difflib
+import inspect
+from collections.abc import Mapping
+
 from streamjoin.indexes.base import Index
 from streamjoin.indexes.btree import BTreeIndex
 from streamjoin.indexes.chained import BChainIndex, IBChainIndex
@@ -30,13 +34,31 @@ INDEXES: dict[str, type[Index]] = {
 }
 
 
+def settings_of(name: str) -> dict[str, bool]:
+    """What can be set of a kind of index, and whether it must be a whole number."""
+    parameters = inspect.signature(INDEXES[name]).parameters
+    return {name: "float" not in str(p.annotation) for name, p in parameters.items() if name != "window"}
+
+
+def check_settings(name: str, settings: Mapping[str, object]) -> None:
+    """Refuse settings that a kind of index does not have, or that are no numbers; it checks their ranges itself."""
+    known = settings_of(name)
+    for key, value in settings.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            can = f"it takes {', '.join(known)}" if known else "it takes none"
+            hint = f"did you mean {near[0]!r}?" if near else can
+            raise SpecError(f"index_options= of {name!r} does not know {key!r}; {hint}")
+        kinds = (int,) if known[key] else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+            raise SpecError(f"index_options {key}={value!r} is not a {'whole ' if known[key] else ''}number")
+
+
 def make_index(name: str, window: int | None = None, **settings: float) -> Index:
     """An empty index of a kind; `window` is the number of live entries to expect, where that is known."""
     if name not in INDEXES:
         raise SpecError(f"index={name!r} is not one of {sorted(INDEXES)}")
+    check_settings(name, settings)
     kind: type = INDEXES[name]
-    try:
-        index: Index = kind(window=window, **settings)
-    except TypeError as error:
-        raise SpecError(f"the {name} index does not take {sorted(settings)}: {error}") from error
+    index: Index = kind(window=window, **settings)
     return index

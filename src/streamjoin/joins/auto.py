@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from streamjoin.indexes.registry import INDEXES
+from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
 from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.nested_loop import NestedLoop
-from streamjoin.joins.registry import KINDS, Choice
+from streamjoin.joins.registry import KINDS, Choice, Kind
 from streamjoin.joins.sweep import Sweep
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
@@ -36,6 +36,10 @@ class Request:
     options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("index_options", "options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise SpecError(f"{name}= takes settings by name, such as {{'merge_ratio': 0.125}}")
+            object.__setattr__(self, name, dict(getattr(self, name)))
         if self.algorithm not in names():
             raise SpecError(f"algorithm={self.algorithm!r} is not known; it is one of {', '.join(names())}")
         if self.index is not None and self.index not in INDEXES:
@@ -44,11 +48,28 @@ class Request:
         if (self.index is not None or self.index_options) and (kind is None or not kind.indexes):
             able = [repr(name) for name, kind in KINDS.items() if kind.indexes]
             raise SpecError(f"index= goes with algorithm={' or '.join(able)}, not with {self.algorithm!r}")
+        self._check_index_options(kind)
         known = frozenset() if kind is None else kind.options
         unknown = sorted(set(self.options) - known)
         if unknown:
             can = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise SpecError(f"options= of {self.algorithm!r} does not know {', '.join(map(repr, unknown))}; {can}")
+
+    def _check_index_options(self, kind: Kind | None) -> None:
+        if kind is None or not self.index_options:
+            return
+        if self.index is not None:
+            check_settings(self.index, self.index_options)
+        elif kind.scans:
+            raise SpecError(f"index_options= needs index=: without one, {self.algorithm!r} runs over no index")
+        else:
+            known = {name for index in kind.indexes for name in settings_of(index)}
+            unknown = sorted(map(repr, set(self.index_options) - known))
+            if unknown:
+                raise SpecError(
+                    f"index_options= does not know {', '.join(unknown)}; the indexes of {self.algorithm!r} take "
+                    f"{', '.join(sorted(known))}"
+                )
 
     def __str__(self) -> str:
         return f"{self.algorithm} over {self.index}" if self.index else self.algorithm

@@ -92,7 +92,7 @@ class Join:
     ) -> None:
         if not isinstance(spec, JoinSpec):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
-        self._request = auto.Request(algorithm, index, dict(index_options or {}), dict(options or {}))
+        self._request = auto.Request(algorithm, index, index_options or {}, options or {})
         _check_workers(workers)
         self.spec = spec
         self._named = named_columns(spec)

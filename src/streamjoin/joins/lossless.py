@@ -41,6 +41,8 @@ def lossless(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray | N
     if not of_one_family(column.type, type_):
         return None
     try:
+        # Where a list holds nothing, nothing says of what type its values would be.
+        column = typed_column(column, known_type(column.type, type_))
         cast = column.cast(type_)
         same = _same(cast.cast(column.type), column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -1,0 +1,207 @@
+"""What can be pushed: rows, frames, and pushes that differ from the first one without a loss."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+
+SPEC = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(9))
+RIGHT = pa.table({"k": [1, 2, 3]})
+UTC = pa.timestamp("us", "UTC")
+
+
+def column(values: list[Any], type_: pa.DataType) -> pa.Table:
+    return pa.table({"k": pa.array(range(1, len(values) + 1), pa.int64()), "v": pa.array(values, type_)})
+
+
+def pushed(first: pa.Table, later: Any) -> pa.Table:
+    with sj.open(SPEC) as join:
+        join.push(first, RIGHT)
+        return join.push(later)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "values"),
+    [
+        (pa.string(), pa.large_string(), ["a", None]),
+        (pa.large_string(), pa.string(), ["a", None]),
+        (pa.string(), pa.string_view(), ["a", None]),
+        (pa.string(), pa.dictionary(pa.int8(), pa.large_string()), ["a", None]),
+        (pa.binary(), pa.binary_view(), [b"a", None]),
+        (pa.int64(), pa.int32(), [1, None]),
+        (pa.int8(), pa.uint64(), [127, None]),
+        (pa.int64(), pa.float64(), [3.0, None]),
+        (pa.float64(), pa.int64(), [2**53, None]),
+        (pa.float32(), pa.float64(), [0.5, float("inf"), None]),
+        (pa.float64(), pa.float32(), [0.5, None]),
+        (pa.decimal128(10, 2), pa.decimal128(12, 4), [Decimal("1.5000"), None]),
+        (pa.timestamp("us"), pa.timestamp("ns"), [dt.datetime(2024, 1, 1), None]),
+        (UTC, pa.timestamp("s", "Europe/Berlin"), [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None]),
+        (pa.date32(), pa.date64(), [dt.date(2024, 1, 1), None]),
+        (pa.list_(pa.string()), pa.large_list(pa.string_view()), [["a"], [], None]),
+        (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int8())]), [{"a": 1}, None]),
+        (pa.int64(), pa.null(), [None]),
+        (pa.int64(), pa.string(), [None]),
+    ],
+    ids=str,
+)
+def test_a_later_push_is_cast_where_no_value_changes(first: pa.DataType, later: pa.DataType, values: list[Any]) -> None:
+    result = pushed(column([], first), column(values, later))
+    assert result.schema.field("v").type == first
+    assert result["v"].to_pylist() == column(values, later)["v"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "values", "says"),
+    [
+        (pa.int32(), pa.int64(), [1, 2**31], "v is int64 instead of int32, which can't hold 2147483648"),
+        (pa.uint8(), pa.int8(), [-1], "which can't hold -1"),
+        (pa.int64(), pa.float64(), [1.0, 1.5], "which can't hold 1.5"),
+        (pa.float64(), pa.int64(), [2**53 + 1], "which can't hold 9007199254740993"),
+        (pa.float32(), pa.float64(), [0.1], "which can't hold 0.1"),
+        (pa.timestamp("s"), pa.timestamp("us"), [dt.datetime(2024, 1, 1, 0, 0, 0, 1)], "which can't hold 2024-01-01"),
+        (pa.timestamp("us"), UTC, [dt.datetime(2024, 1, 1)], "v is timestamp.us, tz=UTC. instead of timestamp.us."),
+        (pa.string(), pa.int64(), [1], "v is int64 instead of string. A join's sides"),
+        (pa.int64(), pa.string(), ["1"], "v is string instead of int64. A join's sides"),
+        (pa.decimal128(5, 1), pa.decimal128(5, 2), [Decimal("1.25")], "which can't hold 1.25"),
+    ],
+    ids=str,
+)
+def test_a_later_push_that_would_lose_a_value_is_refused(
+    first: pa.DataType, later: pa.DataType, values: list[Any], says: str
+) -> None:
+    with sj.open(SPEC) as join:
+        join.push(column([], first), RIGHT)
+        before = {k: v for k, v in join.metrics().items() if "seconds" not in k}
+        with pytest.raises(sj.InputError, match=says):
+            join.push(column(values, later))
+        assert {k: v for k, v in join.metrics().items() if "seconds" not in k} == before
+        assert join.push(column([None], first)).num_rows == 1
+
+
+NULLS = pa.table({"k": [1, 2], "v": pa.nulls(2), "w": [[], None]})
+TYPED = pa.table({"k": [3, 1], "v": ["x", None], "w": [["y"], []]})
+
+
+@pytest.mark.parametrize("algorithm", ["nested_loop", "sweep", "indexed", "scalejoin"])
+def test_a_column_that_was_all_null_takes_the_type_that_comes(algorithm: str) -> None:
+    with sj.open(SPEC, algorithm) as join:
+        first = join.push(NULLS, pa.table({"k": [1]}))
+        assert (first["v"].type, first["v"].to_pylist()) == (pa.null(), [None])
+        assert join.push(TYPED)["w"].to_pylist() == [[]]
+        result = join.push(right=RIGHT)
+        assert result["v"].type == pa.string()
+        assert result["w"].type == pa.list_(pa.string())
+        assert sorted(zip(*(result[name].to_pylist() for name in ("k_left", "v")), strict=True), key=str) == [
+            (1, None), (1, None), (2, None), (3, "x"),
+        ]  # fmt: skip
+        assert join.schema == result.schema
+        assert join.push(NULLS).num_rows == 3
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+@pytest.mark.parametrize("untyped", ["k", "t", "v"])
+def test_keys_and_times_that_were_all_null_wait_for_their_type(order: Any, untyped: str) -> None:
+    """Rows that wait, at the gate or as late ones, get the type as well."""
+    left = pa.table({"k": ["a", "b", "a"], "t": [1, 2, 4], "v": [1.5, 2.5, 3.5]})
+    right = pa.table({"k": ["a", "b"], "t": [3, 4], "v": [0, 1]})
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(5), time="t", order=order)
+    nulls = left.set_column(left.schema.get_field_index(untyped), untyped, pa.nulls(3)).slice(0, 2)
+    with sj.open(spec) as join:
+        results = [join.push(nulls, right), join.push(left.slice(2)), join.close()]
+        pairs = [
+            (row["k_left"], row["t_left"], row["v_left"], row["t_right"])
+            for result in results
+            for row in result.to_pylist()
+        ]
+        late = join.late()
+    kept = [("a", 4, 3.5, 3)]
+    wanted = {"k": kept, "t": kept, "v": [("a", 1, None, 3), ("b", 2, None, 4), *kept]}[untyped]
+    assert sorted(pairs, key=str) == sorted(wanted, key=str)
+    assert late["t_left"].to_pylist() == ([None, None] if untyped == "t" else [])
+    if untyped == "t":
+        assert late.schema.field("t_left").type == pa.int64()
+
+
+def test_a_type_that_comes_late_must_fit_the_condition() -> None:
+    spec = sj.JoinSpec(on=sj.Theta("l.v > r.k"), window=sj.CountWindow(9))
+    with sj.open(spec) as join:
+        assert join.push(pa.table({"v": pa.nulls(2)}), RIGHT).num_rows == 0
+        with pytest.raises(sj.SchemaError, match="can't compare"):
+            join.push(pa.table({"v": ["a"]}))
+        assert join.push(pa.table({"v": [3.5]})).num_rows == 3
+
+
+def test_rows_may_be_dicts() -> None:
+    rows = [{"k": 1, "v": "a"}, {"k": 2}, {"v": "c", "k": 3, "w": 1.5}]
+
+    def generated() -> Iterator[dict[str, object]]:
+        yield from rows
+
+    for given in (rows, tuple(rows), generated()):
+        with sj.open(SPEC) as join:
+            assert join.push(given, [{"k": 3}, {"k": 1}]).to_pylist() == [
+                {"k_left": 3, "v": "c", "w": 1.5, "k_right": 3},
+                {"k_left": 1, "v": "a", "w": None, "k_right": 1},
+            ]
+            assert join.push([]).num_rows == 0
+            assert join.push([{"w": 2, "k": 1, "v": None}])["w"].to_pylist() == [2.0]
+            with pytest.raises(sj.InputError, match=r"missing v; unexpected vv \(did you mean v"):
+                join.push([{"k": 1, "vv": 2, "w": None}])
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"k": 1}, "pa.Table.from_pylist"),
+        ({"k": [1, 2]}, "pa.table"),
+        ([1, 2], "item 0 of this list is int"),
+        ([{"k": 1}, None], "item 1 of this list is NoneType"),
+        ([{"k": 1}, {"k": "a"}], "'k' in left's rows are not of one type.*from_pylist"),
+        ([{"k": 2**70}], "'k' in left's rows"),
+        ([{1: 2}], "must be text, not 1"),
+        ([], "neither rows nor columns"),
+        ("text", "not str"),
+        (5, "not int"),
+        (pd.Series([1], name="k"), "is a Series, which is one column"),
+        (pl.Series("k", [1]), "is a Series, which is one column"),
+        (pa.array([1]), "one column"),
+        (pa.chunked_array([[1]]), "one column"),
+        (pl.LazyFrame({"k": [1]}), "collect"),
+        (pl.DataFrame({"k": pl.Series([1], dtype=pl.Int128)}), "Arrow can't read"),
+        (pd.DataFrame({"k": [1, "a"]}), "has no Arrow form"),
+        (pd.DataFrame([[1, 2]], columns=["k", "k"]), "has no Arrow form"),
+        (pd.DataFrame({"k": [1]}).set_index("k"), "'k' is the index of the left frame.*reset_index"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
+)
+def test_what_is_no_table_gets_an_error_of_ours(data: object, says: str) -> None:
+    with sj.open(SPEC) as join:
+        with pytest.raises(sj.InputError, match=says):
+            join.push(data)
+        assert join.push([{"k": 1}], RIGHT).num_rows == 1
+
+
+def test_an_index_of_pandas_is_no_column() -> None:
+    frame = pd.DataFrame({"k": [1, 2, 3], "v": ["a", "b", "c"]})
+    with sj.open(SPEC) as join:
+        assert join.push(frame, RIGHT).schema.names == ["k_left", "v", "k_right"]
+        assert join.push(frame[frame.v > "a"])["v"].to_pylist() == ["b", "c"]
+        assert join.push(frame.set_index(pd.Index([9, 8, 7], name="n"))).num_rows == 3
+        with pytest.raises(sj.InputError, match="preserve_index=False"):
+            join.push(pa.Table.from_pandas(frame[frame.v > "a"]))
+
+
+def test_readers_are_read() -> None:
+    table = pa.table({"k": [1, 2]})
+    with sj.open(SPEC) as join:
+        assert join.push(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()), RIGHT).num_rows == 2
