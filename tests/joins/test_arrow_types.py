@@ -142,6 +142,33 @@ def seconds(value: Any) -> float:
     return float(value.toordinal() * 86_400)
 
 
+SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "step"),
+    [
+        (pa.time32("s"), pa.time64("ns"), 1),
+        (pa.time32("ms"), pa.time32("s"), 1),
+        (pa.duration("s"), pa.duration("ns"), 1),
+        (pa.timestamp("s", "UTC"), pa.timestamp("ns", "Asia/Tokyo"), 1),
+        (pa.date32(), pa.timestamp("us"), 86_400),
+    ],
+    ids=str,
+)
+def test_units_and_zones_may_differ(left: pa.DataType, right: pa.DataType, step: int) -> None:
+    """Nine moments, a step apart, in both units; the band is not symmetric."""
+    tables = []
+    for type_ in (left, right):
+        ticks = 1 if type_ == pa.date32() else step * SECONDS[type_.unit]
+        whole = pa.array([ticks * place for place in range(9)], pa.int32() if type_.bit_width == 32 else pa.int64())
+        tables.append(pa.table({"id": pa.array(range(9)), "v": whole.view(type_)}))
+    on = sj.Band("v", "v", below=f"{2 * step} s", above=f"{step} s")
+    wanted = [(a, b) for a in range(9) for b in range(9) if -1 <= a - b <= 2]
+    for request, result in joined(sj.JoinSpec(on=on, window=sj.CountWindow(300)), *tables):
+        assert sorted(ids(result)) == wanted, request
+
+
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_as_time(frames: tuple[Any, Any], order: Any) -> None:
     """A window of no length takes what is no younger, in event-time order equal times alone; a long one takes all."""

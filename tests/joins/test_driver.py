@@ -246,6 +246,14 @@ def test_gate_calls_are_for_event_time() -> None:
             join.advance("noon")
 
 
+def test_a_time_that_the_finer_unit_cannot_count_is_null_and_not_wrong() -> None:
+    left = pa.table({"k": [1, 1], "a": pa.array([dt.date(9999, 12, 31), dt.date(2024, 5, 1)])})
+    right = pa.table({"k": [1], "b": pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("ns"))})
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(5), time=("a", "b"))
+    with sj.open(spec) as join:
+        assert join.push(left, right)["ts"].cast(pa.timestamp("us")).to_pylist() == [None, dt.datetime(2024, 5, 1)]
+
+
 def test_result_time_is_the_later_of_the_two() -> None:
     spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow("1 s"), time=("a", "b"), order="event_time")
     at = dt.datetime(2024, 1, 1, 12)

@@ -206,9 +206,15 @@ class Operator:
         type_ = self.bound.schema.field(RESULT_TIME).type
         both = [arrays[places["left", time.left]], arrays[places["right", time.right]]]
         # As whole numbers: Arrow has no such function for timestamps with a time zone.
-        ticks = pa.int32() if type_.bit_width == 32 else pa.int64()
-        numbers = [(a if a.type == type_ else a.cast(type_, safe=False)).view(ticks) for a in both]
-        return pc.max_element_wise(*numbers).view(type_)
+        number = pa.int32() if type_.bit_width == 32 else pa.int64()
+        cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
+        later = pc.max_element_wise(*(a.view(number) for a in cast))
+        for given, finer in zip(both, cast, strict=True):
+            if finer is not given:
+                # The year 9999 is beyond what nanoseconds can count: no time rather than a wrong one.
+                kept = pc.equal(finer.cast(given.type, safe=False), given).fill_null(True)
+                later = pc.if_else(kept, later, pa.scalar(None, number))
+        return later.view(type_)
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):
