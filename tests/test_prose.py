@@ -31,6 +31,16 @@ def test_the_readme_example_prints_what_it_says() -> None:
     assert sum(1 for line in programs[0].splitlines() if line.strip()) <= 10
 
 
+def test_the_page_on_inputs_runs() -> None:
+    [program] = [code for _, language, code in BLOCK.findall((ROOT / "docs" / "inputs.md").read_text())]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program, "inputs.md", "exec"), {"__name__": "inputs"})
+    matches, count = printed.getvalue().splitlines()
+    assert "'sym_left': 'A'" in matches
+    assert count == "1"
+
+
 def test_the_readme_commands_are_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = set(re.findall(r"make ([a-z]+)", README))

@@ -56,7 +56,7 @@ def open(
         index: the index by name, for the algorithms that run over one; without it, the one that suits the condition.
         index_options: settings of that index, such as {"merge_ratio": 0.125}.
         options: settings of the algorithm, by name.
-        left_schema: the left side's schema, if it should be checked before the first push.
+        left_schema: the left side's schema, if it should be checked, or its types fixed, before the first push.
         right_schema: likewise for the right side.
         sources: for event-time order, the physical sources of each side by name
             ({"left": ["a", "b"], "right": ["c"]}): the gate then waits for all of them. Others may join later.
@@ -122,7 +122,9 @@ class Join:
         """Push tuples of one or both sides and get the rows that they complete, in result order.
 
         Args:
-            left: a pyarrow Table or RecordBatch, or anything that speaks the Arrow C interface.
+            left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else that speaks the
+                Arrow C interface, or rows as an iterable of dicts. A pandas index is not a column. Later pushes are
+                cast to the types of the first where no value changes.
             right: likewise; for a self-join only `left` is given.
             interleave: one boolean for each tuple in arrival order, True where it is the right side's. Without
                 it the left tuples come before the right ones.

@@ -66,8 +66,13 @@ def condition(text: str) -> Predicate:
     """
     whole = parse_condition(text)
     parts = whole.terms if isinstance(whole, And) else (whole,)
-    terms: list[Predicate] = [_equality(part) or _band(part) or Theta(str(part)) for part in parts]
-    return reduce(lambda one, other: one & other, terms)
+    return reduce(lambda one, other: one & other, map(_predicate, parts))
+
+
+def _predicate(part: Expression) -> Predicate:
+    equality = _equality(part)
+    band = _band(part) if equality is None else equality
+    return Theta(str(part)) if band is None else band
 
 
 def _equality(part: Expression) -> Term | None:
