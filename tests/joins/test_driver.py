@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -244,6 +245,23 @@ def test_gate_calls_are_for_event_time() -> None:
             join.advance(1, side="up")
         with pytest.raises(sj.InputError, match="give such a time"):
             join.advance("noon")
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        dt.datetime(2024, 1, 1, 0, 0, 9, tzinfo=dt.UTC),
+        pd.Timestamp("2024-01-01 01:00:09+01:00"),
+        np.datetime64("2024-01-01T00:00:09"),
+    ],
+    ids=lambda time: type(time).__name__,
+)
+def test_advance_takes_times_with_a_zone(time: object) -> None:
+    table = pa.table({"k": [1], "t": pa.array([dt.datetime(2024, 1, 1, 0, 0, 8)], pa.timestamp("ms", "UTC"))})
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow("1 s"), time="t", order="event_time")
+    with sj.open(spec) as join:
+        assert join.push(table, table).num_rows == 0
+        assert join.advance(time).num_rows == 1
 
 
 def test_a_time_that_the_finer_unit_cannot_count_is_null_and_not_wrong() -> None:

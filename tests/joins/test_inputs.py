@@ -49,6 +49,7 @@ def pushed(first: pa.Table, later: Any) -> pa.Table:
         (pa.date32(), pa.date64(), [dt.date(2024, 1, 1), None]),
         (pa.list_(pa.string()), pa.large_list(pa.string_view()), [["a"], [], None]),
         (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int8())]), [{"a": 1}, None]),
+        (pa.struct([("a", pa.int64()), ("b", pa.string())]), pa.struct([("b", pa.large_string())]), [{"b": "x"}, None]),
         (pa.int64(), pa.null(), [None]),
         (pa.int64(), pa.string(), [None]),
     ],
@@ -57,7 +58,8 @@ def pushed(first: pa.Table, later: Any) -> pa.Table:
 def test_a_later_push_is_cast_where_no_value_changes(first: pa.DataType, later: pa.DataType, values: list[Any]) -> None:
     result = pushed(column([], first), column(values, later))
     assert result.schema.field("v").type == first
-    assert result["v"].to_pylist() == column(values, later)["v"].to_pylist()
+    given = column(values, later)["v"].to_pylist()
+    assert result["v"].to_pylist() == [{"a": None, **v} if isinstance(v, dict) else v for v in given]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,12 @@ def test_a_later_push_is_cast_where_no_value_changes(first: pa.DataType, later: 
         (pa.timestamp("us"), UTC, [dt.datetime(2024, 1, 1)], "v is timestamp.us, tz=UTC. instead of timestamp.us."),
         (pa.string(), pa.int64(), [1], "v is int64 instead of string. A join's sides"),
         (pa.int64(), pa.string(), ["1"], "v is string instead of int64. A join's sides"),
+        (
+            pa.struct([("a", pa.int8())]),
+            pa.struct([("a", pa.int8()), ("b", pa.int8())]),
+            [{"a": 1, "b": 2}],
+            "v is struct",
+        ),
         (pa.decimal128(5, 1), pa.decimal128(5, 2), [Decimal("1.25")], "which can't hold 1.25"),
     ],
     ids=str,
@@ -192,13 +200,22 @@ def test_what_is_no_table_gets_an_error_of_ours(data: object, says: str) -> None
 
 
 def test_an_index_of_pandas_is_no_column() -> None:
-    frame = pd.DataFrame({"k": [1, 2, 3], "v": ["a", "b", "c"]})
+    frame = pd.DataFrame({"k": [1, 2, 3], "v": ["a", "b", "c"]}, index=[5, 3, 4])
     with sj.open(SPEC) as join:
-        assert join.push(frame, RIGHT).schema.names == ["k_left", "v", "k_right"]
+        assert join.push(frame.reset_index(drop=True), RIGHT).schema.names == ["k_left", "v", "k_right"]
         assert join.push(frame[frame.v > "a"])["v"].to_pylist() == ["b", "c"]
         assert join.push(frame.set_index(pd.Index([9, 8, 7], name="n"))).num_rows == 3
         with pytest.raises(sj.InputError, match="preserve_index=False"):
-            join.push(pa.Table.from_pandas(frame[frame.v > "a"]))
+            join.push(pa.Table.from_pandas(frame))
+
+
+def test_schemas_given_to_open_are_checked() -> None:
+    with pytest.raises(sj.SpecError, match="left_schema= takes a pyarrow Schema"):
+        sj.open(SPEC, left_schema={"k": "int"})  # type: ignore[arg-type]
+    views = pa.schema([("k", pa.string_view()), ("v", pa.dictionary(pa.int8(), pa.string()))])
+    with sj.open(SPEC, left_schema=views, right_schema=pa.schema([("k", pa.string())])) as join:
+        assert join.schema == pa.schema([("k_left", pa.large_string()), ("v", pa.string()), ("k_right", pa.string())])
+        assert join.push(pl.DataFrame({"k": ["a"], "v": [None]}), [{"k": "a"}])["v"].to_pylist() == [None]
 
 
 def test_readers_are_read() -> None:

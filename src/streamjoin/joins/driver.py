@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic
 from streamjoin.joins.explain import explain
-from streamjoin.joins.inputs import as_table, conform, interleaving, named_columns, untyped
+from streamjoin.joins.inputs import as_schema, as_table, conform, interleaving, named_columns, untyped
 from streamjoin.joins.intake import SIDES, Intake, Sources
 from streamjoin.joins.late import LateRows
 from streamjoin.joins.metrics import Counts
@@ -25,7 +25,7 @@ from streamjoin.joins.operator import Operator
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
-from streamjoin.model.plain_types import plain_schema, retyped
+from streamjoin.model.plain_types import retyped
 from streamjoin.model.spec import JoinSpec
 from streamjoin.windows.crew import MOST
 from streamjoin.windows.workers import Workers
@@ -98,7 +98,7 @@ class Join:
         self._named = named_columns(spec)
         self._sources = _check_sources(spec, sources)
         self._schemas: list[pa.Schema | None] = [
-            None if s is None else plain_schema(s) for s in (left_schema, right_schema)
+            as_schema(schema, side) for schema, side in zip((left_schema, right_schema), SIDES, strict=True)
         ]
         self._waiting: list[tuple[list[pa.Table | None], Array, str]] = []
         self._lock = threading.Lock()

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.joins.lossless import known_schema, lossless, of_one_family
-from streamjoin.model.errors import InputError
-from streamjoin.model.plain_types import plain_table
+from streamjoin.model.errors import InputError, SpecError
+from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
@@ -57,6 +57,17 @@ def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
     else:
         raise InputError(f"{side} must be {_TAKES}, not {type(data).__name__}")
     return table
+
+
+def as_schema(schema: object, side: str) -> pa.Schema | None:
+    """The schema that a side was given to `open`, in plain types."""
+    if schema is None:
+        return None
+    if not isinstance(schema, pa.Schema) and not hasattr(schema, "__arrow_c_schema__"):
+        raise SpecError(
+            f"{side}_schema= takes a pyarrow Schema, such as pa.schema([('k', pa.int64())]), not {schema!r}"
+        )
+    return plain_schema(pa.schema(schema))
 
 
 def named_columns(spec: JoinSpec) -> tuple[frozenset[str], frozenset[str]]:

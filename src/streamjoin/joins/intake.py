@@ -91,7 +91,7 @@ class Intake:
             raise AssertionError("event-time order without a gate")
         schema, name = ((self._bound.left_schema, plan.left), (self._bound.right_schema, plan.right))[side]
         try:
-            column = pa.array([time], schema.field(name).type)
+            column = _one_time(time, schema.field(name).type)
         except (pa.ArrowException, OverflowError) as error:
             raise InputError(f"advance({time!r}): {name!r} is {schema.field(name).type}; give such a time") from error
         ticks, bad = to_ticks(column, plan.multipliers[side])
@@ -173,3 +173,10 @@ class Intake:
         """The times before which no tuple of the left and the right side will be taken again."""
         left, right = (NEVER if horizon is None else horizon.bound for horizon in self._horizons)
         return (left, left) if self._self_join else (left, right)
+
+
+def _one_time(time: object, type_: pa.DataType) -> pa.Array:
+    if isinstance(time, np.datetime64):
+        # Arrow takes a scalar of NumPy only in its own unit, an array in any.
+        return pa.array(np.array([time])).cast(type_)
+    return pa.array([time], type_)

@@ -62,17 +62,13 @@ def known_type(known: pa.DataType, later: pa.DataType) -> pa.DataType:
     """`known`, with what `later` says wherever it says nothing, also inside lists and structs."""
     if _types.is_null(known):
         return later
-    if _types.is_struct(known) and _types.is_struct(later) and _names(known) == _names(later):
-        pairs = zip(known, later, strict=True)
-        return pa.struct([a.with_type(known_type(a.type, b.type)) for a, b in pairs])
+    if _types.is_struct(known) and _types.is_struct(later):
+        types = {field.name: field.type for field in later}
+        return pa.struct([f.with_type(known_type(f.type, types.get(f.name, f.type))) for f in known])
     for is_list, make in ((_types.is_list, pa.list_), (_types.is_large_list, pa.large_list)):
         if is_list(known) and any(is_other(later) for is_other in _LISTS):
             return make(known.value_field.with_type(known_type(known.value_type, later.value_type)))
     return known
-
-
-def _names(type_: pa.DataType) -> list[str]:
-    return [field.name for field in type_]
 
 
 def of_one_family(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -84,8 +80,9 @@ def of_one_family(given: pa.DataType, wanted: pa.DataType) -> bool:
     if all(any(is_list(type_) for is_list in _LISTS) for type_ in (given, wanted)):
         return of_one_family(given.value_type, wanted.value_type)
     if _types.is_struct(given) and _types.is_struct(wanted):
-        pairs = zip(given, wanted, strict=False)
-        return _names(given) == _names(wanted) and all(of_one_family(a.type, b.type) for a, b in pairs)
+        # A field that is not given becomes NULL; one that is not wanted would be lost.
+        fields = {field.name: field.type for field in wanted}
+        return all(field.name in fields and of_one_family(field.type, fields[field.name]) for field in given)
     if _types.is_map(given) and _types.is_map(wanted):
         return of_one_family(given.key_type, wanted.key_type) and of_one_family(given.item_type, wanted.item_type)
     if given.equals(wanted):
