@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -306,7 +307,15 @@ class Join:
         bound = self._bound
         if bound is None or (bound.left_schema.equals(left) and (right is None or bound.right_schema.equals(right))):
             return
-        bound = bind(self.spec, left, right)
+        fresh = bind(self.spec, left, right)
+        # What is indexed stays: a condition that could not be read as a key before is tested on rows, as it was.
+        bound = replace(
+            bound,
+            left_schema=fresh.left_schema,
+            right_schema=fresh.right_schema,
+            columns=fresh.columns,
+            schema=fresh.schema,
+        )
         self._operator.retype(bound)
         self._intake.retype(bound)
         self._bound = bound

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.joins.lossless import known_schema, lossless, of_one_family
+from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import InputError, SpecError
+from streamjoin.model.expression import Arithmetic, Column, Compare, Expression, Function, Negative
 from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
@@ -73,7 +75,7 @@ def as_schema(schema: object, side: str) -> pa.Schema | None:
 def named_columns(spec: JoinSpec) -> tuple[frozenset[str], frozenset[str]]:
     """The columns of the left and of the right side that a spec names."""
     left, right = set(spec.time_columns[:1] if spec.time_columns else ()), set((spec.time_columns or ())[1:])
-    for term in spec.on.terms():
+    for term in spec.predicate.terms():
         if isinstance(term, Theta):
             left |= {column.name for column in term.expression.columns if column.qualifier == "l"}
             right |= {column.name for column in term.expression.columns if column.qualifier == "r"}
@@ -165,15 +167,31 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
 
 
 def untyped(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> bool:
-    """Whether a key has no type yet, as only NULLs have come; nothing matches before it has one.
+    """Whether a column without which nothing matches has no type yet, as only NULLs have come.
 
-    The same goes for a time without which no row can be placed.
+    That is a key, a column that a condition compares, and a time by which rows are placed.
     """
+    names = {("l", term.left) for term in spec.predicate.terms() if not isinstance(term, Theta)}
+    names |= {("r", term.right) for term in spec.predicate.terms() if not isinstance(term, Theta)}
+    for term in spec.predicate.terms():
+        for part in conjuncts(term.expression) if isinstance(term, Theta) else ():
+            if isinstance(part, Compare) and "DISTINCT" not in part.operator:
+                names |= {(column.qualifier, column.name) for column in _decisive(part)}
     timed = spec.order == "event_time" or any(isinstance(window, TimeWindow) for window in spec.windows)
-    names = [(term.left, term.right) for term in spec.on.terms() if not isinstance(term, Theta)]
-    names += [spec.time_columns] if spec.time_columns and timed else []
-    pairs = [(left, a) for a, _ in names] + [(left if right is None else right, b) for _, b in names]
-    return any(name in schema.names and pa.types.is_null(schema.field(name).type) for schema, name in pairs)
+    if spec.time_columns and timed:
+        names |= set(zip("lr", spec.time_columns, strict=True))
+    schemas = {"l": left, "r": left if right is None else right}
+    return any(name in schemas[side].names and pa.types.is_null(schemas[side].field(name).type) for side, name in names)
+
+
+def _decisive(expression: Expression) -> set[Column]:
+    """The columns whose NULL makes the whole NULL."""
+    if isinstance(expression, Column):
+        return {expression}
+    passes_on = isinstance(expression, Compare | Arithmetic | Negative)
+    if passes_on or (isinstance(expression, Function) and expression.name == "ABS"):
+        return set().union(*map(_decisive, expression.children))
+    return set()
 
 
 def _differences(given: pa.Schema, wanted: pa.Schema) -> list[str]:
