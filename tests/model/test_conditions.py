@@ -57,5 +57,5 @@ def test_a_range_that_leaves_out_zero_finds_candidates_and_is_tested() -> None:
 def test_a_condition_that_is_no_text_or_predicate_is_refused() -> None:
     with pytest.raises(sj.SpecError, match="on= takes"):
         sj.JoinSpec(on=3, window=sj.CountWindow(1))  # type: ignore[arg-type]
-    with pytest.raises(sj.SchemaError, match="did you mean l.x"):
+    with pytest.raises(sj.SchemaError, match=r"did you mean l\.x"):
         bound("l.xx = r.x")
