@@ -33,9 +33,11 @@ SETTINGS = {
 }
 
 
-def joined(spark: Any, directory: Path, kind: str, partitions: int, per_batch: int = 1) -> Any:
+def joined(
+    spark: Any, directory: Path, kind: str, partitions: int, per_batch: int = 1, late: Path | None = None
+) -> Any:
     """The join of one kind over the files of `directory`."""
-    options = {"partitions": partitions, "most_partitions": 4}
+    options: dict[str, Any] = {"partitions": partitions, "most_partitions": 4, "late": late and str(late)}
     if kind == "time":
         sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right, per_batch)
         return build(*sides, TIME_CASE.bound_spec(), Options(**options), BACKGROUND)
@@ -53,7 +55,9 @@ def started(frame: Any, directory: Path) -> Any:
 
 def main(directory: Path, master: str, partitions: int) -> None:
     spark = session("exactly once", master, memory="512m", config=SETTINGS)
-    queries = [started(joined(spark, directory, kind, partitions), directory / kind) for kind in KINDS]
+    frames = [joined(spark, directory, kind, partitions, late=directory / kind / "late") for kind in KINDS]
+    queries = [started(frame, directory / kind) for frame, kind in zip(frames, KINDS, strict=True)]
+    # It ends right after its last batch, whatever Spark's listeners have not been told yet.
     for query in queries:
         query.awaitTermination()
 

@@ -11,9 +11,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.exactly_once_driver import KINDS, TIME_CASE, joined, started
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 KILLS = int(os.environ.get("STREAMJOIN_KILLS", "20"))
 """Altogether; `make torture` asks for two hundred."""
 BATCHES = 12
+TIMELESS = range(100_000, 100_030)
+"""The ids of rows without a time, some in every batch."""
 
 
 @pytest.mark.spark
@@ -68,9 +71,19 @@ def _teller(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
 
 def _write_input(directory: Path, lap: int) -> None:
     left, right = stream(TIME_CASE, seed=lap, n=20 * BATCHES)
-    write_files(directory, tables(TIME_CASE, left, right, BATCHES))
+    write_files(directory, tables(TIME_CASE, _with_timeless(left, "ts"), right, BATCHES))
     for name, rows in _sources(lap).items():
-        write_source(directory / name, rows, BATCHES)
+        write_source(directory / name, _with_timeless(rows, "t") if name == "a" else rows, BATCHES)
+
+
+def _with_timeless(rows: list[dict[str, Any]], time: str) -> list[dict[str, Any]]:
+    """The rows, and rows without a time among them and at the end, which are no part of any result."""
+    step = len(rows) // len(TIMELESS)
+    return [
+        entry
+        for i, row in enumerate(rows)
+        for entry in ([row] if (i + 1) % step else [row, {**row, time: None, "id": TIMELESS[i // step]}])
+    ]
 
 
 def _sources(lap: int) -> dict[str, list[dict[str, int]]]:
@@ -91,6 +104,9 @@ def _check(spark: SparkSession, directory: Path, lap: int) -> None:
     ordered = rows_in_order(directory / "ordered")
     ids = list(zip(ordered["id_left"].to_pylist(), ordered["id_right"].to_pylist(), strict=True))
     assert ids == expected_pairs([a, b], c, SPEC)
+    for kind in KINDS:
+        late_rows = pq.read_table(directory / kind / "late")
+        assert sorted(late_rows["id_left"].to_pylist()) == list(TIMELESS)
     for kind in ("time", "count"):
         assert _sorted_bytes(directory / kind) == _sorted_bytes(whole / kind)
     assert _bytes(ordered) == _bytes(rows_in_order(whole / "ordered"))

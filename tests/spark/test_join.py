@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,11 +135,9 @@ def test_joins_can_be_joined(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_two_joins_of_one_name_in_a_query_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    from pyspark.errors import AnalysisException
-
     _, sides = _files(spark, tmp_path)
-    with pytest.raises(AnalysisException, match="metric name is not unique: streamjoin_join"):
-        join(*sides, SPEC).union(join(*sides, SPEC))
+    with pytest.raises(sj.SpecError, match=r"both called 'join'.*name='...'"):
+        join(*sides, SPEC).select("x").where("x > 1").union(join(*sides, SPEC).select("x"))
     named = join(*sides, SPEC, name="one").union(join(*sides, SPEC, name="two"))
     found = run_to_parquet(named, tmp_path / "named")
     assert pairs(found) == _wanted() + _wanted()
@@ -225,13 +224,21 @@ def test_a_restart_goes_on_with_other_partitions(spark: SparkSession, tmp_path: 
 
 
 def test_a_restart_with_another_join_schema_or_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
     _, sides = _files(spark, tmp_path, batches=1)
     run_to_parquet(join(*sides, SPEC), tmp_path)
-    (tmp_path / "left/0000.parquet").rename(tmp_path / "left/again.parquet")
-    other = sj.JoinSpec(sj.Band("x", "a", 4), SPEC.window, time="ts", order="event_time")
-    failure = _failure(join(*sides, other), tmp_path)
-    assert "CheckpointError" in failure
-    assert "on was '|l.x - r.a| <= 3' and is now '|l.x - r.a| <= 4'" in failure
+    # Nothing new has come since: the query itself is refused, not a batch.
+    other = join(*sides, sj.JoinSpec(sj.Band("x", "a", 4), SPEC.window, time="ts", order="event_time"))
+    changed = re.escape("on was '|l.x - r.a| <= 3' and is now '|l.x - r.a| <= 4'")
+    with pytest.raises(sj.CheckpointError, match=changed):
+        run_to_parquet(other, tmp_path)
+    # Spark's own frames after an aggregation have Spark's own start(): there it is the query that ends with it.
+    counted = other.groupBy("x").count().writeStream.format("noop").outputMode("complete")
+    query = counted.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=f"CheckpointError: .*{changed}"):
+        query.awaitTermination()
+    assert not query.recentProgress
     wider = sides[0].selectExpr("*", "id + 1 AS more"), sides[1]
     assert re.search(r"left columns was '.*' and is now '.*, more int64'", _failure(join(*wider, SPEC), tmp_path))
     known = tmp_path / "checkpoint/streamjoin/join/join.json"
@@ -248,10 +255,40 @@ def test_a_checkpoint_deleted_by_half_is_refused(spark: SparkSession, tmp_path: 
     assert "does not hold batch 0" in _failure(join(*sides, SPEC), tmp_path)
 
 
+def test_a_checkpoint_that_can_not_be_written_is_one_of_our_errors(spark: SparkSession, tmp_path: Path) -> None:
+    _, sides = _files(spark, tmp_path, batches=1)
+    (tmp_path / "file").touch()
+    writer = join(*sides, SPEC).writeStream.format("noop")
+    with pytest.raises(
+        sj.CheckpointError, match=r"can't begin the query: .*not a directory.*file/checkpoint"
+    ) as caught:
+        writer.start(checkpointLocation=str(tmp_path / "file/checkpoint"))
+    assert len(str(caught.value)) < 500
+    run_to_parquet(join(*sides, SPEC), tmp_path)
+    # At a restart, with nothing to do.
+    epochs = tmp_path / "checkpoint/streamjoin/join/epochs"
+    shutil.rmtree(epochs)
+    epochs.touch()
+    assert re.search(r"epochs/\d+ can't be written: .* start the query again", _failure(join(*sides, SPEC), tmp_path))
+
+
+def test_whatever_is_wrong_with_a_checkpoint_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what Arrow raises that is no OSError, and what nobody thought of."""
+
+    def no_token(*_: object) -> None:
+        raise pa.ArrowException("no token was found by any credential")
+
+    _, sides = _files(spark, tmp_path, batches=1)
+    monkeypatch.setattr("streamjoin.spark.checkpoints.new_epoch", no_token)
+    assert "no token was found by any credential" in _failure(join(*sides, SPEC), tmp_path)
+
+
 def _failure(joined: DataFrame, directory: Path) -> str:
     from pyspark.errors import StreamingQueryException
 
-    with pytest.raises(StreamingQueryException) as caught:
+    with pytest.raises((StreamingQueryException, sj.CheckpointError)) as caught:
         run_to_parquet(joined, directory)
     return str(caught.value)
 

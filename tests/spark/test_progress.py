@@ -19,7 +19,6 @@ import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark import Progress, join, spending
 from streamjoin.spark.blueprint import SourcePlan
-from streamjoin.spark.late_output import export_late
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.pruning import pruned
 from streamjoin.spark.spending import Spent, spent
@@ -49,20 +48,6 @@ def test_only_what_is_asked_for_or_needed_stays() -> None:
         pruned(bound, ["blobleft"], plans)
     with pytest.raises(sj.SpecError, match="a list of names"):
         pruned(bound, "k_left", plans)
-
-
-def test_late_rows_are_written_once_a_committed_batch(tmp_path: Path) -> None:
-    log = WindowLog(tmp_path / "log", 1, blueprint(CASES[0], 2))
-    for batch in (0, 2, 3):
-        for partition in (0, 1):
-            log.write_late(batch, partition, pa.table({"id": [batch, partition]}))
-    target = tmp_path / "late"
-    assert [path.name[-9:] for path in export_late(log.root, target, 2)] == ["0.parquet", "2.parquet"]
-    assert export_late(log.root, target, 2) == []
-    assert len(export_late(log.root, target, 9)) == 1
-    assert sorted(pq.read_table(target)["id"].to_pylist()) == sorted(
-        number for batch in (0, 2, 3) for partition in (0, 1) for number in (batch, partition)
-    )
 
 
 BEGINNING = """

@@ -3,7 +3,8 @@
 `join` returns a DataFrame; the checkpoint comes later, with `writeStream`. Spark tells listeners of a query's start
 before its first batch and waits for them. That is when the checkpoint is known: the listener here puts the
 place of the log, and a number for this start, into the settings of the query's own session, which Spark hands to
-every task. What is wrong with the checkpoint travels the same way and is raised by the first task.
+every task. What is wrong with the checkpoint ends the query there, before its first batch; where Spark does not let it,
+the reason travels to the tasks in the same way and is raised by the first.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import json
 import logging
 import re
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamjoin.model.errors import CheckpointError, StateError, StreamJoinError
+from streamjoin.model.errors import CheckpointError, SetupError, StateError, StreamJoinError
 from streamjoin.spark.background import Merger, Mergers
 from streamjoin.spark.blueprint import TASK, Blueprint
 from streamjoin.spark.heap import settle
-from streamjoin.spark.late_output import export_late
+from streamjoin.spark.late_output import catch_up, forget_uncommitted
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.places import Place, entries, place
 
@@ -35,19 +37,29 @@ _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 _USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
-_COMMITS_LATER: dict[str, Any] = {
-    "error": "SetupError",
-    "message": "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart "
-    "would go back to batches whose window is gone; leave the option out",
-}
+_COMMITS_LATER = (
+    "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
+    "back to batches whose window is gone; leave the option out"
+)
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
+
+
+@dataclass
+class Running:
+    """A join of a running query, its log, and up to which batch its late rows are known to be written."""
+
+    join: Blueprint
+    log: WindowLog
+    late_written: int = -1
+
 
 _joins: dict[str, Blueprint] = {}
 _watched: dict[str, Any] = {}
 _lock = threading.Lock()
 _logger = logging.getLogger(__name__)
 _mergers = Mergers()
-_running: dict[str, list[tuple[Blueprint, WindowLog]]] = {}
+_running: dict[str, list[Running]] = {}
+_refused: dict[str, StreamJoinError] = {}
 
 
 def log_root(checkpoint: str | Path, name: str) -> Place:
@@ -91,18 +103,88 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     tokens = [token for token in joins_in(query.analyzedPlan().toString()) if token in _joins]
     if not tokens:
         return
-    checkpoint = query.resolvedCheckpointRoot()
     settings = query.sparkSessionForStream().conf()
-    _unmeasured(settings, [_joins[token] for token in tokens])
+    joins = [_joins[token] for token in tokens]
+    try:
+        starts = _begun(query, joins)
+    except Exception as error:
+        # Whatever it is, nobody else would tell: Spark drops what a listener raises.
+        failure = _ours(error, query)
+        found = json.dumps({"error": type(failure).__name__, "message": str(failure)})
+        for token in tokens:
+            settings.set(_SETTING + token, found)
+        _refuse(spark, query, run_id, failure)
+        return
+    _unmeasured(settings, joins)
     _in_one_job(settings)
-    behind = "AsyncProgressTracking" in query.getClass().getSimpleName()
-    for token in tokens:
-        found = _COMMITS_LATER if behind else _place(checkpoint, _joins[token])
-        settings.set(_SETTING + token, json.dumps(found))
-        if "error" not in found:
-            log = WindowLog(place(found["root"]), found["epoch"], _joins[token])
-            _running.setdefault(run_id, []).append((_joins[token], log))
-            _mergers.add(run_id, Merger(_joins[token], log))
+    for join, log in starts:
+        settings.set(_SETTING + join.token, json.dumps({"root": str(log.root), "epoch": log.epoch}))
+        _running.setdefault(run_id, []).append(Running(join, log))
+        _mergers.add(run_id, Merger(join, log))
+
+
+def _begun(query: Any, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLog]]:
+    """Begin another start of each join's log. No two have one name: Spark refuses a metric's name twice."""
+    if "AsyncProgressTracking" in query.getClass().getSimpleName():
+        raise SetupError(_COMMITS_LATER)
+    checkpoint = place(query.resolvedCheckpointRoot())
+    committed = newest_number(checkpoint / "commits")
+    starts = []
+    for join in joins:
+        root = checkpoint / DIRECTORY / join.name
+        _check_spark(checkpoint, root)
+        log = WindowLog(root, new_epoch(root, join.description), join)
+        starts.append((join, log))
+        if join.late is not None:
+            _late_output(join.late, log, committed)
+    return starts
+
+
+def _late_output(location: str, log: WindowLog, committed: int) -> None:
+    """Bring the late output to where the query stands: a start that was killed may have left some out."""
+    try:
+        forget_uncommitted(log.root, place(location), committed)
+        catch_up(log.root, place(location), committed)
+    except (StreamJoinError, OSError) as error:
+        _logger.warning("late rows could not be written to %s: %s", location, error)
+
+
+def _ours(error: Exception, query: Any) -> StreamJoinError:
+    if isinstance(error, StreamJoinError):
+        return error
+    reason = f"{type(error).__name__}: {error}" if not isinstance(error, OSError) else str(error)
+    return CheckpointError(f"no window log can be kept in {query.resolvedCheckpointRoot()}: {reason}")
+
+
+def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinError) -> None:
+    """End a query that is about to start, before it plans a batch or writes anything.
+
+    Spark has no call for it: `stop` would wait for the very thread that waits for us. So its state is set to what Spark
+    itself sets when a query fails, and when one is stopped while it starts. Where that can't be done, the first task
+    fails with the error.
+    """
+    from py4j.protocol import Py4JError
+
+    jvm: Any = spark._jvm
+    text = f"{type(failure).__name__}: {failure}"
+    try:
+        cause = jvm.java.lang.IllegalStateException(text)
+        nothing = getattr(jvm, "scala.collection.immutable.Map$EmptyMap$")
+        died = jvm.org.apache.spark.sql.streaming.StreamingQueryException(
+            text, cause, "STREAM_FAILED", getattr(nothing, "MODULE$")
+        )
+        getattr(query, "streamDeathCause_$eq")(died)
+        ended = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
+        query.state().set(getattr(ended, "MODULE$"))
+    except (Py4JError, TypeError) as error:
+        _logger.info("the query could not be ended at its start: %s", error)
+        return
+    _refused[run_id] = failure
+
+
+def refused(run_id: str) -> StreamJoinError | None:
+    """Why a query that has just started was refused, if it was; it is told once."""
+    return _refused.pop(run_id, None)
 
 
 def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
@@ -140,13 +222,16 @@ def _row_bytes(schema: pa.Schema) -> int | None:
 
 def _progressed(run_id: str, batch: int) -> None:
     """A query has committed a batch."""
-    for blueprint, log in _running.get(run_id, ()):
-        if blueprint.late is not None:
+    for running in _running.get(run_id, ()):
+        late, log = running.join.late, running.log
+        if late is not None:
             try:
-                export_late(log.root, place(blueprint.late), batch)
+                # The batch has written them, unless it could not.
+                catch_up(log.root, place(late), batch, running.late_written)
+                running.late_written = batch
             except (StreamJoinError, OSError) as error:
                 # The rows stay in the log, and another batch writes them if it can.
-                _logger.warning("late rows could not be written to %s: %s", blueprint.late, error)
+                _logger.warning("late rows could not be written to %s: %s", late, error)
         try:
             log.prune(log.version(batch))
         except (StreamJoinError, OSError) as error:
@@ -157,29 +242,17 @@ def _progressed(run_id: str, batch: int) -> None:
 
 def logs_of(run_id: str) -> list[WindowLog]:
     """The logs of the joins in a running query."""
-    return [log for _, log in _running.get(run_id, ())]
+    return [running.log for running in _running.get(run_id, ())]
 
 
-def _place(checkpoint: str, blueprint: Blueprint) -> dict[str, Any]:
-    """The log's place and start. No other join of the query has its name: Spark refuses a metric's name twice."""
-    try:
-        root = log_root(checkpoint, blueprint.name)
-        _check_spark(place(checkpoint), root)
-        return {"root": str(root), "epoch": new_epoch(root, blueprint.description)}
-    except StreamJoinError as error:
-        return {"error": type(error).__name__, "message": str(error)}
-    except OSError as error:
-        return {"error": "CheckpointError", "message": f"no window log can be kept in {checkpoint}: {error}"}
+def newest_number(directory: Place) -> int:
+    """The newest entry of one of Spark's logs, or of ours, which are named by their batch; -1 if there is none."""
+    return max((int(entry.name) for entry in entries(directory) if entry.name.isdigit()), default=-1)
 
 
 def _check_spark(checkpoint: Place, root: Place) -> None:
     """Refuse a checkpoint of which Spark's own part is gone: a version is written after the offsets of its batch."""
-
-    def newest(directory: Place) -> int:
-        names = [entry.name for entry in entries(directory)]
-        return max((int(name) for name in names if name.isdigit()), default=-1)
-
-    version, offsets = newest(root / "versions"), newest(checkpoint / "offsets")
+    version, offsets = newest_number(root / "versions"), newest_number(checkpoint / "offsets")
     if version > offsets:
         raise CheckpointError(
             f"the checkpoint {checkpoint} was deleted by half: the window log holds batch {version}, but Spark's "

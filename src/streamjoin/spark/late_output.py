@@ -1,32 +1,69 @@
-"""Late rows as a growing set of Parquet files, written by the driver after each batch.
+"""Late rows as a growing set of Parquet files, `late-<log>-<batch>.parquet`, written within the batch.
 
-A file is named after its batch and holds that batch's late rows whole, so writing it again changes nothing: what a
-driver that died left out is written after the next batch. Only committed batches are written.
+The task that publishes the last piece of a batch finds all late rows of the batch in the log and writes them as one
+file, before any task of the batch can succeed without it. `<log>` is the log's first start, so that a query that begins
+anew, or another join, never takes a file of somebody else for its own. A batch that runs again has the same late rows,
+and a file that is there stays; files of batches that were never committed are removed when the query starts again.
+
+A late output that can't be written does not fail the batch: the rows are in the log. The driver tries again after each
+batch, and the next start of the query writes what is still missing.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamjoin.spark.log import late_files
+from streamjoin.spark.log import WindowLog, first_epoch, late_files
 from streamjoin.spark.pieces import atomic
-from streamjoin.spark.places import Place
+from streamjoin.spark.places import Place, entries
+
+_FILE = re.compile(r"late-(\d+)-(\d+)\.parquet")
 
 
-def export_late(root: Place, target: Place, committed: int) -> list[Place]:
-    """Write the late rows of all batches up to `committed` that are not there yet; returns the new files."""
+def write_batch(log: WindowLog, target: Place, batch: int, ranges: int) -> None:
+    """Within a task that has published its piece: write the batch's late rows if no other task has pieces to come.
+
+    Late rows are in the log before their piece, so of the tasks of a batch at least the last sees all of both.
+    """
+    if log.all_published(batch, ranges):
+        files = log.late(batch)
+        if files:
+            _write(target / _name(first_epoch(log.root), batch), files)
+
+
+def catch_up(root: Place, target: Place, committed: int, after: int = -1) -> list[Place]:
+    """Write what is missing of the batches after `after`, up to `committed`; returns the new files."""
     batches: dict[int, list[Place]] = {}
     for batch, path in late_files(root):
-        if batch <= committed:
+        if after < batch <= committed:
             batches.setdefault(batch, []).append(path)
-    written = []
-    for batch, paths in batches.items():
-        file = target / f"late-{batch:010}.parquet"
-        if file.exists():
-            continue
-        rows = pa.concat_tables([pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all() for path in paths])
-        with atomic(file) as out:
-            pq.write_table(rows, out)
-        written.append(file)
-    return written
+    if not batches:
+        return []
+    first, there = first_epoch(root), {path.name for path in entries(target)}
+    # Without the log's start in its name: as earlier versions of streamjoin wrote it.
+    missing = [b for b in batches if not there & {_name(first, b), f"late-{b:010}.parquet"}]
+    return [_write(target / _name(first, batch), batches[batch]) for batch in missing]
+
+
+def forget_uncommitted(root: Place, target: Place, committed: int) -> None:
+    """Remove the files of batches that are to run again: what leads to them may be another query now."""
+    first = first_epoch(root)
+    for path in entries(target):
+        match = _FILE.fullmatch(path.name)
+        if match and int(match[1]) == first and int(match[2]) > committed:
+            path.unlink(missing_ok=True)
+
+
+def _name(first: int, batch: int) -> str:
+    return f"late-{first}-{batch:010}.parquet"
+
+
+def _write(file: Place, parts: Sequence[Place]) -> Place:
+    rows = pa.concat_tables([pa.ipc.open_file(pa.BufferReader(part.read_bytes())).read_all() for part in parts])
+    with atomic(file, once=True) as out:
+        pq.write_table(rows, out)
+    return file

@@ -163,6 +163,14 @@ class WindowLog:
             with atomic(path, once=True) as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
 
+    def late(self, batch: int) -> list[Place]:
+        """The files of rows that the tasks of this start did not join in `batch`."""
+        return in_order((self.root / "late").glob(f"{batch:010}.{self.epoch:08}.*.arrow"))
+
+    def all_published(self, batch: int, ranges: int) -> bool:
+        """Whether the tasks of this start have written the pieces of all `ranges`."""
+        return len(self.pieces(batch, self.epoch)) == ranges
+
     def prune(self, manifest: Manifest) -> None:
         """Remove what `manifest`, from which a batch goes on, does not need; later versions are left alone.
 
@@ -305,24 +313,32 @@ def new_epoch(root: Place, description: dict[str, str]) -> int:
     a file of the log that was begun in its place.
     """
     path = root / "join.json"
-    try:
-        known = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        known = description
+    known = description
+    # Asked for, as libhdfs prints a stack trace about each file that is opened and not there.
+    if path.exists():
+        try:
+            known = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise damaged(path, error) from error
+    else:
         with atomic(path) as file:
             file.write(json.dumps(description, indent=2).encode())
-    except (OSError, ValueError) as error:
-        raise damaged(path, error) from error
     if known != description:
         raise CheckpointError(_difference(root, known, description))
-    epochs = root / "epochs"
-    epochs.mkdir(parents=True, exist_ok=True)
-    # A start that was killed, or that begins at this moment, may have its draft there.
-    before = max((int(entry.name) for entry in entries(epochs) if entry.name.isdigit()), default=0)
-    number = max(before + 1, time.time_ns() // 1_000_000)
-    with atomic(epochs / f"{number:08}"):
+    number = max(max(_epochs(root), default=0) + 1, time.time_ns() // 1_000_000)
+    with atomic(root / "epochs" / f"{number:08}"):
         pass
     return number
+
+
+def first_epoch(root: Place) -> int:
+    """The first start of a query on the log in `root`: no other log that lies or lay there has the same."""
+    return min(_epochs(root), default=0)
+
+
+def _epochs(root: Place) -> list[int]:
+    # A start that was killed, or that begins at this moment, may have its draft there.
+    return [int(entry.name) for entry in entries(root / "epochs") if entry.name.isdigit()]
 
 
 def _difference(root: Place, known: Any, now: dict[str, str]) -> str:

@@ -23,13 +23,15 @@ from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, 
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.blueprint import TASK, Blueprint, GatePlan, SourcePlan
-from streamjoin.spark.checkpoints import expect, joins_in
+from streamjoin.spark.checkpoints import expect, joins_in, refused
 from streamjoin.spark.figures import OBSERVED_DDL, observed
 from streamjoin.spark.gate import Collect, Gate
 from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.output import PARTNER, POSITION, PUNCTUATION, OrderTask, result_schema
 from streamjoin.spark.parts import DDL
+from streamjoin.spark.places import place
 from streamjoin.spark.pruning import matched_columns, pruned
+from streamjoin.spark.result_frame import result_frame
 from streamjoin.spark.route import Route
 from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
 from streamjoin.spark.task import JoinTask
@@ -84,7 +86,8 @@ def join(
             `punctuation` is false. `spark.punctuations` has the same bounds for any join behind a gate.
         idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
         columns: the columns of the result that are wanted; others are neither moved nor stored. All when not given.
-        late: a directory for late rows as Parquet files, one for each batch that has some, besides `spark.late`.
+        late: a directory for late rows as Parquet files, one for each batch that has some, besides `spark.late`. A file
+            is there when its batch is done. The tasks write it, so all machines must reach the directory.
         name: where the state lies under the checkpoint, and after `streamjoin_` the name of the join's figures among
             the observed metrics of Spark's progress; needed only where one query holds several joins next to each
             other, which Spark refuses if their metrics have one name. It must stay the same from start to start.
@@ -93,10 +96,11 @@ def join(
         SpecError: the spec can't be, does not fit the columns, or asks for what is not there on Spark.
         InputError: a side is not a streaming DataFrame.
         SetupError: pyspark is missing, or the session can't run the join.
+        CheckpointError: raised by `writeStream...start()` on the result: the checkpoint belongs to another join, can't
+            be written, or a part of it is gone.
     """
     options = Options(
-        partitions, most_partitions, ordered, positions, idle, columns, None if late is None else str(late), name,
-        punctuate,
+        partitions, most_partitions, ordered, positions, idle, columns, _everywhere(late), name, punctuate,
     )  # fmt: skip
     return build(left, right, spec, options, MergePolicy())
 
@@ -114,6 +118,14 @@ class Options:
     late: str | None = None
     name: str | None = None
     punctuate: bool = False
+
+
+def _everywhere(late: str | Path | None) -> str | None:
+    """The location of the late output, not as it looks from the directory that this process runs in: tasks write it."""
+    if late is None:
+        return None
+    found = place(str(late))
+    return str(found.absolute() if isinstance(found, Path) else found)
 
 
 def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, policy: MergePolicy) -> DataFrame:
@@ -144,10 +156,12 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
     schema = _output_schema(blueprint, [side[0] for side in frames])
     if blueprint.gate is None or not blueprint.gate.ordered:
-        return _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+        joined = _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+        return result_frame(joined, refused)
     found = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
     sorted_ = found.repartitionById(blueprint.partitions, found["partition"])
-    return _stage(sorted_, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
+    in_order = _stage(sorted_, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
+    return result_frame(in_order, refused)
 
 
 def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:

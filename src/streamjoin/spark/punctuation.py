@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.checkpoints import log_root
+from streamjoin.spark.checkpoints import log_root, newest_number
 from streamjoin.spark.pieces import atomic, damaged
 from streamjoin.spark.places import Place, entries, place
 
@@ -66,7 +66,7 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
     root = log_root(checkpoint, name)
     if not (root / "join.json").exists():
         raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
-    committed = _committed(place(str(checkpoint)) / "commits")
+    committed = newest_number(place(str(checkpoint)) / "commits")
     newest: dict[int, tuple[int, Place]] = {}
     for path in entries(root / "punctuations"):
         if match := _FILE.fullmatch(path.name):
@@ -84,9 +84,3 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
             raise damaged(path, error) from error
     names = ("batch", "bound", "position", "waiting", "lag")
     return pa.table({name: pa.array([entry[name] for entry in found], pa.int64()) for name in names})
-
-
-def _committed(commits: Place) -> int:
-    """The newest batch that is committed; Spark removes the entries of old ones."""
-    names = [entry.name for entry in entries(commits)]
-    return max((int(name) for name in names if name.isdigit()), default=-1)

@@ -8,6 +8,7 @@ are due. The piece is published before the first result leaves, as whoever takes
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,15 +16,17 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.model.errors import CheckpointError
+from streamjoin.model.errors import CheckpointError, StreamJoinError
 from streamjoin.spark.arrivals import Arrivals, arrivals
 from streamjoin.spark.blueprint import Blueprint
 from streamjoin.spark.checkpoints import open_log
 from streamjoin.spark.late import late_rows
+from streamjoin.spark.late_output import write_batch
 from streamjoin.spark.log import WindowLog
 from streamjoin.spark.output import Found, bound_to_order, plain, to_order
 from streamjoin.spark.pairing import Condition, Probes, matches
 from streamjoin.spark.parts import Received, marks, unpack
+from streamjoin.spark.places import place
 from streamjoin.spark.ranges import Cuts, sample
 from streamjoin.spark.route import part_schema
 from streamjoin.spark.scaling import agreed, asked_for, planned
@@ -35,6 +38,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
 _SAMPLE = 64
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -155,12 +160,18 @@ class RangeOfBatch:
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
         self._log.publish(self._batch, self._partition, self._cuts.ranges, (left, right), facts)
+        if plan.late is not None:
+            try:
+                write_batch(self._log, place(plan.late), self._batch, self._cuts.ranges)
+            except (StreamJoinError, OSError) as error:
+                # The rows are in the log: the driver writes them after the batch, or the next start of the query.
+                _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
 
     def _results(self, probes: Probes, stored: Segment, *, probes_left: bool) -> Iterator[Found]:
         bound = self._blueprint.bound
         condition = Condition(bound.residual, bool(bound.index), probes_left)
-        for probe, place in matches(probes, stored, condition):
-            yield Found(probes, stored, probe, place, probes_left)
+        for probe, partner in matches(probes, stored, condition):
+            yield Found(probes, stored, probe, partner, probes_left)
 
 
 def _later(one: int | None, other: int | None) -> int | None:

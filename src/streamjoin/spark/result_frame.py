@@ -1,0 +1,126 @@
+"""The DataFrame that `join` returns: Spark's own, with our errors for mistakes that have to do with joins.
+
+Two mistakes come to light where no code of ours runs: joins of one name meet in a method of the DataFrame (`union`),
+and a checkpoint that can't be written fails `start()` with a Java stack trace. So the methods here are Spark's with
+another error, and the frames they return are of this class again. `groupBy(...).agg(...)` returns a plain frame: a
+query on it runs in the same way, and these two mistakes are reported in Spark's words.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from streamjoin.model.errors import CheckpointError, SpecError, StreamJoinError
+
+if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.sql import DataFrame
+
+_CHECKPOINT = "checkpointlocation"
+_IO = "java.io.IOException"
+
+
+def result_frame(frame: DataFrame, refused: Callable[[str], StreamJoinError | None]) -> DataFrame:
+    """`frame` with our errors; `refused` knows by the id of a run why a query that just started was refused."""
+    made: DataFrame = _classes(refused)(frame._jdf, frame.sparkSession)
+    return made
+
+
+@functools.cache
+def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
+    """The class of the frames; made at the first join, as pyspark is an optional dependency."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.sql.classic.dataframe import DataFrame as Classic
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    class Writer(DataStreamWriter):
+        """Spark's writer, whose queries are refused when they start."""
+
+        _checkpoint: str | None = None
+
+        def option(self, key: str, value: Any) -> Any:
+            if key.lower() == _CHECKPOINT:
+                self._checkpoint = str(value)
+            return super().option(key, value)
+
+        def options(self, **options: Any) -> Any:
+            self._checkpoint = _given(options) or self._checkpoint
+            return super().options(**options)
+
+        def start(self, *args: Any, **options: Any) -> Any:
+            self._checkpoint = _given(options) or self._checkpoint
+            return self._started(super().start, *args, **options)
+
+        def toTable(self, *args: Any, **options: Any) -> Any:  # noqa: N802
+            self._checkpoint = _given(options) or self._checkpoint
+            return self._started(super().toTable, *args, **options)
+
+        def _started(self, start: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            try:
+                query = start(*args, **options)
+            except Py4JJavaError as error:
+                reason = _io_reason(error)
+                if reason is None:
+                    raise
+                where = f" ({self._checkpoint})" if self._checkpoint else ""
+                raise CheckpointError(
+                    f"Spark can't begin the query: {reason}. The checkpoint{where} and what the sink writes to must be "
+                    "places that can be written to"
+                ) from error
+            failure = refused(str(query.runId))
+            if failure is not None:
+                raise failure
+            return query
+
+    class ResultFrame(Classic):
+        """A streaming DataFrame with a join in its plan."""
+
+        @property
+        def writeStream(self) -> Any:  # noqa: N802
+            return Writer(self)
+
+    for name, method in vars(Classic).items():
+        if not name.startswith("_") and callable(method):
+            setattr(ResultFrame, name, _kept(method, ResultFrame, Classic))
+    return ResultFrame
+
+
+def _kept(method: Callable[..., Any], ours: Any, plain: Any) -> Callable[..., Any]:
+    """A method of Spark's, whose frames are of our class too."""
+    from pyspark.errors import AnalysisException
+
+    @functools.wraps(method)
+    def kept(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            result = method(self, *args, **options)
+        except AnalysisException as error:
+            if error.getCondition() != "DUPLICATED_METRICS_NAME":
+                raise
+            metric = (error.getMessageParameters() or {}).get("metricName", "streamjoin_join")
+            name = metric.removeprefix("streamjoin_")
+            raise SpecError(
+                f"two joins of one query are both called {name!r}, and each needs its own place in the checkpoint: "
+                "give them different names, join(..., name='...')"
+            ) from error
+        return ours(result._jdf, result.sparkSession) if type(result) is plain else result
+
+    return kept
+
+
+def _given(options: dict[str, Any]) -> str | None:
+    return next((str(value) for key, value in options.items() if key.lower() == _CHECKPOINT), None)
+
+
+def _io_reason(error: Py4JJavaError) -> str | None:
+    """What Java says if it could not read or write something; None if it was something else."""
+    from py4j.java_gateway import is_instance_of
+    from pyspark import SparkContext
+
+    failure = error.java_exception
+    while failure is not None:
+        if is_instance_of(SparkContext._gateway, failure, _IO):
+            return f"{failure.getMessage()} ({failure.getClass().getSimpleName()})"
+        failure = failure.getCause()
+    return None
