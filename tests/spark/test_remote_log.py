@@ -17,7 +17,7 @@ from streamjoin.model.errors import CheckpointError
 from streamjoin.spark import join, late, rescale
 from streamjoin.spark.background import merge_due
 from streamjoin.spark.cache import copy_of, directory, make_room, mapped
-from streamjoin.spark.late_output import export_late
+from streamjoin.spark.late_output import catch_up
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.merging import MergePolicy
 from streamjoin.spark.places import Origin, RemotePath, in_order, place
@@ -67,7 +67,7 @@ def test_a_gate_and_late_rows_on_a_remote_log(root: RemotePath) -> None:
     gated_batch(plan, root, 0, {(0, 0): _table((5, 7, 0)), (1, 0): _table((6, 7, 1))})  # type: ignore[arg-type]
     second = {(0, 0): _table((4, 7, 2), (9, 7, 3))}
     assert gated_batch(plan, root, 1, second).num_rows == 1  # type: ignore[arg-type]
-    (written,) = export_late(root, root.parent / "late", 1)
+    (written,) = catch_up(root, root.parent / "late", 1)
     assert written.exists()
 
 

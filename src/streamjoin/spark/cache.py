@@ -12,7 +12,6 @@ import getpass
 import hashlib
 import mmap
 import os
-import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -31,9 +30,12 @@ def directory() -> Path:
     return Path(named) if named else Path(tempfile.gettempdir()) / f"streamjoin-cache-{getpass.getuser()}"
 
 
-def mapped(path: RemotePath) -> pa.Buffer:
-    """The bytes of `path`, mapped from the local disk. Others make room meanwhile: any copy may go at any moment."""
-    info = path.info()
+def mapped(path: RemotePath, info: fs.FileInfo | None = None) -> pa.Buffer:
+    """The bytes of `path`, mapped from the local disk; `info` is what is known of it already.
+
+    Others make room meanwhile: any copy may go at any moment.
+    """
+    info = info or path.info()
     copy = copy_of(path, info)
     try:
         os.utime(copy)
@@ -55,8 +57,8 @@ def _fetched(path: RemotePath, copy: Path, size: int) -> pa.Buffer:
     make_room(size)
     draft = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
     try:
-        with path.filesystem.open_input_stream(path.path) as source, draft.open("wb+") as target:
-            shutil.copyfileobj(source, target, 1 << 22)
+        with draft.open("wb+") as target:
+            path.copy_to(target)
             target.flush()
             # Mapped before it has its name, and not by its name: it need not be there any more.
             whole = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_READ) if target.tell() else b""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError
 from streamjoin.spark.cache import mapped
@@ -167,6 +168,11 @@ def read_footer(path: Place) -> dict[str, Any]:
 
 def damaged(path: Place, error: Exception | None = None) -> CheckpointError:
     """The error for a file of the log that can't be read."""
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        reason = error.strerror or error
+        return CheckpointError(
+            f"the file {path} of the window log can't be read: {reason}. Nothing is lost: start again"
+        )
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged or not a piece of a window log"
     return CheckpointError(f"the file {path} of the window log {what}; restore it from a copy of the checkpoint")
 
@@ -178,8 +184,13 @@ class MappedPiece:
         self._path = path
         self._batches: dict[Block, pa.RecordBatch] = {}
         try:
-            self._identity = _identity(path)
-            self._buffer = mapped(path) if isinstance(path, RemotePath) else pa.memory_map(str(path)).read_buffer()
+            if isinstance(path, RemotePath):
+                info = path.info()
+                self._identity = _remote_identity(path, info)
+                self._buffer = mapped(path, info)
+            else:
+                self._identity = _identity(path)
+                self._buffer = pa.memory_map(str(path)).read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
             raise damaged(path, error) from error
 
@@ -219,9 +230,12 @@ class MappedPiece:
 
 def _identity(path: Place) -> tuple[int | None, int | None, int]:
     if isinstance(path, RemotePath):
-        info = path.info()
-        if info.size is None:
-            raise FileNotFoundError(str(path))
-        return None, info.mtime_ns, info.size
+        return _remote_identity(path, path.info())
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _remote_identity(path: RemotePath, info: fs.FileInfo) -> tuple[int | None, int | None, int]:
+    if info.size is None:
+        raise FileNotFoundError(str(path))
+    return None, info.mtime_ns, info.size

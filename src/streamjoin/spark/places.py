@@ -2,16 +2,19 @@
 
 `RemotePath` has the few methods of `pathlib.Path` that the log uses, over `pyarrow.fs` (S3, GCS, Azure, HDFS, and
 whatever fsspec knows, if that is installed). A file appears there under its name whole or not at all: object stores
-show an object when its upload ends, on others a draft is renamed.
+show an object when its upload ends, on others a draft is renamed. Object stores have no directories, and none are made.
+Whatever goes wrong is an OSError, also where Arrow or a client raises something else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import importlib
 import posixpath
 import re
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,10 +24,23 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 from streamjoin.model.errors import SetupError
+from streamjoin.spark.s3_objects import s3_objects
 
-_WHOLE_ON_CLOSE = ("s3", "gcs", "abfs")
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+_AT_ONCE = "allow_delayed_open=true"
 # How Hadoop calls what Arrow calls otherwise.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Raise what a file system's client raises as an OSError, which callers expect of files, with the true reason."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,11 @@ class RemotePath:
         self.path = path.rstrip("/")
         self._origin = origin
 
+    @property
+    def _in_store(self) -> bool:
+        """Whether it is an object: there whole when its upload ends, under a name with slashes and no directories."""
+        return self.filesystem.type_name in _OBJECT_STORES
+
     def __str__(self) -> str:
         return self._origin.location_of(self.path)
 
@@ -86,7 +107,8 @@ class RemotePath:
 
     def info(self) -> fs.FileInfo:
         """What the file system knows of it."""
-        return self.filesystem.get_file_info(self.path)
+        with _as_os_errors():
+            return self.filesystem.get_file_info(self.path)
 
     def exists(self) -> bool:
         """Whether there is something."""
@@ -99,13 +121,14 @@ class RemotePath:
     def iterdir(self) -> Iterator[RemotePath]:
         """What lies in the directory."""
         here = fs.FileSelector(self.path, allow_not_found=True)
-        try:
-            infos = self.filesystem.get_file_info(here)
-        except NotADirectoryError:
-            # Through fsspec "is it a directory" and "is it there" are two questions: it may appear between them.
-            if not self.is_dir():
-                raise
-            infos = self.filesystem.get_file_info(here)
+        with _as_os_errors():
+            try:
+                infos = self.filesystem.get_file_info(here)
+            except NotADirectoryError:
+                # Through fsspec "is it a directory" and "is it there" are two questions: it may appear between them.
+                if not self.is_dir():
+                    raise
+                infos = self.filesystem.get_file_info(here)
         for info in infos:
             yield RemotePath(self.filesystem, info.path, self._origin)
 
@@ -120,31 +143,57 @@ class RemotePath:
                     yield entry
 
     def open(self, mode: str) -> Any:
-        """The file for reading bytes."""
+        """The file for reading bytes, at any place."""
         if mode != "rb":
             raise ValueError(mode)
-        return self.filesystem.open_input_file(self.path)
+        with _as_os_errors():
+            return self.filesystem.open_input_file(self.path)
 
     def read_bytes(self) -> bytes:
         """The whole file."""
-        with self.filesystem.open_input_stream(self.path) as file:
+        with _as_os_errors(), self.filesystem.open_input_stream(self.path) as file:
             return bytes(file.read())
 
+    def copy_to(self, target: BinaryIO) -> None:
+        """Write the whole file to `target`."""
+        with _as_os_errors(), self.filesystem.open_input_stream(self.path) as file:
+            shutil.copyfileobj(file, target, 1 << 22)
+
     def publish(self, source: BinaryIO, *, once: bool = False) -> None:
-        """Make the file out of what `source` holds; it appears whole. With `once`, one that is there stays."""
+        """Make the file out of what `source` holds; it appears whole. With `once`, one that is there stays.
+
+        That is certain on S3 where boto3 is installed. On other object stores Arrow can only look first: of two that
+        write the same file at the same moment, the one that ends last has it.
+        """
+        with _as_os_errors():
+            if self._in_store:
+                self._upload(source, once)
+            else:
+                self._replace(source, once)
+
+    def _upload(self, source: BinaryIO, once: bool) -> None:
+        if once:
+            objects = s3_objects(self.filesystem)
+            if objects is not None and objects.put_new(self.path, source):
+                return
+            if self.exists():
+                return
+        self._write(self, source)
+
+    def _replace(self, source: BinaryIO, once: bool) -> None:
         self.filesystem.create_dir(self.parent.path, recursive=True)
-        whole = self.filesystem.type_name in _WHOLE_ON_CLOSE
-        draft = self if whole else self.parent / f".{self.name}.{uuid.uuid4().hex}"
+        draft = self.parent / f".{self.name}.{uuid.uuid4().hex}"
         try:
-            with self.filesystem.open_output_stream(draft.path) as out:
-                while chunk := source.read(1 << 22):
-                    out.write(chunk)
-            if not whole:
-                self._take_the_place_of(draft, once)
+            self._write(draft, source)
+            self._take_the_place_of(draft, once)
         except OSError:
-            if not whole:
-                draft.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
+
+    def _write(self, path: RemotePath, source: BinaryIO) -> None:
+        with self.filesystem.open_output_stream(path.path) as out:
+            while chunk := source.read(1 << 22):
+                out.write(chunk)
 
     def _take_the_place_of(self, draft: RemotePath, once: bool) -> None:
         """Rename `draft` to this path, also where that is refused, loudly or not, because there is a file already.
@@ -165,24 +214,36 @@ class RemotePath:
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
-        try:
-            self.filesystem.delete_file(self.path)
-        except OSError:
-            # HDFS does not say why it could not: another one may have removed it at the same time.
-            if not missing_ok or self.exists():
-                raise
+        with _as_os_errors():
+            objects = s3_objects(self.filesystem) if missing_ok else None
+            if objects is not None:
+                objects.delete(self.path)
+                return
+            try:
+                self.filesystem.delete_file(self.path)
+            except OSError:
+                # HDFS does not say why it could not: another one may have removed it at the same time.
+                if not missing_ok or self.exists():
+                    raise
 
     def rmdir(self) -> None:
-        """Remove the directory if nothing lies in it."""
-        if any(True for _ in self.iterdir()):
-            raise OSError(f"{self} is not empty")
-        self.filesystem.delete_dir(self.path)
+        """Remove the directory if nothing lies in it; in an object store, the empty object that stands for it."""
+        with _as_os_errors():
+            objects = s3_objects(self.filesystem)
+            if objects is not None:
+                objects.delete(f"{self.path}/")
+                return
+            if any(True for _ in self.iterdir()):
+                raise OSError(f"{self} is not empty")
+            self.filesystem.delete_dir(self.path)
 
     def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
         """Make the directory and those above it."""
         if not (parents and exist_ok):
             raise ValueError("a directory is made with those above it, also if it is there")
-        self.filesystem.create_dir(self.path, recursive=True)
+        if not self._in_store:
+            with _as_os_errors():
+                self.filesystem.create_dir(self.path, recursive=True)
 
 
 Place = Path | RemotePath
@@ -213,8 +274,9 @@ def place(location: str) -> Place:
 def _remote(scheme: str, location: str) -> RemotePath:
     uri = _SCHEMES.get(scheme, scheme) + location.removeprefix(scheme)
     try:
-        filesystem, path = fs.FileSystem.from_uri(uri)
-    except (ValueError, OSError, NotImplementedError) as error:
+        filesystem, path = _through_arrow(uri)
+    except Exception as error:
+        # Besides OSError and ValueError whatever a cloud's library raises, such as for credentials that are missing.
         found = _through_fsspec(uri)
         if found is None:
             raise SetupError(
@@ -223,6 +285,15 @@ def _remote(scheme: str, location: str) -> RemotePath:
             ) from error
         filesystem, path = found
     return RemotePath(filesystem, path, Origin(location, path.rstrip("/")))
+
+
+def _through_arrow(uri: str) -> tuple[fs.FileSystem, str]:
+    found: tuple[fs.FileSystem, str] | None = None
+    if uri.startswith("s3:"):
+        # A small file is then written by one request instead of three. Versions of Arrow that do not know it refuse it.
+        with contextlib.suppress(ValueError):
+            found = fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}{_AT_ONCE}")
+    return found or fs.FileSystem.from_uri(uri)
 
 
 class _Forgetful(fs.FSSpecHandler):  # type: ignore[misc]

@@ -65,8 +65,10 @@ def ask_for(root: Place, partitions: int | None) -> None:
 
 def asked_for(root: Place) -> int | None:
     """What was asked for; a file that says nothing sensible asks for nothing."""
+    path = root / _CONTROL
     try:
-        wanted = json.loads((root / _CONTROL).read_bytes())["partitions"]
+        # Looked for first: libhdfs prints a stack trace about each file that is opened and not there.
+        wanted = json.loads(path.read_bytes())["partitions"] if path.exists() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else None
