@@ -16,6 +16,8 @@ from tests.spark.webhdfs_server import WebHdfs
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
     """A directory seen as another file system would be, and an empty cache."""
     monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
+    # Every test's directory has this name here: what one has mapped is not the file of the next.
+    monkeypatch.setattr("streamjoin.spark.log._mapped", {})
     (tmp_path / "far").mkdir()
     filesystem = fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem())
     return RemotePath(filesystem, "log", Origin("far://log", "log"))

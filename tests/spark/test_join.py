@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 BAND = CASES[0]
 SPEC = BAND.bound_spec()
+UNIX = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize(
@@ -105,21 +107,51 @@ def test_foreach_batch_takes_it_and_may_read_a_batch_twice(spark: SparkSession, 
 
 
 def test_what_follows_may_drop_put_together_and_aggregate(spark: SparkSession, tmp_path: Path) -> None:
-    """Partitions put together run several ranges in one task; an aggregate also runs batches without any rows."""
+    """Partitions put together run several ranges in one task; an aggregate also runs batches without any rows.
+
+    One side is far behind the other, in batches of its own: with a watermark as late as the window nothing is dropped.
+    """
     from pyspark.sql import functions as f
 
-    _, sides = _files(spark, tmp_path)
-    joined = join(*sides, SPEC, partitions=3)
+    left, right = stream(BAND, seed=6, n=90)
+    batches = tables(BAND, left, right, 3)
+    write_files(tmp_path, [(BAND.left.empty_table(), batches[0][1]), (batches[0][0], batches[1][1])])
+    for i, sides in enumerate((batches[1][0], batches[2][0])):
+        pq.write_table(sides, tmp_path / f"left/more{i}.parquet")
+    pq.write_table(batches[2][1], tmp_path / "right/more0.parquet")
+    joined = join(*streams(spark, tmp_path, BAND.left, BAND.right), SPEC, partitions=3)
     counted = (
         joined.coalesce(1)
-        .withWatermark("ts", "0 seconds")
-        .groupBy(f.window("ts", "50 milliseconds"))
+        .withWatermark("ts", "40 milliseconds")
+        .groupBy(f.window("ts", "10 milliseconds"))
         .agg(f.count("*").alias("n"))
     )
-    query = counted.writeStream.format("memory").queryName("counted").trigger(availableNow=True).start()
+    writer = counted.writeStream.format("memory").queryName("counted").outputMode("append")
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     assert len([p for p in query.recentProgress if p["numInputRows"] == 0]) >= 1
-    assert 0 < sum(row.n for row in spark.table("counted").collect()) <= sum(_wanted().values())
+    assert {p["stateOperators"][0]["numRowsDroppedByWatermark"] for p in query.recentProgress} == {0}
+    times = {(side, row["id"]): row["ts"] for side, rows in enumerate((left, right)) for row in rows}
+    results = Counter(max(times[0, l], times[1, r]) for l, r in expected(BAND, left, right).elements())
+    # Windows that end before the watermark are closed and in the output.
+    closed: Counter[dt.datetime] = Counter()
+    for at, n in results.items():
+        start = at - (at - EPOCH) % dt.timedelta(milliseconds=10)
+        if start <= max(results) - dt.timedelta(milliseconds=50):
+            closed[start] += n
+    rows = spark.table("counted").selectExpr("unix_millis(window.start) AS start", "n").collect()
+    assert {UNIX + dt.timedelta(milliseconds=row.start): row.n for row in rows} == closed
+    assert len(closed) > 5
+
+
+def test_a_watermark_before_the_join_is_warned_of(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = _empty(spark, tmp_path)
+    with pytest.warns(
+        UserWarning, match=r"right side has a watermark on 'ts'.*withWatermark\('ts', \.\.\.\)"
+    ) as caught:
+        join(left, right.withWatermark("ts", "1 second"), SPEC)
+    assert caught[0].filename == __file__
+    join(left, right.withWatermark("ts", "1 second").dropDuplicatesWithinWatermark(["id"]), SPEC)
 
 
 def test_joins_can_be_joined(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from streamjoin.model import durations
-from streamjoin.model.binding import bind
+from streamjoin.model.binding import RESULT_TIME, bind
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
@@ -46,6 +47,9 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 MOST_PARTITIONS = 100_000
 
+_WATERMARK = "spark.watermarkDelayMs"
+_USES_WATERMARK = re.compile(r"Deduplicate|Aggregate|GroupsWithState|TransformWithState|\bJoin\b")
+
 
 def join(
     left: Side,
@@ -70,6 +74,11 @@ def join(
     Count windows, `ordered=True` and several sources a side put a gate before the join: one task that gives all tuples
     one order. It lets a tuple through once every source has passed its time. What is not ready when a query ends,
     also one that ran over all that was available, waits in the checkpoint for the next start.
+
+    The join has clocks of its own (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: one that was
+    set on a side before the join is not on the result. To aggregate results by time, set one on the result's time,
+    `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late for
+    it; behind a gate, where results come in the order of their times, a delay of 0 is enough.
 
     Args:
         left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.
@@ -133,6 +142,7 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     _check_spec(spec)
     sides = _sides(left, right, spec)
     spark = _check_sides(sides)
+    _warn_of_watermarks(sides)
     frames = [[_aligned(side, source.frame, sources[0].frame) for source in sources] for side, sources in sides.items()]
     schemas = [_arrow_schema(side, sources[0].frame) for side, sources in sides.items()]
     plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
@@ -260,6 +270,22 @@ def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
     if len(sessions) > 1:
         raise InputError("the two sides belong to different Spark sessions; build both with the same one")
     return frames[0][1].sparkSession
+
+
+def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]]) -> None:
+    """A watermark that nothing before the join uses was meant for what comes after it, where Spark does not find it."""
+    for side, sources in sides.items():
+        for source in sources:
+            marked = [field.name for field in source.frame.schema if _WATERMARK in field.metadata]
+            if marked and not _USES_WATERMARK.search(source.frame._jdf.queryExecution().analyzed().toString()):
+                warnings.warn(
+                    f"the {side} side has a watermark on {marked[0]!r}, which the join does not use and the result "
+                    "does not have. Leave it out; for an aggregation after the join, put one on the result's time: "
+                    f"join(...).withWatermark({RESULT_TIME!r}, ...), with a delay of the window plus the lateness",
+                    UserWarning,
+                    # join() is two frames up, its caller three.
+                    stacklevel=4,
+                )
 
 
 def _aligned(side: str, frame: DataFrame, first: DataFrame) -> DataFrame:
