@@ -265,6 +265,7 @@ def test_a_restart_with_another_join_schema_or_format_is_refused(spark: SparkSes
     changed = re.escape("on was '|l.x - r.a| <= 3' and is now '|l.x - r.a| <= 4'")
     with pytest.raises(sj.CheckpointError, match=changed):
         run_to_parquet(other, tmp_path)
+    assert not spark.streams.active
     # Spark's own frames after an aggregation have Spark's own start(): there it is the query that ends with it.
     counted = other.groupBy("x").count().writeStream.format("noop").outputMode("complete")
     query = counted.option("checkpointLocation", str(tmp_path / "checkpoint")).start()

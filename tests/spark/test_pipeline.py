@@ -135,7 +135,7 @@ def test_a_failure_while_it_runs_is_one_line(tmp_path: Path, spark: SparkSession
     said_by(file, spark)
     file.write_text(FILES.replace("0.25", "0.5"))
     (tmp_path / "trades" / "2").write_text('{"ts": "2026-01-01T00:00:05Z", "sym": "A", "px": 10.3}\n')
-    with pytest.raises(sj.StreamJoinError, match=r"join\.toml stopped: .*0\.5") as caught:
+    with pytest.raises(sj.StreamJoinError, match=r"join\.toml did not start: .*0\.5") as caught:
         said_by(file, spark)
     assert "\n" not in str(caught.value)
     assert not spark.streams.active

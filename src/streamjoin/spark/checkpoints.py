@@ -26,6 +26,7 @@ from streamjoin.spark.heap import settle
 from streamjoin.spark.late_output import catch_up, forget_uncommitted
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.places import Place, entries, place
+from streamjoin.spark.stage_names import name_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +118,7 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
         return
     _unmeasured(settings, joins)
     _in_one_job(settings)
+    name_stages(spark, query, joins)
     for join, log in starts:
         settings.set(_SETTING + join.token, json.dumps({"root": str(log.root), "epoch": log.epoch}))
         _running.setdefault(run_id, []).append(Running(join, log))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from streamjoin.model.errors import PipelineFileError, SpecError, StreamJoinError
+from streamjoin.model.errors import CheckpointError, PipelineFileError, SpecError, StreamJoinError
 from streamjoin.spark import jars
 from streamjoin.spark.late import late
 from streamjoin.spark.pipeline_config import Pipeline, Sink, without_secrets
@@ -119,6 +119,8 @@ def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[Str
         for side, source in pipeline.sides.items():
             if source.malformed is not None:
                 started.append(_write_malformed(streams[side], pipeline, side, source.malformed, checkpoint))
+    except CheckpointError as error:
+        raise CheckpointError(f"the pipeline {pipeline.file} did not start: {error}") from error
     except BaseException:
         for query in started:
             query.stop()

@@ -8,6 +8,7 @@ query on it runs in the same way, and these two mistakes are reported in Spark's
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ def result_frame(frame: DataFrame, refused: Callable[[str], StreamJoinError | No
 def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
     """The class of the frames; made at the first join, as pyspark is an optional dependency."""
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import StreamingQueryException
     from pyspark.sql.classic.dataframe import DataFrame as Classic
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -71,6 +73,9 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
                 ) from error
             failure = refused(str(query.runId))
             if failure is not None:
+                # It ends by itself with the same error; until then another can't start in its place.
+                with contextlib.suppress(StreamingQueryException):
+                    query.awaitTermination()
                 raise failure
             return query
 
