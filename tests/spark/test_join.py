@@ -266,9 +266,13 @@ def test_a_restart_with_another_join_schema_or_format_is_refused(spark: SparkSes
     with pytest.raises(sj.CheckpointError, match=changed):
         run_to_parquet(other, tmp_path)
     assert not spark.streams.active
-    # Spark's own frames after an aggregation have Spark's own start(): there it is the query that ends with it.
     counted = other.groupBy("x").count().writeStream.format("noop").outputMode("complete")
-    query = counted.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(sj.CheckpointError, match=changed):
+        counted.start(checkpointLocation=str(tmp_path / "checkpoint"))
+    # The frame of a view has Spark's own start(): there it is the query that ends with the error.
+    other.createOrReplaceTempView("changed")
+    writer = spark.table("changed").writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException, match=f"CheckpointError: .*{changed}"):
         query.awaitTermination()
     assert not query.recentProgress

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fsspec
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from streamjoin.model.errors import CheckpointError
+from streamjoin.model.errors import CheckpointError, SetupError
 from streamjoin.spark import join, late, rescale
 from streamjoin.spark.background import merge_due
 from streamjoin.spark.cache import copy_of, directory, make_room, mapped
 from streamjoin.spark.late_output import catch_up
 from streamjoin.spark.log import WindowLog, new_epoch
 from streamjoin.spark.merging import MergePolicy
+from streamjoin.spark.pieces import atomic, read_footer
 from streamjoin.spark.places import Origin, RemotePath, in_order, place
 from streamjoin.spark.scaling import ask_for, asked_for
 from tests.spark.gated import gated_batch
@@ -88,6 +90,37 @@ def test_a_directory_that_appears_while_it_is_listed(monkeypatch: pytest.MonkeyP
     assert [entry.name for entry in root.iterdir()] == ["a"]
     with pytest.raises(NotADirectoryError):
         list((root / "a").iterdir())
+
+
+def test_what_a_client_raises_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's clients of clouds raise what is no OSError, and fsspec's whatever they like."""
+
+    class Broken(fs.FSSpecHandler):  # type: ignore[misc]
+        def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+            raise pa.ArrowException("Failed to get token from DefaultAzureCredential")
+
+        def open_input_file(self, path: str) -> None:
+            raise LookupError("no profile")
+
+        def create_dir(self, path: str, recursive: bool) -> None:
+            self.get_file_info([path])
+
+    broken = fs.PyFileSystem(Broken(fsspec.filesystem("memory")))
+    root = RemotePath(broken, "box/log", Origin("abfss://box@store/log", "box/log"))
+    with pytest.raises(OSError, match="ArrowException: Failed to get token"):
+        root.exists()
+    unwritten = pytest.raises(CheckpointError, match=r"log/x can't be written: ArrowException: Failed to get token")
+    with unwritten, atomic(root / "x"):
+        pass
+    with pytest.raises(CheckpointError, match="can't be read: LookupError: no profile"):
+        read_footer(root / "x")
+
+    def no_token(uri: str) -> None:
+        raise pa.ArrowException(f"no token for {uri}")
+
+    monkeypatch.setattr("streamjoin.spark.places._through_arrow", no_token)
+    with pytest.raises(SetupError, match="Arrow can't reach \\(no token for abfss:"):
+        place("abfss://box@store/elsewhere")
 
 
 def test_a_copy_is_taken_once_and_again_when_the_file_changed(root: RemotePath, tmp_path: Path) -> None:

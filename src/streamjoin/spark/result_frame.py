@@ -2,8 +2,8 @@
 
 Two mistakes come to light where no code of ours runs: joins of one name meet in a method of the DataFrame (`union`),
 and a checkpoint that can't be written fails `start()` with a Java stack trace. So the methods here are Spark's with
-another error, and the frames they return are of this class again. `groupBy(...).agg(...)` returns a plain frame: a
-query on it runs in the same way, and these two mistakes are reported in Spark's words.
+another error, and the frames they return are of this class again. A query on a frame that was not made so, such as of
+a view, runs in the same way; these two mistakes are then reported in Spark's words.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import StreamingQueryException
     from pyspark.sql.classic.dataframe import DataFrame as Classic
+    from pyspark.sql.group import GroupedData
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     class Writer(DataStreamWriter):
@@ -86,20 +87,29 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
         def writeStream(self) -> Any:  # noqa: N802
             return Writer(self)
 
-    for name, method in vars(Classic).items():
-        if not name.startswith("_") and callable(method):
-            setattr(ResultFrame, name, _kept(method, ResultFrame, Classic))
+    class ResultGroups(GroupedData):
+        """Such a frame, grouped."""
+
+    def ours(result: Any) -> Any:
+        if type(result) is Classic:
+            return ResultFrame(result._jdf, result.sparkSession)
+        return ResultGroups(result._jgd, result._df) if type(result) is GroupedData else result
+
+    for subclass, spark_class in ((ResultFrame, Classic), (ResultGroups, GroupedData)):
+        for name, method in vars(spark_class).items():
+            if not name.startswith("_") and callable(method):
+                setattr(subclass, name, _kept(method, ours))
     return ResultFrame
 
 
-def _kept(method: Callable[..., Any], ours: Any, plain: Any) -> Callable[..., Any]:
-    """A method of Spark's, whose frames are of our class too."""
+def _kept(method: Callable[..., Any], ours: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A method of Spark's, whose result becomes `ours`."""
     from pyspark.errors import AnalysisException
 
     @functools.wraps(method)
     def kept(self: Any, *args: Any, **options: Any) -> Any:
         try:
-            result = method(self, *args, **options)
+            return ours(method(self, *args, **options))
         except AnalysisException as error:
             if error.getCondition() != "DUPLICATED_METRICS_NAME":
                 raise
@@ -109,7 +119,6 @@ def _kept(method: Callable[..., Any], ours: Any, plain: Any) -> Callable[..., An
                 f"two joins of one query are both called {name!r}, and each needs its own place in the checkpoint: "
                 "give them different names, join(..., name='...')"
             ) from error
-        return ours(result._jdf, result.sparkSession) if type(result) is plain else result
 
     return kept
 
