@@ -51,7 +51,7 @@ def test_the_task_that_ends_a_batch_writes_its_late_rows(tmp_path: Path) -> None
     (more,) = tables(BAND, _timeless([4]), right, 1)
     in_process(plan, tmp_path / "log", 1, more, again)
     assert [path.name for path in sorted(target.iterdir())] == [
-        f"late-{first}-0000000000.parquet", f"late-{first}-0000000001.parquet",
+        f"late-log-{first}-0000000000.parquet", f"late-log-{first}-0000000001.parquet",
     ]  # fmt: skip
     # Batch 1 was never committed, and leads to nothing late when it runs again.
     forget_uncommitted(tmp_path / "log", target, 0)
@@ -62,6 +62,10 @@ def test_the_task_that_ends_a_batch_writes_its_late_rows(tmp_path: Path) -> None
     forget_uncommitted(tmp_path / "log", target, -1)
     in_process(plan, tmp_path / "log", 0, more, anew)
     assert _ids(target) == [1, 2, 3, 4]
+    # And another join of the same query, that began in the same moment.
+    shutil.copytree(tmp_path / "log/epochs", tmp_path / "other/epochs")
+    in_process(plan, tmp_path / "other", 0, more, anew)
+    assert _ids(target) == [1, 2, 3, 4, 4]
 
 
 def test_what_is_missing_is_made_up_for(tmp_path: Path) -> None:
