@@ -44,7 +44,7 @@ UNIX = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     ("case", "partitions", "per_batch"),
     [
         pytest.param(case, partitions, per_batch, id=f"{case.name}, {partitions} partitions")
-        for case, partitions, per_batch in zip(CASES, [1, 5, 2, 5, 2, 3], [1, 1, 2, 3, 3, 1], strict=True)
+        for case, partitions, per_batch in zip(CASES, [1, 5, 2, 5, 2, 3, 3, 2], [1, 1, 2, 3, 3, 1, 1, 2], strict=True)
     ],
 )
 def test_rows_are_those_of_the_definition(
