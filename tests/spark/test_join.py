@@ -167,10 +167,16 @@ def test_joins_can_be_joined(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_two_joins_of_one_name_in_a_query_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as f
+
     _, sides = _files(spark, tmp_path)
     with pytest.raises(sj.SpecError, match=r"both called 'join'.*name='...'"):
         join(*sides, SPEC).select("x").where("x > 1").union(join(*sides, SPEC).select("x"))
-    named = join(*sides, SPEC, name="one").union(join(*sides, SPEC, name="two"))
+    one, two = join(*sides, SPEC, name="one"), join(*sides, SPEC, name="two")
+    with pytest.raises(AnalysisException, match="metric name is not unique: rows"):
+        one.observe("rows", f.count("x")).union(two.observe("rows", f.count("x")))
+    named = one.union(two)
     found = run_to_parquet(named, tmp_path / "named")
     assert pairs(found) == _wanted() + _wanted()
 

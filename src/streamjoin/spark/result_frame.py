@@ -111,10 +111,10 @@ def _kept(method: Callable[..., Any], ours: Callable[[Any], Any]) -> Callable[..
         try:
             return ours(method(self, *args, **options))
         except AnalysisException as error:
-            if error.getCondition() != "DUPLICATED_METRICS_NAME":
-                raise
-            metric = (error.getMessageParameters() or {}).get("metricName", "streamjoin_join")
+            metric = (error.getMessageParameters() or {}).get("metricName", "")
             name = metric.removeprefix("streamjoin_")
+            if error.getCondition() != "DUPLICATED_METRICS_NAME" or name == metric:
+                raise
             raise SpecError(
                 f"two joins of one query are both called {name!r}, and each needs its own place in the checkpoint: "
                 "give them different names, join(..., name='...')"
