@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from streamjoin.kernels import flags
-
 PROGRAM = """
 import numpy as np, pyarrow as pa, streamjoin as sj
 from numba import config
@@ -54,7 +52,7 @@ def test_a_sweep_over_descending_probes_is_refused_in_a_checked_build() -> None:
         assert "the low ends of probes must ascend" in done.stderr, name
 
 
-def test_compiled_kernels_are_kept_by_the_digest_of_their_sources(tmp_path: Path) -> None:
+def test_a_users_own_kernels_keep_their_cache(tmp_path: Path) -> None:
     program = (
         "import numba, streamjoin.kernels.sorting as kernels\n"
         "print(kernels.lower_bound._cache.cache_path)\n"
@@ -68,8 +66,3 @@ def test_compiled_kernels_are_kept_by_the_digest_of_their_sources(tmp_path: Path
     ours, theirs = done.stdout.splitlines()
     assert ours.startswith(str(tmp_path / "streamjoin" / "kernels-"))
     assert theirs == ""
-
-
-def test_a_kernel_depends_on_every_module_it_imports() -> None:
-    assert {"pim", "css", "btree", "entries", "machine", "flags"} <= flags._needs("pim")
-    assert "pim" not in flags._needs("sorting")

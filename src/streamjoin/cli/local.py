@@ -26,6 +26,7 @@ def warmup() -> None:
     from streamjoin.kernels.compiling import WATCH
 
     console = Console(stderr=True)
+    WATCH.shows = False
     with console.status("compiling kernels ..."):
         for line in run_all():
             console.print(line, highlight=False)

@@ -1,7 +1,14 @@
-"""Seeing Numba compile: how long it took, and a word to the person waiting at a terminal."""
+"""Seeing Numba compile our kernels: how long it took, and a word to the person waiting at a terminal.
+
+A terminal is told once that kernels are compiled, and shown which one while it lasts: a line that is removed before the
+caller's code goes on. Anything else hears nothing; the logger `streamjoin` has the same at level INFO and DEBUG.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import sys
 import threading
 import time
@@ -9,7 +16,9 @@ from typing import Any
 
 from numba.core import event
 
+_LOG = logging.getLogger("streamjoin")
 _NOTE = "streamjoin: compiling kernels (once; they are cached on disk, and `streamjoin warmup` does it ahead) ..."
+_ERASED = "\r\x1b[2K"
 
 
 class CompileWatch(event.Listener):
@@ -18,31 +27,66 @@ class CompileWatch(event.Listener):
     def __init__(self) -> None:
         self.seconds = 0.0
         self.kernels = 0
+        self.shows = True
+        """Whether a terminal is told; a program that shows its own progress turns it off."""
         self._lock = threading.RLock()
         self._depth = 0
+        self._ours = False
         self._since = 0.0
         self._told = False
+        self._drawn = False
 
-    def on_start(self, event: Any) -> None:  # noqa: ARG002
-        """A compile begins; they nest where one kernel calls another."""
+    def on_start(self, event: Any) -> None:
+        """A compile begins; they nest where one kernel calls another. A program's own kernels do not concern us."""
+        function = event.data["dispatcher"].py_func
         with self._lock:
             if self._depth == 0:
+                self._ours = function.__module__.startswith("streamjoin.")
                 self._since = time.perf_counter()
-                self._tell()
             self._depth += 1
+            if self._ours and function.__module__.startswith("streamjoin."):
+                self._show(function.__name__)
 
-    def on_end(self, event: Any) -> None:  # noqa: ARG002
+    def on_end(self, event: Any) -> None:
         """A compile ended."""
+        function = event.data["dispatcher"].py_func
         with self._lock:
             self._depth -= 1
-            self.kernels += 1
+            if not self._ours:
+                return
+            self.kernels += function.__module__.startswith("streamjoin.")
             if self._depth == 0:
-                self.seconds += time.perf_counter() - self._since
+                took = time.perf_counter() - self._since
+                self.seconds += took
+                _LOG.debug("compiled %s in %.1f s", function.__name__, took)
+                self._erase()
 
-    def _tell(self) -> None:
-        if not self._told and sys.stderr is not None and sys.stderr.isatty():
-            sys.stderr.write(_NOTE + "\n")
-        self._told = True
+    def _show(self, name: str) -> None:
+        if not self._told:
+            self._told = True
+            _LOG.info("compiling kernels; they are cached on disk, and `streamjoin warmup` compiles them ahead")
+            if self._at_terminal():
+                self._write(_NOTE + "\n")
+        if self._at_terminal() and os.environ.get("TERM", "dumb") != "dumb":
+            seconds = self.seconds + time.perf_counter() - self._since
+            self._write(f"{_ERASED}  {self.kernels} kernels in {seconds:.1f} s, now {name}")
+            self._drawn = True
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self._write(_ERASED)
+            self._drawn = False
+
+    def _at_terminal(self) -> bool:
+        # A closed stream raises ValueError; nothing about telling may disturb the program.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return self.shows and sys.stderr.isatty()
+        return False
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 WATCH = CompileWatch()

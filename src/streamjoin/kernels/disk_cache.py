@@ -1,0 +1,165 @@
+"""Compiled kernels on disk, shared by every environment that holds the same sources and versions.
+
+Numba's own cache goes by the path of the source file, and its index is read, changed and written back, so two processes
+that compile at the same time can give one file two meanings. Here an overload is one file, and its name is a digest of
+everything that it was compiled from: the sources behind the kernel, the versions, the processor, the argument types.
+Invariants: a file never changes its meaning, so nothing has to be locked; where the directory can't be read or written,
+kernels are compiled and work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import re
+import sys
+import uuid
+from collections.abc import Callable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import serialize
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+
+from streamjoin._cache import cache_dir
+
+# Numba has no types.
+_dumps: Any = serialize.dumps
+_rebuild: Any = CompileResult._rebuild
+
+# A test build, by the environment: every access to a shared word may give up the processor (see `atomics`).
+YIELDING = os.environ.get("STREAMJOIN_FORCED_YIELDS", "")
+# A debug build, by the environment or with the JIT off: kernels assert what they rely on.
+CHECKED = bool(os.environ.get("STREAMJOIN_CHECKED") or os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"))
+
+_LOG = logging.getLogger("streamjoin")
+_HERE = Path(__file__).parent
+_IMPORT = re.compile(r"^from streamjoin\.kernels(?:\.(\w+))? import (\(?[\w, ]*)", re.MULTILINE)
+_VERSIONS = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
+
+
+@cache
+def source(module: str) -> bytes:
+    """The text of a kernel module, read once: it is asked for while the module is imported, and may change later."""
+    return (_HERE / f"{module}.py").read_bytes()
+
+
+@cache
+def needs(module: str) -> frozenset[str]:
+    """The kernel modules that one imports, itself and what those import included; all, if it is not one of them."""
+    if not (_HERE / f"{module}.py").exists():
+        return frozenset(file.stem for file in _HERE.glob("*.py"))
+    found = {module}
+    for name, imported in _IMPORT.findall(source(module).decode()):
+        for needed in [name] if name else re.findall(r"\w+", imported):
+            found |= needs(needed)
+    return frozenset(found)
+
+
+@cache
+def _digest(modules: frozenset[str]) -> str:
+    """A digest of all sources behind a kernel and of all versions that compiled code depends on."""
+    files = sorted(frozenset().union(*(needs(module) for module in modules)))
+    digest = hashlib.sha256(repr((_VERSIONS, YIELDING, CHECKED)).encode())
+    for name in files:
+        digest.update(source(name))
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _LOG.warning("%s", text)
+
+
+class KernelCache(_Cache):
+    """The compiled overloads of one kernel; `modules` are those whose sources it depends on, with what they import."""
+
+    def __init__(self, function: Callable[..., Any], modules: frozenset[str]) -> None:
+        self._function: Any = function
+        self._modules = modules
+        self._enabled = True
+        for module in modules:
+            if (_HERE / f"{module}.py").exists():
+                source(module)
+
+    @cached_property
+    def _directory(self) -> Path:
+        return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir()) / f"kernels-{_digest(self._modules)}"
+
+    @property
+    def cache_path(self) -> str:
+        """The directory."""
+        return str(self._directory)
+
+    @cached_property
+    def _stem(self) -> str:
+        return f"{self._function.__module__.rpartition('.')[2]}.{self._function.__qualname__}".replace("<locals>.", "")
+
+    def _path(self, sig: Any, codegen: Any) -> Path:
+        code, cells = self._function.__code__, self._function.__closure__ or ()
+        made_of = (
+            [str(type_) for type_ in sig] if isinstance(sig, tuple) else str(sig),
+            codegen.magic_tuple(),
+            code.co_firstlineno,
+            code.co_code,
+            _dumps(tuple(cell.cell_contents for cell in cells)) if cells else b"",
+        )
+        return self._directory / f"{self._stem}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:20]}.nbc"
+
+    @cached_property
+    def held_any(self) -> bool:
+        """Whether some overload was there when this was first asked, be it for other types or another processor."""
+        return self._directory.is_dir() and any(self._directory.glob(f"{self._stem}-*.nbc"))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The overload for these argument types, or None."""
+        if not self._enabled:
+            return None
+        target_context.refresh()
+        path = self._path(sig, target_context.codegen())
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            return _rebuild(target_context, *pickle.loads(data))  # noqa: S301 - the user's own directory
+        except Exception as error:  # whatever a damaged file leads to, the kernel can be compiled
+            _LOG.warning("%s can't be loaded and is compiled anew: %s", path, error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled overload."""
+        if not self._enabled or data.library.has_dynamic_globals or any(not part.can_cache for part in data.lifted):
+            return
+        path = self._path(sig, data.codegen)
+        spare = path.with_suffix(f".{uuid.uuid4().hex[:16]}")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            try:
+                spare.write_bytes(_dumps(data._reduce()))
+                spare.replace(path)
+            except BaseException:
+                spare.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            _warn_once(f"compiled kernels can't be kept in {self._directory.parent}: {error.strerror}")
+
+    def enable(self) -> None:
+        """Use the directory."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Compile without looking."""
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Remove what is kept of this kernel."""
+        for path in self._directory.glob(f"{self._stem}-*.nbc"):
+            path.unlink(missing_ok=True)
