@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression
-from streamjoin.model.parsing import parse_condition
 from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
 
@@ -95,7 +94,7 @@ def fit(term: Equi | Band, left_type: pa.DataType, right_type: pa.DataType) -> K
         if pa.types.is_boolean(left) and pa.types.is_boolean(right):
             return KeyTerm(term, Kind.INTEGER, KeyColumn(term.left, left), KeyColumn(term.right, right))
         if (_is_text(left) and _is_text(right)) or (_is_binary(left) and _is_binary(right)):
-            residual = parse_condition(f"l.{quoted(term.left)} = r.{quoted(term.right)}", ("l", "r"))
+            residual = _condition(f"l.{quoted(term.left)} = r.{quoted(term.right)}")
             return KeyTerm(
                 term, Kind.BYTES, KeyColumn(term.left, left), KeyColumn(term.right, right), residual=residual
             )
@@ -208,7 +207,14 @@ def _fit_wide(term: Equi | Band, left: KeyColumn, right: KeyColumn) -> KeyTerm:
         lower, upper = (f"{Decimal(str(d)):f}" for d in (term.below, term.above))
         text = f"{difference} {less} {lower} AND -({difference}) {less} {upper}"
         below, above = float(term.below), float(term.above)
-    return KeyTerm(term, Kind.WIDE, left, right, below, above, residual=parse_condition(text, ("l", "r")))
+    return KeyTerm(term, Kind.WIDE, left, right, below, above, residual=_condition(text))
+
+
+def _condition(text: str) -> Expression:
+    # Most keys need no expression, and loading the SQL parser takes a while.
+    from streamjoin.model.parsing import parse_condition
+
+    return parse_condition(text, ("l", "r"))
 
 
 def _whole(band: Band, distance: Fraction) -> int:

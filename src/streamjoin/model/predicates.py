@@ -18,7 +18,6 @@ import numpy as np
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
 from streamjoin.model.expression import Expression
-from streamjoin.model.parsing import parse_condition
 
 Distance = int | float | Decimal | np.integer[Any] | np.floating[Any] | durations.Duration
 
@@ -172,6 +171,9 @@ class Theta(Predicate):
         if not isinstance(text, str):
             raise SpecError(f"Theta takes a SQL condition as text, not {text!r}")
         object.__setattr__(self, "text", text)
+        # A join by key or band needs no SQL parser, and loading it takes a while.
+        from streamjoin.model.parsing import parse_condition
+
         object.__setattr__(self, "expression", parse_condition(text, ("l", "r")))
 
     def terms(self) -> tuple[Term, ...]:
