@@ -3,6 +3,10 @@
 Batches with an index word go to the sweep: its cost a tuple grows with the logarithm of the window. Where the first
 push is so small that sorting it does not pay by the cost model, an index takes its place. Without an index word,
 or where the windows are so small that scanning them is cheapest, the nested loop runs.
+
+A join begins with the nested loop, which is by far the quickest to compile, and moves on once scanning costs more than
+the other algorithm would. Where that one is not compiled yet, it moves when scanning has cost as much as compiling:
+whatever follows, that is at most twice the cheaper of the two.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.registry import KINDS, Choice, Kind
 from streamjoin.joins.sweep import Sweep
+from streamjoin.kernels.flags import is_compiled
+from streamjoin.kernels.sweep import sweep_batch
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
 
@@ -24,6 +30,10 @@ _RANGE_INDEXES = ("btree", "b_chain", "ib_chain", "im_tree", "pim_tree")
 _UNKNOWN_WINDOW = 1 << 16
 # Scanning this many tuples in vector registers takes less time than sorting and merging one.
 _SMALL_WINDOW = 256
+# Nanoseconds to compare two tuples: by words in vector registers, or by evaluating the condition over columns.
+_WORD_NS, _CONDITION_NS = 0.1, 20.0
+# What compiling an algorithm costs, in nanoseconds of scanning.
+_COMPILING_NS = 5e9
 
 
 @dataclass(frozen=True)
@@ -111,12 +121,41 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
     if len(counts) == 2 and max(counts) <= _SMALL_WINDOW and bound.terms:
         return Choice(NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest")
     window = _expected_window(bound)
-    if batch is not None and batch > 0:
-        cost = model(Workload(window), Constants())["pim_tree"].total
-        if cost < sweep_cost(window, batch):
-            return _indexed(bound, Request(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
+    if batch is not None and batch > 0 and _index_cost(window) < sweep_cost(window, batch):
+        return _indexed(bound, Request(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
     by = " with ".join(str(term.term) for term in bound.index)
     return Choice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
+
+
+def begin(bound: BoundSpec, request: Request, batch: int | None = None) -> Choice:
+    """The algorithm for the first push, of `batch` tuples: the one asked for, or a scan while that is cheap."""
+    later = choose(bound, request, batch)
+    if request.algorithm != "auto" or later.name == NestedLoop.name or _outgrown(bound, later, batch or 0, 0, 0):
+        return later
+    reason = f"few tuples so far, and scanning them compiles least; later {later.name}: {later.reason}"
+    return Choice(NestedLoop.name, reason, provisional=True)
+
+
+def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> Choice | None:
+    """What takes over from the scan before `arriving` tuples meet `held` on a side, if anything does."""
+    later = choose(bound, Request(), arriving)
+    return later if _outgrown(bound, later, arriving, held, compared) else None
+
+
+def _outgrown(bound: BoundSpec, later: Choice, arriving: int, held: int, compared: int) -> bool:
+    """Whether `later` is cheaper than scanning for this push, and either compiled or worth compiling by now."""
+    window = _expected_window(bound)
+    pair_ns = _WORD_NS if all(term in bound.terms for term in bound.index) else _CONDITION_NS
+    pairs = arriving * (held + arriving / 2)
+    cost = _index_cost(window) if later.index is not None else sweep_cost(window, max(arriving, 1))
+    if pairs * pair_ns <= arriving * cost:
+        return False
+    compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
+    return compiled or (compared + pairs) * pair_ns >= _COMPILING_NS
+
+
+def _index_cost(window: float) -> float:
+    return model(Workload(window), Constants())["pim_tree"].total
 
 
 def _check_offered(algorithm: str, index: str) -> None:

@@ -101,6 +101,14 @@ class Algorithm(Protocol):
 
 
 @runtime_checkable
+class Fillable(Protocol):
+    """An algorithm that can take over a running join from another."""
+
+    def fill(self, side: int, words: Array, seqs: Array) -> None:
+        """Store one side's live tuples, at least one, by index word and ascending position; called before `process`."""
+
+
+@runtime_checkable
 class Elastic(Protocol):
     """An algorithm whose threads can join and leave while it works."""
 

@@ -235,7 +235,8 @@ class Join:
         """The plan in words: condition, windows, order, and why this algorithm."""
         figures = self.metrics()
         with self._lock:
-            return explain(self.spec, self._bound, self._choice if self._bound else None, self._workers.n, figures)
+            choice = self._operator.choice if self._bound else None
+            return explain(self.spec, self._bound, choice, self._workers.n, figures)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -289,8 +290,8 @@ class Join:
             self._retype(left, right)
             return
         bound = bind(self.spec, left, right)
-        self._choice = auto.choose(bound, self._request, batch)
-        self._operator = Operator(bound, self._choice, self._workers, self._counts)
+        choice = auto.begin(bound, self._request, batch)
+        self._operator = Operator(bound, choice, self._workers, self._counts)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound
         waiting, self._waiting = self._waiting, []

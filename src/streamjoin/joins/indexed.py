@@ -63,6 +63,10 @@ class Indexed:
         self._grows = [gated or window.kind == "count" for window in bound.windows]
         self.decides = bound.settled
 
+    def fill(self, side: int, words: Array, seqs: Array) -> None:
+        """Index what another algorithm held of a side."""
+        self.indexes[side].load(words, seqs)
+
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Take the tuples in order: look up, expire, insert."""
         return self.take(chunk, self.columns(chunk), refine, 0, chunk.n)

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.joins.base import Chunk, Pairs, SidePart
+from streamjoin.joins import auto
+from streamjoin.joins.base import Chunk, Fillable, Pairs, SidePart
 from streamjoin.joins.metrics import Counts
 from streamjoin.joins.refine import Refinement, positions
 from streamjoin.joins.registry import KINDS, Choice
@@ -56,6 +57,7 @@ class Operator:
         )
         self._payload = (self.stores[0], self.stores[0] if self._self_join else self.stores[1])
         self._encoders = (SideEncoder(bound, "left"), SideEncoder(bound, "right"))
+        self.choice = choice
         self.algorithm = KINDS[choice.name].build(bound, choice, workers)
         self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
         # Up to which position a side's ticks have a descent; from there on they are sorted.
@@ -67,6 +69,8 @@ class Operator:
         `horizons` are the times before which no tuple of the left and the right side will come again; without
         them the newest time of this call is one, as in event-time order.
         """
+        if self.choice.provisional:
+            self._reconsider(ordered.is_right.size)
         with self.counts.step("encode"):
             encoded = self._workers.map(lambda side: self._encoders[side].encode(ordered.tables[side]), (0, 1))
         results = []
@@ -95,6 +99,41 @@ class Operator:
             if store.schema.names:
                 store.retype(schema)
         self.bound = bound
+
+    def _reconsider(self, arriving: int) -> None:
+        """Let another algorithm take over once scanning costs more; what fails here leaves everything as it was."""
+        held = max(store.count - store.base for store in self.stores)
+        compared = self.algorithm.counters()["compared"]
+        choice = auto.successor(self.bound, arriving, held, compared)
+        if choice is None:
+            return
+        algorithm = KINDS[choice.name].build(self.bound, choice, self._workers)
+        if not isinstance(algorithm, Fillable):
+            raise AssertionError(f"{choice.name} can't take over a running join")
+        for side in (0, 1):
+            words, seqs = self._live_words(side)
+            if seqs.size:
+                algorithm.fill(side, words, seqs)
+        algorithm.forget(self.stores[0].base, self.stores[1].base)
+        self.algorithm.close()
+        self.algorithm, self.choice = algorithm, choice
+        self._open_terms = tuple(t for t in range(len(self.bound.terms)) if t not in algorithm.decides)
+        self.counts.compared = compared
+
+    def _live_words(self, side: int) -> tuple[Array, Array]:
+        """The index words and positions of one side's live tuples that can match, encoded again from their rows."""
+        store = self.stores[side]
+        seqs = np.arange(store.base, store.count)
+        if not seqs.size:
+            return seqs, seqs
+        keys = {(term.right if side else term.left).name for term in (*self.bound.terms, *self.bound.index)}
+        rows = self._payload[side].gather(sorted(keys), seqs, self._workers)
+        encoded = self._encoders[side].encode(pa.table({name: rows[name] for name in keys}))
+        if encoded.index is None:
+            raise AssertionError("an index without index words")
+        if encoded.valid is None:
+            return encoded.index.word, seqs
+        return encoded.index.word[encoded.valid], seqs[encoded.valid]
 
     def _chunk_size(self) -> int:
         """About as many tuples as the windows hold: larger would compare tuples no window joins."""

@@ -34,6 +34,8 @@ class Choice:
     index: str | None = None
     index_options: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
+    provisional: bool = False
+    """Whether another one may take over as the windows grow."""
 
 
 @dataclass(frozen=True)

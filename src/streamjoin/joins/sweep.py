@@ -53,6 +53,10 @@ class Sweep:
         self._left, self._right = SortedRuns(), SortedRuns()
         self.decides = bound.settled
 
+    def fill(self, side: int, words: Array, seqs: Array) -> None:
+        """Make one run of what another algorithm held of a side."""
+        (self._left, self._right)[side].add(*sort_entries(words, seqs), newest=int(seqs[-1]))
+
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Pair the chunk with both windows and with itself, then add it to them."""
         left, right = self._workers.map(lambda part: _Probes(part, chunk.min_seq), [chunk.left, chunk.right])
