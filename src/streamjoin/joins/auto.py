@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
 from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
@@ -130,7 +131,9 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
 def begin(bound: BoundSpec, request: Request, batch: int | None = None) -> Choice:
     """The algorithm for the first push, of `batch` tuples: the one asked for, or a scan while that is cheap."""
     later = choose(bound, request, batch)
-    if request.algorithm != "auto" or later.name == NestedLoop.name or _outgrown(bound, later, batch or 0, 0, 0):
+    if request.algorithm != "auto" or later.name == NestedLoop.name:
+        return later
+    if _outgrown(bound, batch or 0, 0) and _is_worth_compiling(bound, later, batch or 0, 0, 0):
         return later
     reason = f"few tuples so far, and scanning them compiles least; later {later.name}: {later.reason}"
     return Choice(NestedLoop.name, reason, provisional=True)
@@ -138,22 +141,34 @@ def begin(bound: BoundSpec, request: Request, batch: int | None = None) -> Choic
 
 def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> Choice | None:
     """What takes over from the scan before `arriving` tuples meet `held` on a side, if anything does."""
+    if not _outgrown(bound, arriving, held):
+        return None
     later = choose(bound, Request(), arriving)
-    return later if _outgrown(bound, later, arriving, held, compared) else None
+    return later if _is_worth_compiling(bound, later, arriving, held, compared) else None
 
 
-def _outgrown(bound: BoundSpec, later: Choice, arriving: int, held: int, compared: int) -> bool:
-    """Whether `later` is cheaper than scanning for this push, and either compiled or worth compiling by now."""
+def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:
+    """Whether an index or the sweep is cheaper than scanning for this push."""
     window = _expected_window(bound)
-    pair_ns = _WORD_NS if all(term in bound.terms for term in bound.index) else _CONDITION_NS
-    pairs = arriving * (held + arriving / 2)
-    cost = _index_cost(window) if later.index is not None else sweep_cost(window, max(arriving, 1))
-    if pairs * pair_ns <= arriving * cost:
-        return False
+    cost = min(_index_cost(window), sweep_cost(window, max(arriving, 1)))
+    return _pairs(arriving, held) * _pair_ns(bound) > arriving * cost
+
+
+def _is_worth_compiling(bound: BoundSpec, later: Choice, arriving: int, held: int, compared: int) -> bool:
+    """Whether there is nothing to compile, or scanning has cost as much with this push."""
     compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
-    return compiled or (compared + pairs) * pair_ns >= _COMPILING_NS
+    return compiled or (compared + _pairs(arriving, held)) * _pair_ns(bound) >= _COMPILING_NS
 
 
+def _pairs(arriving: int, held: int) -> float:
+    return arriving * (held + arriving / 2)
+
+
+def _pair_ns(bound: BoundSpec) -> float:
+    return _WORD_NS if all(term in bound.terms for term in bound.index) else _CONDITION_NS
+
+
+@cache
 def _index_cost(window: float) -> float:
     return model(Workload(window), Constants())["pim_tree"].total
 

@@ -121,9 +121,9 @@ class PairBuffer:
 
     CAPACITY = 1 << 18
 
-    def __init__(self, keep: Keep) -> None:
-        self.probe = np.empty(self.CAPACITY, np.int64)
-        self.seq = np.empty(self.CAPACITY, np.int64)
+    def __init__(self, keep: Keep, room: int = CAPACITY) -> None:
+        self.probe = np.empty(room, np.int64)
+        self.seq = np.empty(room, np.int64)
         self.n = 0
         self._keep = keep
         self._done: list[tuple[Array, Array]] = []

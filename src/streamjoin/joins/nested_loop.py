@@ -68,13 +68,14 @@ class NestedLoop:
     ) -> list[tuple[Array, Array]]:
         seqs = other.seqs.values
         first, last = live_places(chunk, part, seqs, self.decides)
-        self._compared += int((last - first).sum())
+        compared = int((last - first).sum())
+        self._compared += compared
         words = [buffer.values for buffer in other.words]
         if not terms:
             return self._scan_grid(part, seqs, first, last, refine)
 
         def scan_part(cut: tuple[int, int]) -> tuple[list[Array], list[Array]]:
-            buffer = PairBuffer(_by_position(refine, part.at, seqs))
+            buffer = PairBuffer(_by_position(refine, part.at, seqs), min(compared, PairBuffer.CAPACITY))
             p = cut[0]
             while p < cut[1]:
                 p = _fill(words, terms, first, last, p, cut[1], buffer)

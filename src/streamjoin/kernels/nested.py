@@ -61,14 +61,14 @@ def nested_one(
     """
     unsigned = words.dtype.type
     n_out = 0
-    counts = np.zeros((GROUP, 1), np.int64)
+    counts = np.empty((GROUP, 1), np.int64)
     p = p_begin
     while p < p_end:
         group = min(GROUP, p_end - p)
         low, high = _extent(first, last, p, group)
         blocks = max(0, (high - low + BLOCK - 1) // BLOCK)
         if counts.shape[1] < blocks:
-            counts = np.zeros((GROUP, blocks), np.int64)
+            counts = np.empty((GROUP, blocks), np.int64)
         for b in range(blocks):
             block_begin, block_end = low + b * BLOCK, min(low + (b + 1) * BLOCK, high)
             for g in range(group):
@@ -110,14 +110,14 @@ def nested_two(
     """`nested_one` for two terms at once."""
     unsigned = words.dtype.type
     n_out = 0
-    counts = np.zeros((GROUP, 1), np.int64)
+    counts = np.empty((GROUP, 1), np.int64)
     p = p_begin
     while p < p_end:
         group = min(GROUP, p_end - p)
         low, high = _extent(first, last, p, group)
         blocks = max(0, (high - low + BLOCK - 1) // BLOCK)
         if counts.shape[1] < blocks:
-            counts = np.zeros((GROUP, blocks), np.int64)
+            counts = np.empty((GROUP, blocks), np.int64)
         for b in range(blocks):
             block_begin, block_end = low + b * BLOCK, min(low + (b + 1) * BLOCK, high)
             for g in range(group):
