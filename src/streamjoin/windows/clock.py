@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.windows.encoding import flat, integer_values
+from streamjoin.windows.encoding import flat, for_kernels, integer_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,7 +24,7 @@ GRACE = 4096
 def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array, Array | None]:
     """The times in ticks, and a mask of those that have none: NULL, or beyond what ticks can count."""
     array = flat(column)
-    values = integer_values(array)
+    values = for_kernels(integer_values(array))
     bad = None
     if array.null_count:
         bad = ~array.is_valid().to_numpy(zero_copy_only=False)

@@ -163,8 +163,16 @@ def integer_values(array: pa.Array) -> Array:
     return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
+def for_kernels(values: Array) -> Array:
+    """`values` in memory that is aligned and may be written to: Numba compiles a kernel anew for any other.
+
+    Files and other libraries hand out memory that is neither; copying it costs far less than what is done with it.
+    """
+    return np.require(values, requirements=("A", "W"))
+
+
 def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int, limits: Array) -> TermWords:
-    word = integer_values(array)
+    word = for_kernels(integer_values(array))
     if own.unsigned:
         word = word ^ np.int64(-_SIGN)
     lo, hi = np.empty(word.size, np.int64), np.empty(word.size, np.int64)
@@ -211,12 +219,12 @@ def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: 
     # A difference of infinities is NaN and within no distance; as keys they are equal.
     equality = isinstance(term.term, Equi)
     if term.kind is Kind.FLOAT32:
-        values = fixed_width(array.cast(pa.float32()))
+        values = for_kernels(fixed_width(array.cast(pa.float32())))
         kernels.float32_words(values, word, ok)
         if not equality:
             kernels.float32_intervals(word, np.float32(down), np.float32(up), term.strict, lo, hi)
     else:
-        values = fixed_width(array.cast(pa.float64(), safe=False))
+        values = for_kernels(fixed_width(array.cast(pa.float64(), safe=False)))
         kernels.float64_words(values, word, ok)
         if term.kind is Kind.FLOAT64 and not equality:
             kernels.float64_intervals(word, down, up, term.strict, lo, hi)
@@ -234,8 +242,10 @@ def _hashed(array: pa.Array) -> Array:
     _, offsets, data = array.buffers()
     if len(array) == 0:
         return words
-    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    bounds = for_kernels(np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1])
     raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    # The bytes of all rows of a table, whatever part of it this is: not to be copied, so they are always read-only.
+    raw.flags.writeable = False
     kernels.hash_bytes(bounds, raw, words)
     return words
 
