@@ -36,6 +36,7 @@ def _specs() -> Iterator[JoinSpec]:
     for window in (CountWindow(40), TimeWindow(5)):
         for on in (
             Band("i64", "i64", 1),
+            Equi("i64"),
             Band("i32", "i32", 1) & Band("f32", "f32", 1.0),
             Band("f64", "f64", 0.5) & Band("i64", "i64", 1) & Band("i8", "i8", 1),
             Equi("s") & Band("f64", "f64", 0.5),

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from streamjoin.kernels.entries import (
     BLOCK,
     DELETE,
@@ -148,7 +150,8 @@ def _task(
     right = borrow(right)
     out_probe = borrow(out_probe)
     out_seq = borrow(out_seq)
-    n_out = 0
+    # A plain 0 has a type of its own until the loop is typed, and all that it is passed to is compiled for that too.
+    n_out = np.int64(0)
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         clock = max(now(left), now(right))
