@@ -38,27 +38,27 @@ class CompileWatch(event.Listener):
 
     def on_start(self, event: Any) -> None:
         """A compile begins; they nest where one kernel calls another. A program's own kernels do not concern us."""
-        function = event.data["dispatcher"].py_func
+        name = _our_name(event)
         with self._lock:
             if self._depth == 0:
-                self._ours = function.__module__.startswith("streamjoin.")
+                self._ours = name is not None
                 self._since = time.perf_counter()
             self._depth += 1
-            if self._ours and function.__module__.startswith("streamjoin."):
-                self._show(function.__name__)
+            if self._ours and name is not None:
+                self._show(name)
 
     def on_end(self, event: Any) -> None:
         """A compile ended."""
-        function = event.data["dispatcher"].py_func
+        name = _our_name(event)
         with self._lock:
             self._depth -= 1
             if not self._ours:
                 return
-            self.kernels += function.__module__.startswith("streamjoin.")
+            self.kernels += name is not None
             if self._depth == 0:
                 took = time.perf_counter() - self._since
                 self.seconds += took
-                _LOG.debug("compiled %s in %.1f s", function.__name__, took)
+                _LOG.debug("compiled %s in %.1f s", name, took)
                 self._erase()
 
     def _show(self, name: str) -> None:
@@ -87,6 +87,13 @@ class CompileWatch(event.Listener):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(text)
             sys.stderr.flush()
+
+
+def _our_name(event: Any) -> str | None:
+    """The name of the kernel that is compiled; None for a program's own and for functions of Numba's."""
+    function = getattr(event.data["dispatcher"], "py_func", None)
+    ours = (getattr(function, "__module__", None) or "").startswith("streamjoin.")
+    return str(getattr(function, "__name__", function)) if ours else None
 
 
 WATCH = CompileWatch()
