@@ -15,8 +15,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-
 from streamjoin.kernels.entries import (
     BLOCK,
     DELETE,
@@ -151,7 +149,7 @@ def _task(
     out_probe = borrow(out_probe)
     out_seq = borrow(out_seq)
     # A plain 0 has a type of its own until the loop is typed, and all that it is passed to is compiled for that too.
-    n_out = np.int64(0)
+    n_out = 0 * start
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         clock = max(now(left), now(right))
