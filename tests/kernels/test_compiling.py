@@ -43,8 +43,8 @@ def test_a_terminal_sees_what_is_compiled(kernels: tuple[object, object], monkey
     compiling(watch, kernels[1])
     text = terminal.getvalue()
     assert text.count("streamjoin: compiling kernels") == 1
-    assert "now sort_entries" in text
-    assert "2 kernels in" in text
+    assert "kernel 1: sort_entries," in text
+    assert "kernel 3: lower_bound," in text
     # Nothing is left on the line where the program goes on writing.
     assert text.endswith("\r\x1b[2K")
     assert watch.kernels == 3

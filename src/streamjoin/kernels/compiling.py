@@ -69,7 +69,7 @@ class CompileWatch(event.Listener):
                 self._write(_NOTE + "\n")
         if self._at_terminal() and os.environ.get("TERM", "dumb") != "dumb":
             seconds = self.seconds + time.perf_counter() - self._since
-            self._write(f"{_ERASED}  {self.kernels} kernels in {seconds:.1f} s, now {name}")
+            self._write(f"{_ERASED}  kernel {self.kernels + 1}: {name}, {seconds:.1f} s so far")
             self._drawn = True
 
     def _erase(self) -> None:
