@@ -129,3 +129,11 @@ def test_a_move_that_fails_leaves_the_join_as_it_was(monkeypatch: pytest.MonkeyP
         after = join.metrics()
         assert (after["window_left"], after["bytes"]) == (before["window_left"], before["bytes"])
         assert join.push(left=stream(1)).num_rows == 2
+
+
+def test_a_count_window_bounds_what_scanning_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "is_compiled", lambda _: False)
+    short = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(1_000))
+    bound = bind(short, *(pa.schema({"k": pa.int64()}),) * 2)
+    assert auto.begin(bound, auto.Request(), 10**6).provisional
+    assert not auto.begin(BOUND, auto.Request(), 10**6).provisional

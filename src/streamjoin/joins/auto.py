@@ -11,6 +11,7 @@ whatever follows, that is at most twice the cheaper of the two.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -151,17 +152,19 @@ def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:
     """Whether an index or the sweep is cheaper than scanning for this push."""
     window = _expected_window(bound)
     cost = min(_index_cost(window), sweep_cost(window, max(arriving, 1)))
-    return _pairs(arriving, held) * _pair_ns(bound) > arriving * cost
+    return _pairs(bound, arriving, held) * _pair_ns(bound) > arriving * cost
 
 
 def _is_worth_compiling(bound: BoundSpec, later: Choice, arriving: int, held: int, compared: int) -> bool:
     """Whether there is nothing to compile, or scanning has cost as much with this push."""
     compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
-    return compiled or (compared + _pairs(arriving, held)) * _pair_ns(bound) >= _COMPILING_NS
+    return compiled or (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) >= _COMPILING_NS
 
 
-def _pairs(arriving: int, held: int) -> float:
-    return arriving * (held + arriving / 2)
+def _pairs(bound: BoundSpec, arriving: int, held: int) -> float:
+    """How many pairs a scan compares: a tuple meets what is held and, on average, half of what comes with it."""
+    most = max(window.size if window.kind == "count" else math.inf for window in bound.windows)
+    return arriving * min(most, held + arriving / 2)
 
 
 def _pair_ns(bound: BoundSpec) -> float:
