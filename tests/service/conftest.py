@@ -49,7 +49,10 @@ def serving(app: FastAPI) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     # Small, so that a reader that takes nothing is felt after kilobytes and not after megabytes.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    settings = uvicorn.Config(
+        app, http=app.state.service.connections.protocol, log_level="warning", access_log=False, lifespan="off"
+    )
+    server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -1,11 +1,19 @@
-"""Serves the engine without Spark as a process: `python -m tests.service.serve_program FILE [fail-at-start|fail]`."""
+"""Serves the engine without Spark as a process: `python -m tests.service.serve_program FILE [MODE]`.
+
+Modes: `fail-at-start`, `fail`, and `files`, where every batch writes many files at once, of the few that may be open.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from streamjoin.model.errors import SetupError, StateError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
@@ -31,11 +39,33 @@ class Started:
         say(f"engine stopped after batch {self.engine.batch}")
 
 
+OPEN_FILES = 256
+
+
+class Writing:
+    """Batches that each have many files open, as those of an engine with many sinks; one that can't fails for good."""
+
+    def __init__(self) -> None:
+        self.engine: MemoryEngine | None = None
+
+    def __call__(self, number: int) -> Mapping[str, pa.Table]:
+        try:
+            with contextlib.ExitStack() as files:
+                for _ in range(OPEN_FILES // 4):
+                    files.enter_context(tempfile.TemporaryFile())
+        except OSError as error:
+            assert self.engine is not None
+            self.engine.error = StateError(str(error))
+        return feeds.batch(number)
+
+
 def launcher(mode: str) -> Callable[[ServiceConfig, Callable[[str], None]], Started]:
     def launch(_: ServiceConfig, __: Callable[[str], None]) -> Started:
         if mode == "fail-at-start":
             raise SetupError("no Java")
-        engine = MemoryEngine(feeds.STREAMS, feeds.batch)
+        writing = Writing()
+        engine = MemoryEngine(feeds.STREAMS, writing if mode == "files" else feeds.batch)
+        writing.engine = engine
         engine.start(0.05)
         if mode == "fail":
             engine.error = StateError("stream 'trades' failed")
@@ -45,8 +75,11 @@ def launcher(mode: str) -> Callable[[ServiceConfig, Callable[[str], None]], Star
 
 
 if __name__ == "__main__":
+    mode = sys.argv[2] if len(sys.argv) > 2 else ""
+    if mode == "files":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
     try:
-        serve(read_config(Path(sys.argv[1])), launcher(sys.argv[2] if len(sys.argv) > 2 else ""), say)
+        serve(read_config(Path(sys.argv[1])), launcher(mode), say)
     except StreamJoinError as error:
         say(f"error: {error}")
         sys.exit(1)

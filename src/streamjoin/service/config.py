@@ -23,7 +23,8 @@ class Limits:
     """What one client may ask of the service.
 
     `window_seconds` bounds windows of time (and lateness is beside it), `window_rows` those of rows and of units;
-    `request_bytes` a request's body; `readers` the open event streams; `rows_kept` the newest rows kept of each query.
+    `request_bytes` a request's body and `request_seconds` how long it may take to come; `connections` those that are
+    open; `readers` the open event streams among them; `rows_kept` the newest rows kept of each query.
     """
 
     queries: int = 500
@@ -31,11 +32,13 @@ class Limits:
     window_seconds: float = 3600.0
     window_rows: int = 1_000_000
     request_bytes: int = 65_536
+    request_seconds: float = 20.0
+    connections: int = 512
     readers: int = 64
     rows_kept: int = 1000
 
     def __post_init__(self) -> None:
-        least = {"streams_in_query": 2, "request_bytes": 256}
+        least = {"streams_in_query": 2, "request_bytes": 256, "connections": 16}
         for name, value in vars(self).items():
             if value < least.get(name, 1):
                 raise SpecError(f"the limit {name} is at least {least.get(name, 1)}, not {value}")

@@ -21,7 +21,17 @@ from streamjoin.spark.pipeline_file import place_in, read_partitions, read_sourc
 from streamjoin.spark.toml_table import Table, read_toml
 
 _SINKS: Final = ("parquet", "kafka")
-_LIMITS: Final = ("queries", "streams_in_query", "window_rows", "request_bytes", "readers", "rows_kept")
+_LIMITS: Final = (
+    "queries",
+    "streams_in_query",
+    "window_rows",
+    "request_bytes",
+    "connections",
+    "readers",
+    "rows_kept",
+)
+_DURATIONS: Final = {"window_seconds": ("window", "1 hour"), "request_seconds": ("request_time", "20 seconds")}
+"""Limits that the file has as durations: their names there, and examples."""
 _STREAM: Final = '[streams.trades] with format = "rate" and time = "ts"'
 _PATH: Final = 'path = "out/{query}"'
 
@@ -86,13 +96,14 @@ def _engine(table: Table, here: Path) -> dict[str, Any]:
 
 def _limits(table: Table) -> Limits:
     given: dict[str, Any] = {key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key)}") for key in _LIMITS}
-    window = table.text("window", 'window = "1 hour"')
-    if window is not None:
-        given["window_seconds"] = table.made(lambda: durations.nanoseconds(window), "window") / 1e9
+    for limit, (key, example) in _DURATIONS.items():
+        text = table.text(key, f'{key} = "{example}"')
+        if text is not None:
+            given[limit] = table.made(partial(durations.nanoseconds, text), key) / 1e9
     table.finish()
-    for key, value in given.items():
+    for limit, value in given.items():
         if value is not None:
-            table.made(partial(Limits, **{key: value}), key if key in _LIMITS else "window")
+            table.made(partial(Limits, **{limit: value}), limit if limit in _LIMITS else _DURATIONS[limit][0])
     return Limits(**{key: value for key, value in given.items() if value is not None})
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamjoin._version import __version__
+
+if TYPE_CHECKING:
+    from streamjoin.service.connections import Connections
+    from streamjoin.service.state import Readers
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STATES: Final = ("pending", "running", "paused", "failed")
@@ -78,7 +82,7 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-def of_requests(text: Text, requests: Requests, readers: int, skipped: int) -> None:
+def of_requests(text: Text, requests: Requests, readers: Readers, connections: Connections) -> None:
     """What clients did."""
     counts, seconds = requests.samples()
     text.add("info", "gauge", "The version that runs.", [({"version": __version__}, 1)])
@@ -94,8 +98,15 @@ def of_requests(text: Text, requests: Requests, readers: int, skipped: int) -> N
         "Time spent on answers by route; that of an event stream is how long it was open.",
         [({"route": route}, total) for route, total in sorted(seconds.items())],
     )
-    text.one("event_readers", "gauge", "Event streams that are open.", readers)
-    text.one("event_rows_skipped_total", "counter", "Rows that readers were too slow for.", skipped)
+    text.one("event_readers", "gauge", "Event streams that are open.", readers.open)
+    text.one("event_rows_skipped_total", "counter", "Rows that readers were too slow for.", readers.skipped)
+    text.one("connections", "gauge", "Connections that are open.", connections.open)
+    text.add(
+        "connections_ended_total",
+        "counter",
+        "Connections that the service ended or refused, by reason.",
+        [({"reason": reason}, count) for reason, count in sorted(connections.ended.items())],
+    )
 
 
 def of_engine(text: Text, streams: Iterable[Any], queries: Iterable[Any], last: Any, batches: int) -> None:

@@ -227,6 +227,8 @@ class LimitsModel(BaseModel):
     window_seconds: float
     window_rows: int
     request_bytes: int
+    request_seconds: float
+    connections: int
     readers: int
     rows_kept: int
 

@@ -44,17 +44,25 @@ class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
         self.headers = dict(headers or {})
         self.more = more
 
-    def response(self, instance: str = "") -> Response:
-        """The problem as a response."""
-        body = {
+    @property
+    def title(self) -> str:
+        """What the status means."""
+        return HTTPStatus(self.status).phrase
+
+    def body(self, instance: str = "") -> dict[str, Any]:
+        """The problem as data."""
+        return {
             "type": _URN + self.kind,
-            "title": HTTPStatus(self.status).phrase,
+            "title": self.title,
             "status": self.status,
             "detail": self.detail,
             **({"instance": instance} if instance else {}),
             **self.more,
         }
-        return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)
+
+    def response(self, instance: str = "") -> Response:
+        """The problem as a response."""
+        return Response(json.dumps(self.body(instance)), self.status, self.headers, MEDIA_TYPE)
 
 
 def query_problem(error: QueryError, sql: str) -> Problem:

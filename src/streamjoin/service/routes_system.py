@@ -154,7 +154,7 @@ def prometheus(request: Request) -> Response:
     """In Prometheus's text format; while there is no engine, of the requests alone."""
     service = service_of(request)
     text = metrics.Text()
-    metrics.of_requests(text, service.requests, service.readers.open, service.readers.skipped)
+    metrics.of_requests(text, service.requests, service.readers, service.connections)
     text.one("ready", "gauge", "Whether queries are served.", float(service.ready[0] == "running"))
     try:
         engine = service.engine

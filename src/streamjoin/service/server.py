@@ -20,8 +20,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from streamjoin.model.errors import SetupError, StreamJoinError
+from streamjoin.service import log_limits
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
+from streamjoin.service.connections import ACCEPTED_AT_ONCE, places
 from streamjoin.service.contract import Engine
 from streamjoin.service.state import Service
 
@@ -50,7 +52,15 @@ Launcher = Callable[[ServiceConfig, Callable[[str], None]], Started]
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling, which would end the process by the signal instead of by exit code 0."""
+    """uvicorn without its own signal handling, which would end the process by the signal instead of by exit code 0.
+
+    It accepts a few connections at a time, and still lets more than that wait in the kernel.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -83,7 +93,7 @@ def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]
     """Serve until told to stop.
 
     Raises:
-        SetupError: the address is taken, or Spark can't start.
+        SetupError: the address is taken, too few files may be opened, or Spark can't start.
         StreamJoinError: the engine failed.
     """
     listening = bind(config)
@@ -100,8 +110,12 @@ class _Serving:
         self._service: Service = self._app.state.service
         self._stopped_at: float | None = None
         self._failure: BaseException | None = None
+        self._make_room()
         settings = uvicorn.Config(
             self._app,
+            http=self._service.connections.protocol,
+            ws="none",
+            backlog=ACCEPTED_AT_ONCE,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -109,6 +123,21 @@ class _Serving:
             timeout_graceful_shutdown=_LONGEST_GOODBYE,
         )
         self._server = _Server(settings)
+        log_limits.install()
+
+    def _make_room(self) -> None:
+        """Fit the limit on connections to that on open files, half of which are the engine's."""
+        limits = self._config.limits
+        # Event streams must not take every connection.
+        wanted = max(limits.connections, 2 * limits.readers)
+        room = places(wanted)
+        self._service.connections.most = room
+        self._service.readers.most = min(limits.readers, room // 2)
+        if room < wanted:
+            self._told(
+                f"at most {room} connections and {self._service.readers.most} event streams, because a process may "
+                "open few files here; raise that with ulimit -n"
+            )
 
     async def run(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -117,9 +146,11 @@ class _Serving:
         host, port = listening.getsockname()[:2]
         self._told(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}; starting the engine ...")
         engine = asyncio.create_task(self._run_engine())
+        watch = asyncio.create_task(self._service.connections.watch())
         try:
             await self._server.serve(sockets=[listening])
         finally:
+            watch.cancel()
             self._service.begin_stop()
             await engine
         if self._failure is not None:

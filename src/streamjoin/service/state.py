@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from streamjoin.model.errors import StateError, StreamJoinError
 from streamjoin.service.cached import Together
 from streamjoin.service.config import ServiceConfig
+from streamjoin.service.connections import Connections
 from streamjoin.service.contract import Engine
 from streamjoin.service.hub import Hub
 from streamjoin.service.limits import check_limits
@@ -38,6 +39,7 @@ class Service:
         self.together = Together(self.hub)
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
+        self.connections = Connections(config.limits.connections, config.limits.request_seconds)
         self.started_at = clock()
         self.phase: Phase = "starting"
         self.reason: str | None = None

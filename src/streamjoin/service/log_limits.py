@@ -1,0 +1,55 @@
+"""A limit on lines of the log that clients can cause: what repeats is written a few times a minute and counted.
+
+Without it a client without a token fills the disk: every request that is no HTTP is a line, and every connection that
+can't be accepted a traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+LIMITED: Final = ("uvicorn.error", "asyncio", "streamjoin.service")
+"""Loggers that clients can make write."""
+MOST: Final = 5
+"""Lines of a kind in a minute."""
+_SPAN: Final = 60.0
+_KINDS: Final = 256
+
+
+class Limited(logging.Filter):
+    """See the module. Lines are of a kind if their text begins alike before its values are put in."""
+
+    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most, self._clock = most, clock
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        kind = record.name, str(record.msg).partition("\n")[0]
+        now = self._clock()
+        with self._lock:
+            begin, count = self._kinds.get(kind, (now, 0))
+            withheld = 0
+            if now - begin >= _SPAN:
+                withheld = max(0, count - self._most)
+                begin, count = now, 0
+            if len(self._kinds) >= _KINDS and kind not in self._kinds:
+                self._kinds.clear()
+            self._kinds[kind] = begin, count + 1
+        if withheld:
+            record.msg = f"{record.msg} ({withheld:,} more like this were not written)"
+        return count < self._most
+
+
+def install() -> None:
+    """Limit the loggers of this process that clients can make write; again has no effect."""
+    for name in LIMITED:
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, Limited) for known in logger.filters):
+            logger.addFilter(Limited())
