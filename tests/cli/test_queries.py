@@ -123,6 +123,15 @@ def test_streams_and_plan(live: Live, cli: Cli) -> None:
     assert "[bold]" not in newest.out
     assert newest.err == "the newest 1 of 2\n"
     assert json.loads(cli("streams", "--late", "quotes", "--json").out)["total"] == 0
+    live.engine.failing["quotes"] = "stream 'quotes' failed: no [broker]"
+    live.engine.tick()
+    lines = cli("streams").out.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["trades", "running"],
+        ["quotes", "failed"],
+        ["clicks", "running"],
+    ]
+    assert lines[4:] == ["stream 'quotes' failed: no [broker]; tried again at 2026-01-01T00:00:00+00:00"]
     assert cli("streams", "--late", "nowhere").code == 1
     assert cli("streams", "--late", "quotes", "--malformed", "quotes").code == 2
     cli("query", "add", NEAR)

@@ -59,6 +59,8 @@ class MemoryEngine:
         self._late: dict[str, pa.Table] = {}
         self.bad: dict[str, pa.Table] = {}
         """The malformed records of streams, as a test says."""
+        self.failing: dict[str, str] = {}
+        """Why streams can't be read, likewise."""
         self._last_in: Mapping[str, int] = {}
         self._changes: list[ChangeRecord] = []
         self._fresh: list[ChangeRecord] = []
@@ -137,7 +139,10 @@ class MemoryEngine:
                     None,
                     None,
                     self.late(stream.name).num_rows,
+                    error=self.failing.get(stream.name),
                     malformed=self.malformed(stream.name).num_rows,
+                    failures=3 if stream.name in self.failing else 0,
+                    retry_at=1_767_225_600.0 if stream.name in self.failing else None,
                 )
                 for stream in self._streams
             ]

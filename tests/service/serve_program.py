@@ -68,7 +68,7 @@ def launcher(mode: str) -> Callable[[ServiceConfig, Callable[[str], None]], Star
         writing.engine = engine
         engine.start(0.05)
         if mode == "fail":
-            engine.error = StateError("stream 'trades' failed")
+            engine.error = StateError("the disk is full")
         return Started(engine)
 
     return launch

@@ -80,7 +80,7 @@ def test_a_request_that_waits_for_a_batch_is_answered_before_the_end(file: Path)
         assert service.ended() == 0
 
 
-@pytest.mark.parametrize(("mode", "told"), [("fail-at-start", "no Java"), ("fail", "stream 'trades' failed")])
+@pytest.mark.parametrize(("mode", "told"), [("fail-at-start", "no Java"), ("fail", "the disk is full")])
 def test_an_engine_that_fails_ends_it_with_the_reason(file: Path, mode: str, told: str) -> None:
     with running(light(file, mode), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
         assert service.ended() == 1

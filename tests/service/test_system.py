@@ -151,11 +151,28 @@ def test_before_the_engine_is_there_and_after_it_failed() -> None:
         client.close()
 
 
-def test_a_failed_stream_is_not_ready(live: Live) -> None:
-    live.engine.error = StateError("stream 'trades' failed: no broker")
+def test_a_failed_engine_is_not_ready(live: Live) -> None:
+    live.engine.error = StateError("the disk is full")
     ready = live.client().get("/api/v1/ready")
     assert (ready.status_code, ready.json()["status"]) == (503, "failed")
-    assert "no broker" in ready.json()["reason"]
+    assert "the disk is full" in ready.json()["reason"]
+
+
+def test_a_failed_stream_is_shown_and_everything_else_is_served(live: Live) -> None:
+    live.engine.failing["trades"] = "stream 'trades' failed: no broker"
+    client = live.client()
+    assert client.get("/api/v1/ready").json()["status"] == "ready"
+    trades, quotes, _ = client.get("/api/v1/streams").json()["streams"]
+    assert (trades["error"], trades["failures"]) == ("stream 'trades' failed: no broker", 3)
+    assert trades["retry_at"] == 1_767_225_600
+    assert (quotes["error"], quotes["failures"], quotes["retry_at"]) == (None, 0, None)
+    figures = client.get("/metrics").text
+    for line in (
+        'stream_up{stream="trades"} 0',
+        'stream_up{stream="quotes"} 1',
+        'stream_failures_total{stream="trades"} 3',
+    ):
+        assert f"streamjoin_{line}\n" in figures
 
 
 def test_metrics_are_what_prometheus_reads(live: Live) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink
+from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink, spark_feed
 from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
 from streamjoin.spark.feeds import drop
 from tests.adhoc.looped import read_back
@@ -283,24 +284,86 @@ def test_a_view_of_the_newest_rows(spark: Any, engine: Engine, streams: dict[str
         assert not spark.catalog.tableExists("newest_pairs")
 
 
-def test_a_stream_that_fails_is_told_and_can_be_registered_again(
-    spark: Any, engine: Engine, streams: dict[str, FileStream]
+class Heard(logging.Handler):
+    """An event for each line of the log that holds a text."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__()
+        self._events = {text: threading.Event() for text in texts}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for text, event in self._events.items():
+            if text in record.getMessage():
+                event.set()
+
+    def wait(self, text: str) -> None:
+        assert self._events[text].wait(120), f"nothing was said of {text!r}"
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    monkeypatch.setattr(spark_feed, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(spark_feed, "LONGEST_PAUSE", 0.02)
+    handler = Heard("'r' failed", "'r' is read again")
+    logger = logging.getLogger("streamjoin.adhoc")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def test_a_stream_that_fails_is_told_and_tried_again_while_the_others_go_on(
+    engine: Engine, streams: dict[str, FileStream], heard: Heard
 ) -> None:
     with engine:
         handle = engine.create(PAIRS)
-        streams["l"].rows((1, 10, 0.0))
-        engine.process_all_available()
         (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        heard.wait("'r' failed")
+        told = {info.name: info for info in engine.streams()}
+        assert "'r' failed" in str(told["r"].error)
+        assert told["r"].failures > 0 and told["r"].retry_at is not None
         with pytest.raises(StateError, match="'r' failed"):
-            engine.wait(60)
-        assert "failed" in str({info.name: info.error for info in engine.streams()}["r"])
+            engine.process_all_available()
+        assert (engine.error, engine.wait(0.0)) == (None, False)
+        # The other stream's tuples come in meanwhile, and queries can be made.
+        streams["l"].rows((1, 10, 0.0))
+        engine._registrations._feeds["l"].process_all_available()
+        assert engine.streams()[0].rows == 1
+        engine.create(PAIRS)
+        (streams["r"].directory / "000000.parquet").unlink()
+        drop(table_of((1, 20, 1.0)), streams["r"].directory / "000000.parquet")
+        heard.wait("'r' is read again")
+        engine.process_all_available()
+        assert counted(handle.rows()) == Counter([(10, 20)])
+        well = engine.streams()[1]
+        assert (well.error, well.retry_at, well.rows) == (None, None, 1)
+        assert well.failures >= told["r"].failures
+
+
+def test_a_stream_that_fails_can_be_registered_anew(
+    spark: Any, engine: Engine, streams: dict[str, FileStream], heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_feed, "FIRST_PAUSE", 1000.0)
+    monkeypatch.setattr(spark_feed, "LONGEST_PAUSE", 1000.0)
+    with engine:
+        (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        heard.wait("'r' failed")
         (streams["r"].directory / "000000.parquet").unlink()
         drop(table_of((1, 20, 1.0)), streams["r"].directory / "000000.parquet")
         engine.register("r", streams["r"].frame(spark), lateness="1 minute")
         engine.process_all_available()
-        assert counted(handle.rows()) == Counter([(10, 20)])
-        assert engine.streams()[1].error is None
-        assert engine.error is None
+        assert (engine.streams()[1].rows, engine.streams()[1].error) == (1, None)
+        with pytest.raises(StateError, match="registered already"):
+            engine.register("r", streams["r"].frame(spark), lateness="1 minute")
+
+
+def test_the_end_of_spark_ends_the_engine(
+    engine: Engine, streams: dict[str, FileStream], heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_feed.Feed, "session_gone", True)
+    with engine:
+        (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        with pytest.raises(StateError, match="Spark has stopped: stream 'r' failed"):
+            engine.wait(120)
 
 
 def test_the_order_of_partitions_makes_no_tuple_late(spark: Any, tmp_path: Path) -> None:

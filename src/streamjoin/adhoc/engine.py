@@ -90,7 +90,7 @@ class Engine:
             self._journal.close()
             raise
         self._registrations = Registrations(
-            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._ended
+            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._fail
         )
         self._names = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -189,8 +189,8 @@ class Engine:
 
     @property
     def error(self) -> StreamJoinError | None:
-        """Why the engine failed, or a stream of it, unless that was registered again."""
-        return self._error or next(iter(self._registrations.failures.values()), None)
+        """Why the engine failed. A stream that fails is tried again and told by `streams()`; the others go on."""
+        return self._error
 
     @property
     def running(self) -> bool:
@@ -201,7 +201,7 @@ class Engine:
         """Return True when the engine has stopped, False after `timeout` seconds.
 
         Raises:
-            StreamJoinError: the engine or a stream failed.
+            StreamJoinError: the engine failed.
         """
         ended = self._ended.wait(timeout)
         if self.error is not None:
@@ -209,7 +209,11 @@ class Engine:
         return ended
 
     def process_all_available(self) -> None:
-        """Return when everything that is in the sources now has come out of the sinks. For tests."""
+        """Return when everything that is in the sources now has come out of the sinks. For tests.
+
+        Raises:
+            StateError: a stream fails.
+        """
         self._registrations.process_all_available()
         self._between_batches(lambda: None)
 

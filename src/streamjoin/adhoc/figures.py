@@ -63,7 +63,18 @@ class StreamFigures:
     """The newest time, in ticks."""
     bound: int = NEVER
     error: str | None = None
+    failures: int = 0
+    retry_at: float | None = None
     rate: Rate = field(default_factory=Rate)
+
+    def fail(self, error: str, retry_at: float) -> None:
+        """It can't be read, and is tried again at a Unix time."""
+        self.error, self.retry_at = error, retry_at
+        self.failures += 1
+
+    def recover(self) -> None:
+        """It is read."""
+        self.error = self.retry_at = None
 
     def arrived(self, bucket: Bucket | None, aside: Aside, bound: int) -> None:
         """Count a batch."""
@@ -97,6 +108,8 @@ class StreamFigures:
             self.error,
             self.untimed,
             self.malformed,
+            self.failures,
+            self.retry_at,
         )
 
 

@@ -177,6 +177,11 @@ class Inbox:
         with self._changed:
             return list(self._requests)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is taken in any more."""
+        return self._closed
+
     def close(self, failure: BaseException | None = None) -> None:
         """Take nothing in any more; what is there can still be taken out, unless there was a failure."""
         with self._changed:

@@ -58,7 +58,8 @@ class StreamInfo(Record):
 
     `watermark` is the time before which tuples are late: ISO text, or a number for integer times. `late` counts
     tuples that were, and `untimed` those without a usable time, both among `rows`. `malformed` counts records that
-    could not be decoded, which are no rows. `error` says why nothing comes any more.
+    could not be decoded, which are no rows. `error` says why it can't be read now, `retry_at` is the Unix time of
+    the next try, None for a stream that is not registered. `failures` counts how often it failed in this run.
     """
 
     name: str
@@ -72,6 +73,8 @@ class StreamInfo(Record):
     error: str | None = None
     untimed: int = 0
     malformed: int = 0
+    failures: int = 0
+    retry_at: float | None = None
 
 
 @dataclass(frozen=True)

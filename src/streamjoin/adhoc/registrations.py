@@ -1,11 +1,15 @@
 """The streams of an engine: those its log knows, those registered in this run, and what reads them.
 
-The invariant: a stream that the log holds tuples of is only ever read as it was, and from where the log ends.
+The invariant: a stream that the log holds tuples of is only ever read as it was, and from where the log ends. A stream
+that fails is told by its figures and by the log of the process, and tried again; only Spark's own end ends the engine.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time as clock
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,8 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_log = logging.getLogger(__name__)
+
+
 class Registrations:
-    """See the module. `ended` is set when a stream can't be read any more."""
+    """See the module. `fail` ends the engine."""
 
     def __init__(
         self,
@@ -34,16 +41,16 @@ class Registrations:
         loop: BatchLoop,
         inbox: Inbox,
         trigger: str | None,
-        ended: threading.Event,
+        fail: Callable[[StreamJoinError], None],
     ) -> None:
         self.catalog = {name: figures.stream for name, figures in roster.streams.items()}
         self._lateness = {name: figures.lateness for name, figures in roster.streams.items()}
         self._feeds: dict[str, Feed] = {}
         self._running = False
         self._settings, self._journal, self._roster, self._loop = settings, journal, roster, loop
-        self._inbox, self._trigger, self._ended = inbox, trigger, ended
+        self._inbox, self._trigger, self._fail = inbox, trigger, fail
         self.failures: dict[str, StreamJoinError] = {}
-        """Why streams can't be read any more, by name."""
+        """Why streams can't be read at this moment, by name."""
         self._lock = threading.Lock()
 
     def register(
@@ -54,8 +61,10 @@ class Registrations:
         settings = self._settings if lateness is None else Settings(lateness=lateness)
         ticks = settings.lateness_of(stream)
         with self._lock:
-            if name in self._feeds and not self._feeds[name].failed:
-                raise StateError(f"stream {name!r} is registered already")
+            if name in self._feeds:
+                if not self._feeds[name].failed:
+                    raise StateError(f"stream {name!r} is registered already")
+                self._feeds[name].stop()
             request = None
             if name in self.catalog:
                 self._check_same(stream, ticks)
@@ -64,7 +73,7 @@ class Registrations:
                 self._inbox.submit(request)
                 self.catalog[name], self._lateness[name] = stream, ticks
             place = self._journal.spark_checkpoint(name)
-            feed = Feed(stream, frame, self._inbox, place, self._trigger, self._stream_failed, mark)
+            feed = Feed(stream, frame, self._inbox, place, self._trigger, self, mark)
             self._feeds[name] = feed
             running = self._running
         if running:
@@ -97,11 +106,40 @@ class Registrations:
                     f"{_short(now)}. Register it as it was, or under another name, or begin with a new checkpoint"
                 )
 
-    def _stream_failed(self, name: str, error: StreamJoinError) -> None:
-        if name in self._roster.streams:
-            self._roster.streams[name].error = str(error)
+    # What feeds tell ----------------------------------------------------------------------------------------------
+
+    def stream_failed(self, feed: Feed, error: StreamJoinError, pause: float) -> bool:
+        """Show that a stream fails; whether it is to be tried again."""
+        name = feed.stream.name
+        if self._feeds.get(name) is not feed or self._inbox.closed:
+            return False
+        if feed.session_gone:
+            self._fail(StateError(f"Spark has stopped: {error}"))
+            return False
+        self._roster.streams[name].fail(str(error), clock.time() + pause)
         self.failures[name] = error
-        self._ended.set()
+        _log.error("%s; trying again in %g seconds", error, pause)
+        return True
+
+    def stream_restarts(self, feed: Feed) -> None:
+        """Let a stream go on where the log ends.
+
+        Raises:
+            CheckpointError: a part of the stream's checkpoint is gone.
+        """
+        name = feed.stream.name
+        feed.consumed = self._loop.consumed.get(name, -1)
+        self._journal.check_spark(name, feed.consumed)
+
+    def stream_recovered(self, feed: Feed) -> None:
+        """A stream that failed is read again."""
+        name = feed.stream.name
+        if self._feeds.get(name) is feed:
+            self.failures.pop(name, None)
+            self._roster.streams[name].recover()
+            _log.warning("stream %r is read again", name)
+
+    # Reading ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Let all streams flow; those of the log that nobody registered say so."""
@@ -115,17 +153,21 @@ class Registrations:
 
     def _begin(self, feed: Feed) -> None:
         name = feed.stream.name
-        feed.consumed = self._loop.consumed.get(name, -1)
-        self._journal.check_spark(name, feed.consumed)
-        self._roster.streams[name].error = None
-        if self.failures.pop(name, None) is not None and not self.failures:
-            self._ended.clear()
+        self.stream_restarts(feed)
+        self._roster.streams[name].recover()
+        self.failures.pop(name, None)
         feed.start()
 
     def process_all_available(self) -> None:
-        """Return when all that is in the sources now is in the engine."""
+        """Return when all that is in the sources now is in the engine.
+
+        Raises:
+            StreamJoinError: a stream fails.
+        """
         for feed in list(self._feeds.values()):
             feed.process_all_available()
+        for failure in list(self.failures.values()):
+            raise failure
 
     def stop(self) -> None:
         """Stop reading; portions that are being handed in are still taken."""

@@ -3,13 +3,13 @@
 Spark can't add a source to a query that runs, so each stream has a query and a part of the checkpoint to itself. The
 invariant: Spark commits a micro-batch only after the engine has it safe; one that is in the log already is passed over.
 A frame may carry records that could not be decoded, told by a column of their own: they are set aside in the same step.
+A query that fails is started again from where it was, after a pause that doubles with each failure.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -46,10 +46,28 @@ def stream_of(name: str, frame: DataFrame, time: str, mark: str | None = None) -
 
 
 _LONGEST_PORTION: Final = 60.0
+FIRST_PAUSE: Final = 1.0
+"""Seconds between the first failure of a stream and the next try."""
+LONGEST_PAUSE: Final = 60.0
+_STEADY: Final = 15
+"""Seconds after which a query that was started again and has not failed counts as recovered, though nothing came."""
+
+
+class Keeper(Protocol):
+    """What a feed tells of its failures, and asks before it starts again."""
+
+    def stream_failed(self, feed: Feed, error: StreamJoinError, pause: float) -> bool:
+        """Its query failed; whether to start it again after `pause` seconds."""
+
+    def stream_restarts(self, feed: Feed) -> None:
+        """It is about to start again: `feed.consumed` is set."""
+
+    def stream_recovered(self, feed: Feed) -> None:
+        """It reads again."""
 
 
 class Feed:
-    """See the module. `consumed` is the last micro-batch that the engine's log has; `failed` is told of an error."""
+    """See the module. `consumed` is the last micro-batch that the engine's log has."""
 
     def __init__(
         self,
@@ -58,16 +76,19 @@ class Feed:
         inbox: Inbox,
         checkpoint: str,
         trigger: str | None,
-        failed: Callable[[str, StreamJoinError], None],
+        keeper: Keeper,
         mark: str | None = None,
     ) -> None:
         self.stream = stream
         self.consumed = -1
         self._frame, self._inbox, self._checkpoint, self._trigger = frame, inbox, checkpoint, trigger
-        self._tell, self._mark = failed, mark
+        self._keeper, self._mark = keeper, mark
         self.failed = False
+        self._failures = 0
+        """In a row."""
         self._query: StreamingQuery | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
+        self._starting = threading.Lock()
         self._taking = threading.Lock()
 
     def start(self) -> None:
@@ -76,14 +97,17 @@ class Feed:
         Raises:
             SetupError: Spark refuses it.
         """
+        self._query = self._started()
+        threading.Thread(target=self._watch, args=(self._query,), daemon=True, name=f"feed {self.stream.name}").start()
+
+    def _started(self) -> StreamingQuery:
         writer = self._read().writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
         if self._trigger is not None:
             writer = writer.trigger(processingTime=self._trigger)
         try:
-            self._query = writer.start()
+            return writer.start()
         except Exception as error:
             raise SetupError(f"Spark can't read stream {self.stream.name!r}: {_cause(error)}") from error
-        threading.Thread(target=self._watch, args=(self._query,), daemon=True, name=f"feed {self.stream.name}").start()
 
     def _read(self) -> DataFrame:
         """The frame; Spark can't hand on a struct that is NULL and whose fields are not nullable."""
@@ -98,7 +122,7 @@ class Feed:
         with self._taking:
             if spark_batch <= self.consumed:
                 return
-            if self._stopping:
+            if self._stopping.is_set():
                 # Short, because Spark searches what it is told with patterns that overflow its stack.
                 raise StateError("the engine stops; this batch is run again at the next start")
             with self._inbox.reading(self.stream.name):
@@ -109,29 +133,74 @@ class Feed:
                 table = table.sort_by(self.stream.time)
             self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
             self.consumed = spark_batch
+        self._recovered()
 
-    def _watch(self, query: StreamingQuery) -> None:
-        """Wait for the query's end and tell of a failure."""
+    def _watch(self, query: StreamingQuery | None) -> None:
+        """Wait for the query's end; after a failure tell of it and start again, until the feed is stopped."""
+        while query is not None:
+            try:
+                if self.failed and not query.awaitTermination(_STEADY):
+                    self._recovered()
+                query.awaitTermination()
+                error = StateError(f"stream {self.stream.name!r} was stopped from outside, through Spark")
+            except Exception as failure:
+                error = StateError(f"stream {self.stream.name!r} failed: {_cause(failure)}")
+            query = self._again(error)
+
+    def _again(self, error: StreamJoinError) -> StreamingQuery | None:
+        """The query, started again after a pause; None when that is not wanted any more."""
+        while not self._stopping.is_set():
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._failures, 30))
+            self._failures += 1
+            self.failed = True
+            if not self._keeper.stream_failed(self, error, pause) or self._stopping.wait(pause):
+                return None
+            with self._starting:
+                if self._stopping.is_set():
+                    return None
+                try:
+                    self._keeper.stream_restarts(self)
+                    self._query = self._started()
+                except StreamJoinError as refused:
+                    error = refused
+                else:
+                    return self._query
+        return None
+
+    def _recovered(self) -> None:
+        if self.failed:
+            self.failed, self._failures = False, 0
+            self._keeper.stream_recovered(self)
+
+    @property
+    def session_gone(self) -> bool:
+        """Whether Spark itself has stopped, so that no query can be started any more."""
         try:
-            query.awaitTermination()
-        except Exception as error:
-            if not self._stopping:
-                self.failed = True
-                self._tell(self.stream.name, StateError(f"stream {self.stream.name!r} failed: {_cause(error)}"))
+            return bool(self._frame.sparkSession.sparkContext._jsc.sc().isStopped())
+        except Exception:
+            return True
 
     def process_all_available(self) -> None:
-        """Wait until everything that was there when this was called is safe in the engine."""
+        """Wait until everything that was there when this was called is safe in the engine.
+
+        Raises:
+            StateError: the stream fails.
+        """
         if self._query is not None and self._query.isActive:
-            self._query.processAllAvailable()
+            try:
+                self._query.processAllAvailable()
+            except Exception as error:
+                raise StateError(f"stream {self.stream.name!r} failed: {_cause(error)}") from error
 
     def stop(self) -> None:
         """Stop the query; a portion that it is handing in is still taken."""
-        self._stopping = True
+        self._stopping.set()
         # Spark's own stop interrupts the batch that runs, in the middle of whatever it does.
         if self._taking.acquire(timeout=_LONGEST_PORTION):
             self._taking.release()
-        if self._query is not None:
-            self._query.stop()
+        with self._starting:
+            if self._query is not None:
+                self._query.stop()
 
     @property
     def active(self) -> bool:

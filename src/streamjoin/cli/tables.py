@@ -72,12 +72,13 @@ def query(found: Record) -> None:
 def streams(found: Sequence[Record]) -> None:
     """All streams."""
     figures = ("rows", "rows/s", "lag", "late", "untimed", "malformed")
-    table = _table("stream", *figures, "columns", right=figures)
+    table = _table("stream", "state", *figures, "columns", right=figures)
     for stream in found:
         lag = stream["lag_seconds"]
         columns = ", ".join(f"{name} {kind}{' (time)' * (name == stream['time'])}" for name, kind in stream["columns"])
         table.add_row(
             stream["name"],
+            _state("failed" if stream["error"] else "running"),
             f"{stream['rows']:,}",
             f"{stream['rows_per_second']:,.1f}",
             "-" if lag is None else f"{lag:,.1f} s",
@@ -85,6 +86,15 @@ def streams(found: Sequence[Record]) -> None:
             escape(columns),
         )
     _print(table)
+    for stream in found:
+        if stream["error"]:
+            _print(f"[red]{escape(stream['error'])}[/]{_retry(stream['retry_at'])}")
+
+
+def _retry(at: float | None) -> str:
+    if at is None:
+        return ""
+    return f"; tried again at {datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec='seconds')}"
 
 
 def aside(found: Record) -> None:

@@ -127,6 +127,8 @@ def of_engine(text: Text, streams: Iterable[Any], queries: Iterable[Any], last: 
         "Records that could not be decoded.",
         [(at, s.malformed) for at, s in by_stream],
     )
+    text.add("stream_up", "gauge", "Whether it can be read.", [(at, float(s.error is None)) for at, s in by_stream])
+    text.add("stream_failures_total", "counter", "How often it failed.", [(at, s.failures) for at, s in by_stream])
     text.add("query_rows_total", "counter", "Rows given.", [(at, q.rows) for at, q in by_query])
     text.add("query_rows_per_second", "gauge", "Rows a second, newly.", [(at, q.rows_per_second) for at, q in by_query])
     text.add(

@@ -86,6 +86,8 @@ class StreamModel(BaseModel):
     error: str | None
     untimed: int
     malformed: int
+    failures: int
+    retry_at: float | None
 
 
 class Streams(BaseModel):

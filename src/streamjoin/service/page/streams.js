@@ -1,7 +1,7 @@
 /* The registered streams: how fast they come, how far behind they are, what columns they have. */
 
 import { byId, empty, h, reconcile, say, skeleton } from "./dom.js";
-import { age, count, plural, rate, whole } from "./format.js";
+import { age, count, plural, rate, sentence, whole } from "./format.js";
 import { SPARK_SAMPLES, drawSparkline, sparkline } from "./sparkline.js";
 import { series, watch } from "./store.js";
 
@@ -36,7 +36,8 @@ function updated(element, stream, samples) {
   say(element.querySelector(".watermark"), stream.watermark === null ? "No watermark yet." : `Watermark ${stream.watermark}: what is older is late.`);
   const problem = element.querySelector(".problem");
   problem.hidden = !stream.error;
-  say(problem, stream.error ?? "");
+  const again = stream.retry_at ? `It is tried again at ${new Date(stream.retry_at * 1000).toLocaleTimeString()}.` : "";
+  say(problem, [sentence(stream.error), again].filter(Boolean).join(" "));
   drawSparkline(element.querySelector(".spark"), series(samples.slice(-SPARK_SAMPLES), "rows_in", stream.name));
 }
 
