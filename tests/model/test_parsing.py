@@ -245,6 +245,9 @@ def test_long_chains_and_deep_nests() -> None:
     for text in ("(" * 3_000 + "l.a = 1" + ")" * 3_000, "NOT " * 3_000 + "l.a", "- " * 3_000 + "l.a = 1"):
         with pytest.raises(ExpressionError, match="nests"):
             parse_condition(text)
+    for opening, closing in (("(", ")"), ("ABS(", ")"), ("CASE WHEN l.a = 1 THEN ", " END"), ("[", "]")):
+        with pytest.raises(ExpressionError, match="nests more than 40 levels deep"):
+            parse_condition(opening * 41 + "l.a" + closing * 41 + " = 1")
     with pytest.raises(ExpressionError, match="more than 100 levels"):
         parse_condition(" + ".join(["l.a"] * 500) + " = 1")
     assert parse_condition(" + ".join(["l.a"] * 90) + " = 1").depth == 91

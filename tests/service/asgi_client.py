@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json")]
 
 
-async def ask(app: ASGIApp, method: str, path: str, body: object = None) -> tuple[int, Any]:
+async def ask(app: ASGIApp, method: str, path: str, body: object = None, query: str = "") -> tuple[int, Any]:
     """The status and the JSON of an answer."""
     raw = b"" if body is None else json.dumps(body).encode()
     scope = {
@@ -21,7 +21,7 @@ async def ask(app: ASGIApp, method: str, path: str, body: object = None) -> tupl
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "root_path": "",
         "headers": [*HEADERS, (b"content-length", str(len(raw)).encode())],
         "client": ("127.0.0.1", 1),

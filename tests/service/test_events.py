@@ -145,6 +145,28 @@ def test_no_more_readers_than_allowed(start: Start) -> None:
         assert "streamjoin_event_readers 2" in client.get("/metrics").text
 
 
+def test_silent_readers_do_not_keep_their_places_for_ever(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    live = start(config=ServiceConfig(limits=Limits(readers=2)))
+    name = live.create()
+    now = 0.0
+    live.app.state.service.readers._clock = lambda: now
+    client = live.client()
+    with client.stream("GET", "/api/v1/events") as one, client.stream("GET", f"/api/v1/queries/{name}/events") as two:
+        now = 59.0
+        assert client.get("/api/v1/events").status_code == 503
+        now = 61.0
+        with client.stream("GET", "/api/v1/events") as three, client.stream("GET", "/api/v1/events") as four:
+            assert (three.status_code, four.status_code) == (200, 200)
+            # Those who made room see the end of the answer and may come again.
+            assert one.read().startswith(b": connected")
+            assert two.read().startswith(b": connected")
+            assert client.get("/api/v1/events").status_code == 503
+            figures = client.get("/metrics").text
+            assert "streamjoin_event_readers 2\n" in figures
+            assert "streamjoin_event_readers_replaced_total 2\n" in figures
+    assert caplog.text == ""
+
+
 def test_a_reader_that_left_gives_its_place_back(start: Start) -> None:
     live = start(config=ServiceConfig(limits=Limits(readers=1)))
     for _ in range(3):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 import logging
 
 import httpx
@@ -65,6 +68,20 @@ def test_another_address_needs_a_token() -> None:
 def test_a_foreign_host_is_refused_on_loopback(live: Live, host: str) -> None:
     answer = live.client().get("/api/v1/queries", headers={"Host": host})
     assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("name", ["Host", "Authorization", "Origin", "Sec-Fetch-Site"])
+def test_a_header_that_is_checked_is_given_once(live: Live, name: str) -> None:
+    given = ["Host"] * (1 + (name == "Host")) + [name] * (2 * (name != "Host"))
+    with contextlib.closing(http.client.HTTPConnection(live.url.removeprefix("http://"), timeout=20)) as connection:
+        connection.putrequest("GET", "/api/v1/queries", skip_host=True)
+        for header in given:
+            connection.putheader(header, "localhost")
+        connection.endheaders()
+        answer = connection.getresponse()
+        problem = json.loads(answer.read())
+    assert (answer.status, problem["type"]) == (400, "urn:streamjoin:problem:doubled-header")
+    assert f"the header {name.lower()} is given more than once" in problem["detail"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:1", "[::1]:8765"])

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import Counter
+from typing import Any
 
 import httpx
 import pytest
 
+from streamjoin.model.errors import StateError
+from streamjoin.service.app import create_app
 from streamjoin.service.config import Limits, ServiceConfig
+from streamjoin.service.waiting import QUEUED, THREADS
+from tests.service import feeds
+from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR, Live, Start
+from tests.service.memory_engine import MemoryEngine
 
 
 @pytest.fixture
@@ -117,6 +126,51 @@ def test_limits_on_streams_windows_and_queries(start: Start) -> None:
         assert client.post("/api/v1/queries", json={"sql": NEAR}).status_code == 201
     told = problem(client.post("/api/v1/queries", json={"sql": NEAR}), 409, "too-many-queries")
     assert "2 queries" in str(told["detail"])
+
+
+def test_a_query_with_too_many_words_is_refused_before_it_is_read(client: httpx.Client) -> None:
+    wrong = f"{NEAR} AND {' OR '.join(['t.px > 1'] * 900)}"
+    answer = client.post("/api/v1/queries", json={"sql": wrong}, params={"dry_run": "true"})
+    assert answer.status_code == 422
+    assert "at most 5,000 words and signs, not 5," in answer.json()["detail"]
+    nested = f"{NEAR} AND {'(' * 9000}t.px > 1{')' * 9000}"
+    answer = client.post("/api/v1/queries", json={"sql": nested})
+    assert "nests more than 40 levels deep" in answer.json()["detail"]
+    assert answer.json()["places"][0]["column"] == len(f"{NEAR} AND ") + 41
+
+
+@pytest.mark.parametrize("kind", ["questions", "changes"])
+def test_what_waits_for_the_engine_leaves_the_other_routes_their_threads(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = MemoryEngine(feeds.STREAMS, feeds.batch)
+    app = create_app(engine)
+    boundary, began = threading.Event(), threading.Semaphore(0)
+
+    def until_the_boundary(*_: object, **__: object) -> Any:
+        began.release()
+        assert boundary.wait(60)
+        raise StateError("a boundary")
+
+    monkeypatch.setattr(engine, "preview", until_the_boundary)
+    monkeypatch.setattr(engine, "create", until_the_boundary)
+    query = "dry_run=true" if kind == "questions" else ""
+
+    async def run() -> list[int]:
+        asked = [asyncio.create_task(ask(app, "POST", "/api/v1/queries", {"sql": NEAR}, query)) for _ in range(100)]
+        for _ in range(THREADS):
+            await asyncio.to_thread(began.acquire)
+        # With the threads that all routes share, this would wait for the boundary.
+        assert await ask(app, "GET", "/api/v1/queries") == (200, {"queries": []})
+        assert (await ask(app, "GET", "/api/v1/changelog"))[0] == 200
+        assert (await ask(app, "GET", "/api/v1/queries/nowhere"))[0] == 404
+        refused = [await task for task in asked if task.done()]
+        assert {answer["type"] for _, answer in refused} == {"urn:streamjoin:problem:engine-busy"}
+        boundary.set()
+        return [status for status, _ in await asyncio.gather(*asked)]
+
+    statuses = Counter(asyncio.run(run()))
+    assert statuses == {409: THREADS + QUEUED, 503: 100 - THREADS - QUEUED}
 
 
 def test_the_limit_on_queries_holds_whatever_runs_at_the_same_time(start: Start) -> None:

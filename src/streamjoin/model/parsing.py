@@ -88,7 +88,7 @@ class Scan:
         """Cut the text of `source` into words.
 
         Raises:
-            ExpressionError: a quote or comment is never closed.
+            ExpressionError: a quote or comment is never closed, or the text nests too deeply.
         """
         try:
             with _silence():
@@ -97,7 +97,9 @@ class Scan:
             start = source.unclosed()
             message = "this quote or comment is never closed" if start < len(source.text) else "the text can't be read"
             raise source.error(message, start, start + 1) from None
-        return Scan(source.cut([Word(t.token_type.name, t.start, t.end + 1) for t in tokens]), tokens)
+        cut = source.cut([Word(t.token_type.name, t.start, t.end + 1) for t in tokens])
+        cut.reject_nesting()
+        return Scan(cut, tokens)
 
     def read(self, first: int, end: int, resolve: Resolve, where: str = CONDITION) -> Parsed:
         """The expression that the words from `first` to before `end` say.

@@ -15,6 +15,10 @@ from streamjoin.model.errors import ExpressionError
 Span: TypeAlias = tuple[int, int]
 
 _CONTEXT: Final = 60
+MAX_NESTING: Final = 40
+"""Parentheses, brackets and CASE in each other; the parser's stack has room for a few more."""
+_OPENING: Final = frozenset({"L_PAREN", "L_BRACKET", "L_BRACE", "CASE"})
+_ENDING: Final = frozenset({"R_PAREN", "R_BRACKET", "R_BRACE", "END"})
 # fmt: off
 _OPERATORS: Final = frozenset({
     "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "NULLSAFE_EQ",
@@ -102,6 +106,22 @@ class SourceText:
                 return len(self.text) if opening == "--" else position
             position = end + len(_CLOSING[opening])
         return position
+
+    def reject_nesting(self) -> None:
+        """Reject deep nesting before it is parsed: a parser takes many steps for each level before it gives up.
+
+        Raises:
+            ExpressionError: parentheses, brackets or CASE stand more than `MAX_NESTING` deep in each other.
+        """
+        depth = 0
+        for word in self.words:
+            if word.kind in _OPENING:
+                depth += 1
+                if depth > MAX_NESTING:
+                    message = f"the text nests more than {MAX_NESTING} levels deep; use fewer parentheses"
+                    raise self.error(message, word.start, word.end)
+            elif word.kind in _ENDING:
+                depth = max(0, depth - 1)
 
     def reject_chains(self) -> None:
         """Reject ``a < b < c`` and ``a = b IS NULL``: SQL dialects read these in different ways.

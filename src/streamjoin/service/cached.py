@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamjoin.service.hub import Hub
+from streamjoin.service.waiting import Waiting
 
 LONGEST: Final = 0.25
 LONGEST_DEAR: Final = 1.0
@@ -104,15 +105,17 @@ class Together:
         self._hub = hub
         self._begun: dict[tuple[str, int], asyncio.Future[Response]] = {}
 
-    async def answer(self, key: str, make: Callable[[], Response], *, dear: bool = False) -> Response:
-        """The answer under `key`; `make` runs on a thread of the pool.
+    async def answer(
+        self, key: str, make: Callable[[], Response], *, dear: bool = False, waiting: Waiting | None = None
+    ) -> Response:
+        """The answer under `key`; `make` runs on a thread of the pool, or of `waiting` if it waits for the engine.
 
         A dear one is not made anew for a batch that ends meanwhile, only after a change.
         """
         version = self._hub.changes if dear else self._hub.version
         made = self._begun.get((key, version))
         if made is None:
-            made = asyncio.ensure_future(run_in_threadpool(make))
+            made = asyncio.ensure_future(run_in_threadpool(make) if waiting is None else waiting.run(make))
             self._begun[key, version] = made
             made.add_done_callback(lambda _: self._begun.pop((key, version)))
         # One that leaves does not take the answer from the others.

@@ -1,7 +1,8 @@
 """Server-sent events: the rows of a query, and what the engine does, for as long as a client listens.
 
 Each stream holds a position in what is kept anyway. Waiting for a slow client suspends its own coroutine alone; when it
-takes on again it gets the newest rows and the number it missed. A client that takes nothing for a minute is let go.
+takes on again it gets the newest rows and the number it missed. A client that takes nothing for a minute is let go, and
+so is the one that came first when another wants its place; it may come back, and goes on where it was.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from streamjoin.service.state import Service, find_query
 _LOG = logging.getLogger("streamjoin.service")
 HEARTBEAT: Final = 15.0
 _PATIENCE: Final = 60.0
+_GOODBYE: Final = 1.0
 Events = AsyncGenerator[str, None]
 
 
@@ -52,21 +54,25 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more or nobody listens."""
-        with self._service.readers.place() as free:
-            if not free:
+        with self._service.readers.place() as place:
+            if place is None:
                 told = f"{self._service.readers.most} event streams are open, which is the most"
                 await Problem(503, "too-many-readers", told, headers={"Retry-After": "10"}).response(scope["path"])(
                     scope, receive, send
                 )
                 return
-            tasks = [asyncio.create_task(self._send_all(send)), asyncio.create_task(_until_left(receive))]
+            parts = self._send_all(send), _until_left(receive), place.taken.wait()
+            tasks = [asyncio.create_task(part) for part in parts]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in tasks:
                     task.cancel()
-                sent, _ = await asyncio.gather(*tasks, return_exceptions=True)
-            if isinstance(sent, Exception) and not isinstance(sent, OSError | TimeoutError):
+                sent, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+            if place.taken.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(send({"type": "http.response.body", "body": b""}), _GOODBYE)
+            elif isinstance(sent, Exception) and not isinstance(sent, OSError | TimeoutError):
                 _LOG.error("the events of %s failed", scope["path"], exc_info=sent)
 
     async def _send_all(self, send: Send) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,6 +24,8 @@ OPEN: Final = frozenset({"/", "/api/v1/health", "/api/v1/ready"})
 _OPEN_PREFIX: Final = "/static/"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONGEST_LENGTH: Final = 15
+_SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
+"""Headers that are checked here. Given twice, a proxy or a route may see another one than was checked."""
 _POLICY: Final = (
     b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     b"require-trusted-types-for 'script'"
@@ -63,7 +65,7 @@ class Guard:
 
         try:
             headers: dict[bytes, bytes] = dict(scope["headers"])
-            refused = self._refusal(scope["method"], scope["path"], headers)
+            refused = _doubled(scope["headers"]) or self._refusal(scope["method"], scope["path"], headers)
             if refused is not None:
                 await refused.response(scope["path"])(scope, receive, noted)
             else:
@@ -123,6 +125,14 @@ class Guard:
 
 class _TooLarge(BaseException):
     """Passes through handlers of `Exception`, which would make it an internal error."""
+
+
+def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
+    names = [name for name, _ in headers if name in _SINGLE]
+    if len(names) == len(set(names)):
+        return None
+    twice = next(name for name in names if names.count(name) > 1).decode("ascii")
+    return Problem(400, "doubled-header", f"the header {twice} is given more than once")
 
 
 def host_name(host: str) -> str:

@@ -5,26 +5,35 @@ Reads the frame of the text alone, so an error points at the place; names and ty
 
 from __future__ import annotations
 
+from typing import Final
+
 from streamjoin.adhoc import clauses
 from streamjoin.adhoc.clauses import JoinClause, QueryText
 from streamjoin.model.parsing import Scan
 from streamjoin.model.window import CountWindow, TimeWindow
 from streamjoin.service.config import Limits
 
+MOST_WORDS: Final = 5000
+"""Words, numbers and signs of a query: what it costs to read it grows with them."""
+
 
 def check_limits(sql: str, limits: Limits) -> None:
     """Refuse a query that asks for more than is allowed.
 
     Raises:
-        QueryError: it joins too many streams, or a window is too long; or its text is not a query at all.
+        QueryError: it has too many words, joins too many streams, or a window is too long; or its text is no query.
     """
     source = Scan.of(QueryText(sql)).source
+    if len(source.words) > MOST_WORDS:
+        extra = source.words[MOST_WORDS]
+        message = f"a query of this service has at most {MOST_WORDS:,} words and signs, not {len(source.words):,}"
+        raise source.error(message, extra.start, extra.end)
     frame = clauses.read(source)
     if len(frame.joins) + 1 > limits.streams_in_query:
-        extra = frame.joins[limits.streams_in_query - 1]
+        excess = frame.joins[limits.streams_in_query - 1]
         raise source.error(
             f"this service joins at most {limits.streams_in_query} streams in a query, not {len(frame.joins) + 1}",
-            *extra.table.span,
+            *excess.table.span,
         )
     for join in frame.joins:
         told = _too_long(join, limits)

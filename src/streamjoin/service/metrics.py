@@ -15,7 +15,8 @@ from streamjoin._version import __version__
 
 if TYPE_CHECKING:
     from streamjoin.service.connections import Connections
-    from streamjoin.service.state import Readers
+    from streamjoin.service.readers import Readers
+    from streamjoin.service.waiting import Waiting
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STATES: Final = ("pending", "running", "paused", "failed")
@@ -100,12 +101,25 @@ def of_requests(text: Text, requests: Requests, readers: Readers, connections: C
     )
     text.one("event_readers", "gauge", "Event streams that are open.", readers.open)
     text.one("event_rows_skipped_total", "counter", "Rows that readers were too slow for.", readers.skipped)
+    text.one("event_readers_replaced_total", "counter", "Readers that gave their places to others.", readers.replaced)
     text.one("connections", "gauge", "Connections that are open.", connections.open)
     text.add(
         "connections_ended_total",
         "counter",
         "Connections that the service ended or refused, by reason.",
         [({"reason": reason}, count) for reason, count in sorted(connections.ended.items())],
+    )
+
+
+def of_waiting(text: Text, kinds: Mapping[str, Waiting]) -> None:
+    """What waits for the engine."""
+    by_kind = [({"kind": kind}, waiting) for kind, waiting in kinds.items()]
+    text.add("requests_waiting", "gauge", "Requests that wait for the engine.", [(at, w.open) for at, w in by_kind])
+    text.add(
+        "requests_refused_total",
+        "counter",
+        "Requests refused because too many waited for the engine.",
+        [(at, w.refused) for at, w in by_kind],
     )
 
 

@@ -1,6 +1,7 @@
 """The routes of queries: create, check, list, show, drop, pause, and their rows as a page and as events.
 
-Routes that wait for the engine are plain functions and run on threads of the pool; the event loop never waits.
+Routes that answer from memory are plain functions and run on threads of the pool; those that wait for the engine have
+threads of their own (`waiting`). The event loop never waits.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ async def list_queries(request: Request) -> Response:
         **problems(409, 413),
     },
 )
-def create_query(
+async def create_query(
     request: Request,
     body: models.NewQuery,
     dry_run: Annotated[bool, Query(description="Check the query and say what it would share and cost.")] = False,
@@ -57,8 +58,8 @@ def create_query(
     """Create a query; the answer comes when it is in force. It sees the tuples of the batches from then on."""
     service = service_of(request)
     if dry_run:
-        return respond(service.preview(body.sql))
-    created = service.create(body.sql, body.name, body.sink)
+        return respond(await service.questions.run(service.preview, body.sql))
+    created = await service.changes.run(service.create, body.sql, body.name, body.sink)
     return respond(created, 201, {"Location": f"/api/v1/queries/{created.name}"})
 
 
@@ -71,22 +72,25 @@ def show_query(request: Request, name: Name) -> Response:
 @router.delete(
     "/{name}", status_code=_NO_CONTENT, response_class=Response, summary="Drop a query", responses=problems(404, 409)
 )
-def drop_query(request: Request, name: Name) -> Response:
+async def drop_query(request: Request, name: Name) -> Response:
     """Drop a query; the answer comes when it is in force."""
-    service_of(request).change(name, lambda engine, chosen: engine.drop(chosen))
+    service = service_of(request)
+    await service.changes.run(service.change, name, lambda engine, chosen: engine.drop(chosen))
     return Response(status_code=_NO_CONTENT)
 
 
 @router.post("/{name}/pause", response_model=models.QueryModel, summary="Pause a query", responses=problems(404, 409))
-def pause_query(request: Request, name: Name) -> Response:
+async def pause_query(request: Request, name: Name) -> Response:
     """A paused query gives no rows; tuples that come meanwhile stay joinable."""
-    return _changed(service_of(request).change(name, lambda engine, chosen: engine.pause(chosen)))
+    service = service_of(request)
+    return _changed(await service.changes.run(service.change, name, lambda engine, chosen: engine.pause(chosen)))
 
 
 @router.post("/{name}/resume", response_model=models.QueryModel, summary="Resume a query", responses=problems(404, 409))
-def resume_query(request: Request, name: Name) -> Response:
+async def resume_query(request: Request, name: Name) -> Response:
     """The end of a pause."""
-    return _changed(service_of(request).change(name, lambda engine, chosen: engine.resume(chosen)))
+    service = service_of(request)
+    return _changed(await service.changes.run(service.change, name, lambda engine, chosen: engine.resume(chosen)))
 
 
 @router.get("/{name}/rows", response_model=models.Rows, summary="The newest rows of a query", responses=problems(404))

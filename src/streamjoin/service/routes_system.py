@@ -89,9 +89,8 @@ async def plan(
     """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
     service = service_of(request)
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
-    return await service.together.answer(
-        f"plan as {wanted}", partial(_plan, service, service.engine, wanted), dear=True
-    )
+    make = partial(_plan, service, service.engine, wanted)
+    return await service.together.answer(f"plan as {wanted}", make, dear=True, waiting=service.questions)
 
 
 def _plan(service: Service, engine: Engine, wanted: str) -> Response:
@@ -155,6 +154,7 @@ def prometheus(request: Request) -> Response:
     service = service_of(request)
     text = metrics.Text()
     metrics.of_requests(text, service.requests, service.readers, service.connections)
+    metrics.of_waiting(text, {"questions": service.questions, "changes": service.changes})
     text.one("ready", "gauge", "Whether queries are served.", float(service.ready[0] == "running"))
     try:
         engine = service.engine

@@ -21,6 +21,8 @@ from streamjoin.service.hub import Hub
 from streamjoin.service.limits import check_limits
 from streamjoin.service.metrics import Requests
 from streamjoin.service.problems import Problem, problem_of
+from streamjoin.service.readers import Readers
+from streamjoin.service.waiting import Waiting
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -39,6 +41,8 @@ class Service:
         self.together = Together(self.hub)
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
+        self.questions = Waiting("questions about the plan")
+        self.changes = Waiting("changes of queries")
         self.connections = Connections(config.limits.connections, config.limits.request_seconds)
         self.started_at = clock()
         self.phase: Phase = "starting"
@@ -151,27 +155,6 @@ class Service:
             change(engine, name)
         self.hub.poke()
         return next((query for query in engine.queries() if query.name == name), None)
-
-
-class Readers:
-    """Counts the open event streams, and what they were too slow for."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.open = 0
-        self.skipped = 0
-
-    @contextlib.contextmanager
-    def place(self) -> Iterator[bool]:
-        """Whether there is room for one more, which is held for the block; used on the event loop's thread alone."""
-        if self.open >= self.most:
-            yield False
-            return
-        self.open += 1
-        try:
-            yield True
-        finally:
-            self.open -= 1
 
 
 def service_of(request: Request) -> Service:
