@@ -22,6 +22,7 @@ import streamjoin as sj
 from streamjoin.cli.main import commands
 from streamjoin.spark import JoinProgress
 from streamjoin.spark.pipeline import cause, run
+from streamjoin.spark.pipeline_check import check_pipeline
 from streamjoin.spark.pipeline_file import read_pipeline
 from streamjoin.spark.pipeline_progress import beginning
 from streamjoin.spark.scaling import asked_for
@@ -115,19 +116,49 @@ def matched(directory: Path) -> list[dict[str, object]]:
     [
         ("px DOUBLE", "px DUOBLE", 7, "DUOBLE"),
         ("bid > 0", "bit > 0", 13, "bit"),
-        ('time = "ts"', 'time = "tz"', 14, "no column 'tz'"),
-        ('"px", "bid"', '"px", "bit"', 19, "bit"),
+        ('time = "ts"', 'time = "tz"', 17, "no column 'tz'"),
+        ('"px", "bid"', '"px", "bit"', 22, "bit"),
+        ("- r.bid)", "- r.bidd)", 15, "the right side has no column 'bidd'; did you mean 'bid'"),
+        ('"l.sym = r.sym AND', '"l.px + l.qx > 1 AND', 15, "qx"),
+        ("l.sym = r.sym", "l.px = r.sym", 15, "double and string don't compare"),
+        ('on = "l.sym', "on = [\n'abs(l.px - r.bid) <= 1',\n{ equi = 'smy' }]\n#", 17, "no column 'smy'"),
+        ('window = "5 seconds"', "window = 5", 14, "window|whole number|duration"),
+        ('where = "bid > 0"', 'by = "part"', 13, "part"),
+        ('lateness = "1 minute"', 'columns = ["px", "ask"]', 18, "ask"),
     ],
 )
 def test_what_spark_refuses_is_named_with_its_line(
     tmp_path: Path, spark: SparkSession, old: str, new: str, line: int, words: str
 ) -> None:
+    assert old in FILES
     file = files(tmp_path, FILES.replace(old, new, 1))
     with pytest.raises(sj.PipelineFileError, match=words) as caught:
-        said_by(file, spark)
+        check_pipeline(read_pipeline(file), spark)
     assert f"join.toml, line {line}: " in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(sj.PipelineFileError) as when_run:
+        said_by(file, spark)
+    assert str(when_run.value) == str(caught.value)
     assert not spark.streams.active
+
+
+def test_a_check_reads_no_source_and_writes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    file = tmp_path / "join.toml"
+    kafka = 'format = "kafka"\nservers = "nowhere:9092"\ntopic = "t"\nmetadata = { partition = "part" }\nby = "part"'
+    file.write_text(FILES.replace('format = "json"\npath = "trades"', kafka, 1))
+    columns = (
+        "ts_left timestamp, sym_left string, px double, part int, ts_right timestamp, sym_right string, bid double"
+    )
+    assert check_pipeline(read_pipeline(file), spark) == f"{columns}, ts timestamp"
+    assert list(tmp_path.iterdir()) == [file]
+    assert not spark.streams.active
+    file.write_text(
+        FILES.replace('path = "out/matches"', 'servers = "nowhere:9092"\ntopic = "m"\nkey = "smy"').replace(
+            '[sink]\nformat = "json"', '[sink]\nformat = "kafka"'
+        )
+    )
+    with pytest.raises(sj.PipelineFileError, match=r"line 23: .*smy"):
+        check_pipeline(read_pipeline(file), spark)
 
 
 def test_a_failure_while_it_runs_is_one_line(tmp_path: Path, spark: SparkSession) -> None:

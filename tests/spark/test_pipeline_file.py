@@ -162,7 +162,15 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
 
 # What is changed in the whole file, the line of the mistake, and words of the message.
 MISTAKES = [
-    ("checkpoint =", "chekpoint =", 2, "no 'checkpoint'|did you mean 'checkpoint'"),
+    ("checkpoint =", "chekpoint =", 2, "the file takes no 'chekpoint'; did you mean 'checkpoint'"),
+    ("checkpoint =", "Checkpoint =", 2, "takes no 'Checkpoint'; did you mean 'checkpoint'"),
+    ('"out/checkpoint"', '"out"', 11, "malformed = '.*/out/malformed' lies in the checkpoint '.*/out': name a dir"),
+    ('time = "ts"', 'time = "ts"\nlate = "out/x/../checkpoint/late"', 29, "lies in the checkpoint"),
+    ('format = "kafka"\nserv', 'formt = "kafka"\nserv', 7, r"\[source.left\] takes no 'formt'; did you mean 'format'"),
+    ('path = "/data/quotes"', 'pth = "/data/quotes"', 19, r"\[source.right\] takes no 'pth'; did you mean 'path'"),
+    ("window = [", "windows = [", 27, r"\[join\] takes no 'windows'; did you mean 'window'"),
+    ("[join]", "[jion]", 25, "the file takes no 'jion'; did you mean 'join'"),
+    ('topic = "matches"', 'topc = "matches"', 34, r"\[sink\] takes no 'topc'; did you mean 'topic'"),
     ("partitions = 4", "partitions = 'four'", 4, "a whole number such as 4"),
     ("partitions = 4", "partitions = true", 4, "a whole number or text, not true or false"),
     ("partitions = 4", "partitions = 0", 4, "from 1 to 100,000"),
@@ -198,7 +206,7 @@ MISTAKES = [
     ('lateness = "2 seconds"', 'self_join = "yes"', 29, "true or false, not text"),
     ('lateness = "2 seconds"', "self_join = true", 17, "a self-join has one stream"),
     ('key = "sym_left"', 'path = "x"', 35, r"\[sink\] takes no 'path'"),
-    ("[sink]", "[sync]", 31, "no 'sink'|did you mean 'sink'"),
+    ("[sink]", "[sync]", 31, "the file takes no 'sync'; it takes: .*sink"),
     ('master = "local[2]"', 'mastre = "local[2]"', 38, "did you mean 'master'"),
     ("partitions = 4", "partitions 4", 4, "not TOML"),
     ('key = "sym_left"', 'key = "sym_left', 35, "not TOML"),
@@ -214,6 +222,15 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, li
     # A part that is missing altogether has no line of its own: then it is the file's first.
     assert told, str(caught.value)
     assert int(told[1]) == (1 if "the file has no" in str(caught.value) else line), str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["out/checkpoint", "out/checkpoint/matches/", "./out/other/../checkpoint/x", "file:"])
+def test_a_sink_inside_the_checkpoint_is_refused(tmp_path: Path, path: str) -> None:
+    start = WHOLE[: WHOLE.index("[sink]")]
+    path = f"file://{tmp_path}/out/checkpoint/x" if path == "file:" else path
+    with pytest.raises(sj.PipelineFileError, match=r"line 33: path = .* lies in the checkpoint '.*/out/checkpoint'"):
+        read(tmp_path, f'{start}[sink]\nformat = "parquet"\npath = "{path}"\n')
+    assert read(tmp_path, f'{start}[sink]\nformat = "parquet"\npath = "out/checkpoints"\n').sink.path
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from streamjoin._version import __version__
-from streamjoin.model.errors import PipelineFileError
+from streamjoin.model.errors import PipelineFileError, SetupError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -46,7 +46,9 @@ def demo(
 
 def run(
     file: Annotated[Path | None, typer.Argument(help="The pipeline: sources, join, sink.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Read the file, say what it means, and run nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the file, its types and columns, say what it means, and run nothing.")
+    ] = False,
     left: Annotated[Path | None, typer.Option(help="Without a pipeline: the left file or directory.")] = None,
     right: Annotated[Path | None, typer.Option(help="The right one.")] = None,
     on: Annotated[
@@ -86,7 +88,16 @@ def _run_pipeline(file: Path, check: bool) -> None:
 
     pipeline = read_pipeline(file)
     if check:
-        typer.echo(describe(pipeline))
+        from streamjoin.spark.pipeline_check import check_pipeline
+
+        console = Console(stderr=True)
+        try:
+            with console.status("checking types and columns ..."):
+                columns = f"\nresult: {check_pipeline(pipeline)}"
+        except SetupError as error:
+            columns = ""
+            console.print(f"types and columns were not checked: {error}", markup=False, highlight=False, soft_wrap=True)
+        typer.echo(describe(pipeline) + columns)
         return
     run_pipeline(pipeline, Console(stderr=True))
 

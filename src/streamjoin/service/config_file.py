@@ -17,7 +17,15 @@ from streamjoin.model import durations
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
 from streamjoin.service.models import NAME
 from streamjoin.spark.pipeline_config import Sink
-from streamjoin.spark.pipeline_file import place_in, read_partitions, read_source, read_spark, read_trigger
+from streamjoin.spark.pipeline_file import (
+    SOURCE_KEYS,
+    place_in,
+    read_partitions,
+    read_source,
+    read_spark,
+    read_trigger,
+    refuse_inside,
+)
 from streamjoin.spark.toml_table import Table, read_toml
 
 _SINKS: Final = ("parquet", "kafka")
@@ -33,6 +41,8 @@ _LIMITS: Final = (
 _DURATIONS: Final = {"window_seconds": ("window", "1 hour"), "request_seconds": ("request_time", "20 seconds")}
 """Limits that the file has as durations: their names there, and examples."""
 _STREAM: Final = '[streams.trades] with format = "rate" and time = "ts"'
+_OWN: Final = ("time", "lateness")
+"""Keys of a stream besides those of its source."""
 _PATH: Final = 'path = "out/{query}"'
 
 
@@ -43,12 +53,13 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
         PipelineFileError: it can't be read, or something in it is wrong; the message names the line or the variable.
     """
     top = read_toml(file, os.environ if environment is None else environment)
+    top.only("service", "engine", "limits", "streams", "sinks", "spark")
     here = file.resolve().parent
     service = _table(top, "service")
     given: dict[str, Any] = {**_service(service), **_engine(_table(top, "engine"), here)}
     given["limits"] = _limits(_table(top, "limits"))
     streams, lines = _streams(top, here)
-    sinks = _sinks(_table(top, "sinks"), here)
+    sinks = _sinks(_table(top, "sinks"), here, given["checkpoint"])
     given |= read_spark(_table(top, "spark"))
     top.finish()
     host_or_token = "token" if "token" in service.values else "host"
@@ -77,6 +88,7 @@ def _service(table: Table) -> dict[str, Any]:
 
 
 def _engine(table: Table, here: Path) -> dict[str, Any]:
+    table.only("checkpoint", "trigger", "partitions", "sharing")
     trigger = read_trigger(table)
     if trigger.available_now:
         table.fail('a service runs on: write trigger = "1 second", or leave it out', "trigger")
@@ -125,6 +137,7 @@ def _streams(top: Table, here: Path) -> tuple[dict[str, StreamConfig], dict[str,
 
 
 def _stream(table: Table, here: Path) -> StreamConfig:
+    table.only(*SOURCE_KEYS, *_OWN)
     time = table.required("time", 'time = "ts"')
     lateness = table.get("lateness", (str, int), example='lateness = "5 seconds"')
     if isinstance(lateness, str):
@@ -136,10 +149,10 @@ def _stream(table: Table, here: Path) -> StreamConfig:
         table.fail(
             "a service keeps malformed records in its checkpoint, under malformed/: remove the line", "malformed"
         )
-    return StreamConfig(read_source(table, here), time, 0 if lateness is None else lateness)
+    return StreamConfig(read_source(table, here, _OWN), time, 0 if lateness is None else lateness)
 
 
-def _sinks(table: Table, here: Path) -> dict[str, Sink]:
+def _sinks(table: Table, here: Path, checkpoint: str) -> dict[str, Sink]:
     sinks: dict[str, Sink] = {}
     for name in table.values:
         if not re.fullmatch(NAME, name):
@@ -147,10 +160,12 @@ def _sinks(table: Table, here: Path) -> dict[str, Sink]:
         inner = table.table(name)
         if inner is not None:
             sinks[name] = _sink(inner, here)
+            refuse_inside(inner, "path", sinks[name].path, checkpoint)
     return sinks
 
 
 def _sink(table: Table, here: Path) -> Sink:
+    table.only("format", "path", "servers", "topic", "key", "options")
     if table.one_of("format", _SINKS) == "parquet":
         path = place_in(table, "path", _PATH, here, required=True) or ""
         if "{query}" not in path:

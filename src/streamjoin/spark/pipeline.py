@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from streamjoin.model.errors import CheckpointError, PipelineFileError, SpecError, StreamJoinError
+from streamjoin.model.errors import CheckpointError, InputError, PipelineFileError, SpecError, StreamJoinError
 from streamjoin.spark import jars
 from streamjoin.spark.late import late
-from streamjoin.spark.pipeline_config import Pipeline, Sink, without_secrets
+from streamjoin.spark.pipeline_blame import refused_part
+from streamjoin.spark.pipeline_config import Pipeline, without_secrets
 from streamjoin.spark.pipeline_config import Source as Origin
 from streamjoin.spark.pipeline_progress import Figures
 from streamjoin.spark.pipeline_sources import Streams, at_line, open_source
@@ -108,11 +109,7 @@ def _session(pipeline: Pipeline, console: Console) -> SparkSession:
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
     """The join's query, and one for the malformed records of each source that keeps them."""
     streams = {name: open_source(spark, pipeline, name) for name in pipeline.sides}
-    try:
-        sides = [_side(pipeline.side(side), streams) for side in ("left", "right")]
-        joined = join(sides[0], sides[1] or None, pipeline.spec, **asdict(pipeline.join))
-    except SpecError as error:
-        raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines['join']}: {error}") from error
+    joined = join_streams(pipeline, {name: found.rows for name, found in streams.items()})
     started: list[StreamingQuery] = []
     try:
         started.append(_write(joined, pipeline, checkpoint))
@@ -128,21 +125,37 @@ def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[Str
     return started
 
 
-def _side(sources: Mapping[str, Origin], streams: Mapping[str, Streams]) -> list[Source]:
-    return [
-        Source(streams[name].rows, given.name, given.by, given.position, given.values)
-        for name, given in sources.items()
-    ]
+def join_streams(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> DataFrame:
+    """The join of a pipeline's sources.
+
+    Raises:
+        PipelineFileError: it does not fit their columns; the message names the line.
+    """
+    try:
+        sides = [_side(pipeline.side(side), rows) for side in ("left", "right")]
+        return join(sides[0], sides[1] or None, pipeline.spec, **asdict(pipeline.join))
+    except (SpecError, InputError) as error:
+        line = pipeline.lines[refused_part(pipeline, rows)]
+        raise PipelineFileError(f"{pipeline.file}, line {line}: {_one_line(error)}") from error
+
+
+def _side(sources: Mapping[str, Origin], rows: Mapping[str, DataFrame]) -> list[Source]:
+    return [Source(rows[name], given.name, given.by, given.position, given.values) for name, given in sources.items()]
+
+
+def _one_line(error: Exception) -> str:
+    """What is wrong, without the picture of the place in a condition's text."""
+    return str(error).partition("\n")[0]
 
 
 def _write(joined: DataFrame, pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
     from pyspark.sql import functions as F  # noqa: N812
 
     sink = pipeline.sink
+    counted = joined.observe(ROWS_OUT, F.count(F.lit(1)).alias("rows"))
+    rows = sent(counted, pipeline)
     with at_line(pipeline, "sink"):
-        counted = joined.observe(ROWS_OUT, F.count(F.lit(1)).alias("rows"))
-        rows = counted.selectExpr(*sink.select) if sink.select else counted
-        writer = _sent(rows, sink).writeStream.format(sink.format).options(**sink.options)
+        writer = rows.writeStream.format(sink.format).options(**sink.options)
         writer = writer.option("checkpointLocation", checkpoint).queryName(sink.name or pipeline.name)
         if sink.path is not None:
             writer = writer.option("path", sink.path)
@@ -150,14 +163,24 @@ def _write(joined: DataFrame, pipeline: Pipeline, checkpoint: str) -> StreamingQ
         return query
 
 
-def _sent(rows: DataFrame, sink: Sink) -> DataFrame:
-    """The rows as the sink takes them: for Kafka one JSON object each, NULLs included."""
+def sent(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """The rows as the sink takes them: for Kafka one JSON object each, NULLs included.
+
+    Raises:
+        PipelineFileError: the sink's `select` or `key` does not fit them; the message names the line.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
+    sink = pipeline.sink
+    if sink.select:
+        with at_line(pipeline, "sink.select"):
+            rows = rows.selectExpr(*sink.select)
     if sink.format != "kafka":
         return rows
     value = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"}).alias("value")
-    return rows.select(value) if sink.key is None else rows.select(F.col(sink.key).cast("string").alias("key"), value)
+    with at_line(pipeline, "sink.key"):
+        key = [] if sink.key is None else [F.col(sink.key).cast("string").alias("key")]
+        return rows.select(*key, value)
 
 
 def _write_malformed(streams: Streams, pipeline: Pipeline, side: str, path: str, checkpoint: str) -> StreamingQuery:

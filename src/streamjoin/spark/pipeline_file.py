@@ -21,13 +21,23 @@ from streamjoin.spark.pipeline_config import (
     Source,
     Trigger,
 )
-from streamjoin.spark.pipeline_join import read_join
+from streamjoin.spark.pipeline_join import read_join, term_lines
+from streamjoin.spark.pipeline_places import is_inside
 from streamjoin.spark.plan import MOST_PARTITIONS
 from streamjoin.spark.toml_table import Table, read_toml
 
 _SERVERS = 'servers = "broker-1:9092,broker-2:9092"'
 _SCHEMA = 'schema = "ts TIMESTAMP, sym STRING, px DOUBLE"'
 _TRIGGER = 'trigger = "available now", or "10 seconds", or leave it out'
+_TOP = (
+    "name", "checkpoint", "trigger", "partitions", "most_partitions", "progress", "source", "join", "sink", "spark",
+)  # fmt: skip
+SOURCE_KEYS = (
+    "format", "path", "schema", "select", "where", "malformed", "name", "by", "position", "values", "options",
+    "servers", "topic", "pattern", "from", "decode", "decode_options", "metadata",
+)  # fmt: skip
+"""Of sources of any format."""
+_SINK = ("format", "path", "servers", "topic", "key", "name", "select", "options")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
@@ -38,6 +48,7 @@ def read_pipeline(file: Path) -> Pipeline:
         PipelineFileError: it can't be read, or something in it is wrong; the message names the line.
     """
     top = read_toml(file)
+    top.only(*_TOP)
     here = file.resolve().parent
     join = _part(top, "join", "[join] with on and window")
     spec, settings = read_join(join, place_in(join, "late", 'late = "out/late"', here))
@@ -46,6 +57,11 @@ def read_pipeline(file: Path) -> Pipeline:
     table = _part(top, "sink", '[sink] with format = "parquet"')
     sink = _sink(table, here)
     checkpoint = _checkpoint(top, sink, here)
+    if checkpoint is not None:
+        refuse_inside(table, "path", sink.path, checkpoint)
+        refuse_inside(join, "late", settings.late, checkpoint)
+        for name_, source in sources.items():
+            refuse_inside(tables[name_], "malformed", source.malformed, checkpoint)
     settings = replace(settings, partitions=read_partitions(top), most_partitions=_most_partitions(top))
     progress = place_in(top, "progress", 'progress = "out/progress.jsonl"', here)
     if progress is not None and _SCHEME.match(progress):
@@ -56,9 +72,11 @@ def read_pipeline(file: Path) -> Pipeline:
     started = read_spark(spark) if spark else {}
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
+    lines |= {f"join.{key}": join.line(key) for key in ("time", "columns")} | term_lines(join)
+    lines |= {f"sink.{key}": table.line(key) for key in ("select", "key")}
     for name_, found in tables.items():
         lines[name_] = found.line()
-        lines |= {f"{name_}.{key}": found.line(key) for key in ("schema", "select", "where")}
+        lines |= {f"{name_}.{key}": found.line(key) for key in ("schema", "select", "where", "by", "position")}
     return Pipeline(
         file=str(file),
         left=sources.pop("left"),
@@ -76,6 +94,16 @@ def read_pipeline(file: Path) -> Pipeline:
     )
 
 
+def refuse_inside(table: Table, key: str, place: str | None, checkpoint: str) -> None:
+    """Refuse to write into the checkpoint: its own files and those written there would be taken for each other.
+
+    Raises:
+        PipelineFileError: `place`, which `key` names, is the checkpoint or lies in it.
+    """
+    if place is not None and is_inside(place, checkpoint):
+        table.fail(f"{key} = {place!r} lies in the checkpoint {checkpoint!r}: name a directory outside of it", key)
+
+
 def _part(top: Table, key: str, example: str) -> Table:
     table = top.table(key)
     if table is None:
@@ -85,11 +113,11 @@ def _part(top: Table, key: str, example: str) -> Table:
 
 def _source_tables(sources: Table, self_join: bool) -> dict[str, Table]:
     """The tables of all sources; a side with several of them calls the others left-2, left-3."""
+    sources.only("left", "right")
     found: dict[str, Table] = {}
     for side in ("left", "right"):
         tables = sources.tables(side)
         found |= {f"{side}-{i + 1}" if i else side: table for i, table in enumerate(tables)}
-    sources.finish()
     if "left" not in found:
         sources.missing("left", '[source.left] with format = "kafka"')
     if "right" not in found and not self_join:
@@ -99,8 +127,9 @@ def _source_tables(sources: Table, self_join: bool) -> dict[str, Table]:
     return found
 
 
-def read_source(table: Table, here: Path) -> Source:
-    """A stream's source; relative paths are taken from `here`."""
+def read_source(table: Table, here: Path, further: tuple[str, ...] = ()) -> Source:
+    """A stream's source; relative paths are taken from `here`; `further` are keys that are read elsewhere."""
+    table.only(*SOURCE_KEYS, *further)
     format_ = table.one_of("format", SOURCE_FORMATS)
     given: dict[str, Any] = {"options": table.options("options")}
     if format_ == "kafka":
@@ -164,6 +193,7 @@ def _schema(table: Table) -> str:
 
 
 def _sink(table: Table, here: Path) -> Sink:
+    table.only(*_SINK)
     format_ = table.one_of("format", SINK_FORMATS)
     options = table.options("options")
     given: dict[str, Any] = {"select": table.texts("select", 'select = ["sym_left", "px", "bid"]')}

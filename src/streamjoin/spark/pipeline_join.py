@@ -21,11 +21,16 @@ from streamjoin.spark.toml_table import Table
 
 _ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
 _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
+_KEYS = (
+    "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
+    "self_join",
+)  # fmt: skip
 _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
 
 
 def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
     """The whole table: what is joined, and how; `late` is where late rows go."""
+    table.only(*_KEYS)
     ordered, positions, punctuate = (
         bool(table.get(key, (bool,), example=f"{key} = true")) for key in ("ordered", "positions", "punctuate")
     )
@@ -39,6 +44,17 @@ def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
         ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late
     )
     return _spec(table), settings
+
+
+def term_lines(table: Table) -> dict[str, int]:
+    """The line of each term of the condition, as `on.0`, `on.1`, ...; the table was read before."""
+    value = table.values["on"]
+    if isinstance(value, list):
+        items = [(_item(table, item, "on", number), table.line("on", number)) for number, item in enumerate(value)]
+    else:
+        items = [(_condition(table), table.line("on"))]
+    lines = [line for predicate, line in items for _ in predicate.terms()]
+    return {f"on.{number}": line for number, line in enumerate(lines)}
 
 
 def _spec(table: Table) -> JoinSpec:
@@ -116,17 +132,18 @@ def _condition(table: Table) -> Predicate:
         table.missing("on", _ON)
     if isinstance(value, str):
         return condition(value)
-    items = value if isinstance(value, list) else [value]
-    terms = []
-    for number, item in enumerate(items):
-        place: tuple[str | int, ...] = ("on", number) if isinstance(value, list) else ("on",)
-        if isinstance(item, str):
-            terms.append(table.made(lambda text=item: condition(text), *place))  # type: ignore[misc]
-        elif isinstance(item, dict):
-            terms.append(_term(table.below(item, *place)))
-        else:
-            table.fail(f"a condition is {_TERM}, not {item!r}", *place)
-    return reduce(lambda one, other: one & other, terms)
+    if isinstance(value, dict):
+        return _item(table, value, "on")
+    return reduce(lambda one, other: one & other, (_item(table, item, "on", n) for n, item in enumerate(value)))
+
+
+def _item(table: Table, item: object, *place: str | int) -> Predicate:
+    """One item of a list of conditions."""
+    if isinstance(item, str):
+        return table.made(lambda: condition(item), *place)
+    if not isinstance(item, dict):
+        table.fail(f"a condition is {_TERM}, not {item!r}", *place)
+    return _term(table.below(item, *place))
 
 
 def _term(table: Table) -> Predicate:

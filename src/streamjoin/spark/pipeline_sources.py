@@ -8,7 +8,7 @@ counted in the query's own progress and, where the file names a path, written th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,16 +90,60 @@ def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
     return Marked(_guarded(frame, rows, pipeline.sides[side]) or _both(frame, rows), MARK)
 
 
-def _decoded(spark: SparkSession, pipeline: SourceFile, side: str) -> _Decoded:
+def checked_source(spark: SparkSession, pipeline: SourceFile, side: str) -> DataFrame:
+    """A stream with the columns of one side that reads nothing: no file and no broker is needed for it.
+
+    Raises:
+        PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
+    """
+    found = _decoded(spark, pipeline, side, _unread)
+    return _chosen(found.frame.select(*found.columns), pipeline, side)
+
+
+Load = Callable[["SparkSession", Source, "StructType | None", Mapping[str, str]], "DataFrame"]
+"""A source's records, from its schema where it has one, and further options."""
+
+
+def _read(spark: SparkSession, source: Source, schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
+    reader = spark.readStream.format(source.format).options(**source.options).options(**options)
+    reader = reader if schema is None else reader.schema(schema)
+    return reader.load() if source.path is None else reader.load(source.path)
+
+
+def _unread(spark: SparkSession, source: Source, schema: StructType | None, _: Mapping[str, str]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    own = _RECORDS.get(source.format, {})
+    types = own if schema is None else {field.name: field.dataType for field in schema.fields}
+    nothing = spark.readStream.format("rate").load()
+    return nothing.select(*(F.lit(None).cast(kind).alias(name) for name, kind in types.items()))
+
+
+_RECORDS: Mapping[str, Mapping[str, str]] = {
+    "rate": {"timestamp": "timestamp", "value": "bigint"},
+    "kafka": {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "timestampType": "int",
+    },
+}
+"""The columns of formats that bring their own."""
+
+
+def _decoded(spark: SparkSession, pipeline: SourceFile, side: str, load: Load = _read) -> _Decoded:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
     if source.format == "kafka":
-        return _kafka(spark, pipeline, side)
+        return _kafka(spark, pipeline, side, load)
     if source.format == "rate":
         with at_line(pipeline, side, source):
-            return _Decoded(spark.readStream.format("rate").options(**source.options).load(), (F.col("*"),))
-    return _files(spark, pipeline, side)
+            return _Decoded(load(spark, source, None, {}), (F.col("*"),))
+    return _files(spark, pipeline, side, load)
 
 
 def _chosen(rows: DataFrame, pipeline: SourceFile, side: str) -> DataFrame:
@@ -167,12 +211,12 @@ def _first_line(error: Exception) -> str:
     return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
 
 
-def _kafka(spark: SparkSession, pipeline: SourceFile, side: str) -> _Decoded:
+def _kafka(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> _Decoded:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
     with at_line(pipeline, side, source):
-        records = spark.readStream.format("kafka").options(**source.options).load()
+        records = load(spark, source, None, {})
     extra = [F.col(name).alias(as_name) for name, as_name in source.metadata.items()]
     if not source.can_be_malformed:
         kind = "string" if source.decode == "text" else "binary"
@@ -198,18 +242,17 @@ def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Colu
     return F.from_csv(text, schema.toDDL(), options)
 
 
-def _files(spark: SparkSession, pipeline: SourceFile, side: str) -> _Decoded:
+def _files(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> _Decoded:
     from pyspark.sql import functions as F  # noqa: N812
 
     source = pipeline.sides[side]
     schema = _schema(pipeline, side)
-    reader = spark.readStream.format(source.format).options(**source.options)
     if not source.can_be_malformed:
         with at_line(pipeline, side, source):
-            return _Decoded(reader.schema(schema).load(source.path), (F.col("*"),))
-    reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false")
+            return _Decoded(load(spark, source, schema, {}), (F.col("*"),))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "columnPruning": "false"}
     with at_line(pipeline, side, source):
-        read = reader.schema(_with_corrupt(schema)).load(source.path)
+        read = load(spark, source, _with_corrupt(schema), options)
     columns = [F.col(_quoted(name)) for name in schema.names]
     place = F.col("_metadata.file_path").alias("file")
     # What could be read of it is kept too; without it Spark would refuse to read the malformed alone.

@@ -1,6 +1,7 @@
 """A table of a TOML file that is read key by key: each mistake is an error with the file's line and the fix.
 
-Every key must be asked for: `finish` refuses what nobody took, with the nearest name that is known.
+Every key must be asked for: `finish` refuses what nobody took, with the nearest name that is known. Where a key is
+needed, `only` comes first, so that a misspelt one is not told as missing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -183,14 +184,24 @@ class Table:
         except SpecError as error:
             self.fail(str(error), *keys)
 
+    def only(self, *keys: str) -> None:
+        """Refuse all but these keys before any is read: one that is misspelt is told by its line, not as missing."""
+        for key in self.values:
+            if key not in keys:
+                near = _nearest(key, keys)
+                hint = f"did you mean {near!r}?" if near else f"it takes: {', '.join(sorted(keys))}"
+                self.fail(f"{self.title} takes no {key!r}; {hint}", key)
+
     def finish(self) -> None:
         """Refuse keys that nobody asked for."""
-        for key in self.values:
-            if key not in self._known:
-                near = difflib.get_close_matches(key, self._known, n=1)
-                known = ", ".join(sorted(self._known))
-                hint = f"did you mean {near[0]!r}?" if near else f"it takes: {known}"
-                self.fail(f"{self.title} takes no {key!r}; {hint}", key)
+        self.only(*self._known)
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str | None:
+    """The key that was meant, if one is near; upper and lower case do not count."""
+    lowered = {known.lower(): known for known in keys}
+    near = difflib.get_close_matches(key.lower(), lowered, n=1)
+    return lowered[near[0]] if near else None
 
 
 def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> Table:
