@@ -287,7 +287,7 @@ def test_refused_rows_are_kept_and_delivered_on_resume(tmp_path: Path) -> None:
         assert not list((tmp_path / "checkpoint" / "undelivered").glob("*/*"))
 
 
-def test_a_query_that_cannot_be_computed_fails_alone(tmp_path: Path) -> None:
+def test_a_query_that_cannot_be_computed_fails_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Looped(tmp_path / "checkpoint") as run:
         run.register(LEFT)
         run.register(RIGHT)
@@ -295,6 +295,8 @@ def test_a_query_that_cannot_be_computed_fails_alone(tmp_path: Path) -> None:
         run.create("plain", PAIRS, MemorySink(5))
         run.hand({"l": (0, table((1, 2**63 - 1, 0))), "r": (0, table((1, 1, 1)))})
         assert run.roster.entries["sum"].info().state == "failed"
+        (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert line == f"query 'sum' failed in batch 4 and is paused: {run.roster.entries['sum'].info().error}"
         assert "plain" in run.roster.entries and run.roster.entries["plain"].rows == 1
     with Looped(tmp_path / "checkpoint") as run:
         info = run.roster.entries["sum"].info()

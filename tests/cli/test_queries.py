@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
+import os
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from streamjoin.cli import client, tailing
 from streamjoin.cli.client import Client, Event
-from streamjoin.cli.queries import _names
+from streamjoin.cli.queries import _names, _sinks
 from streamjoin.model.errors import ServiceError
 from streamjoin.service.config import ServiceConfig
+from streamjoin.spark.pipeline_config import Sink
 from tests.cli.commands import Done, run
 from tests.service.conftest import NEAR, Live, Start, live, start
 
@@ -152,7 +159,7 @@ def test_tail_prints_the_newest_rows_first_and_ends_at_its_limit(live: Live, cli
     assert cli("query", "tail", "nothing").code == 1
 
 
-def tailed(monkeypatch: pytest.MonkeyPatch, *events: Event | type[BaseException]) -> None:
+def tailed(monkeypatch: pytest.MonkeyPatch, *events: Event | BaseException | type[BaseException]) -> None:
     def script(*_: object, **__: object) -> object:
         for event in events:
             if not isinstance(event, Event):
@@ -162,8 +169,8 @@ def tailed(monkeypatch: pytest.MonkeyPatch, *events: Event | type[BaseException]
     monkeypatch.setattr(Client, "events", script)
 
 
-def rows_event(*rows: list[object], skipped: int = 0) -> Event:
-    return Event("rows", {"rows": list(rows), "skipped": skipped})
+def rows_event(*rows: list[object], skipped: int = 0, total: int = 0) -> Event:
+    return Event("rows", {"rows": list(rows), "skipped": skipped, "total": total})
 
 
 def test_ctrl_c_is_the_way_to_end_a_tail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +182,40 @@ def test_ctrl_c_is_the_way_to_end_a_tail(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert "7 rows skipped" in done.err
 
 
+def test_a_tail_with_a_limit_does_not_begin_with_what_it_did_not_want(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    three = [["A", 1, 1.0], ["B", 2, 2.0], ["C", 3, 3.0]]
+    tailed(monkeypatch, rows_event(*three, skipped=27_034))
+    done = cli("query", "tail", "near", "--limit", "2")
+    assert (done.code, done.out.splitlines()[1:], done.err) == (0, ["A\t1\t1.0", "B\t2\t2.0"], "")
+    # A gap between rows that are printed is told all the same.
+    tailed(monkeypatch, rows_event(three[0]), rows_event(*three[1:], skipped=9))
+    done = cli("query", "tail", "near", "--limit", "2")
+    assert (done.out.splitlines()[1:], done.err) == (["A\t1\t1.0", "B\t2\t2.0"], "... 9 rows skipped\n")
+
+
+def test_a_tail_that_gave_up_its_place_goes_on_where_it_was(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    asked: list[object] = []
+    pauses: list[float] = []
+
+    def script(*_: object, after: int) -> Iterator[Event]:
+        asked.append(after)
+        if len(asked) == 1:
+            yield rows_event(["A", 1, 1.0], total=5)
+        elif len(asked) == 3:
+            yield rows_event(["B", 2, 2.0], total=6)
+            raise ServiceError("no service answers")
+
+    monkeypatch.setattr(Client, "events", script)
+    monkeypatch.setattr(tailing, "sleep", pauses.append)
+    done = cli("query", "tail", "near")
+    assert (done.code, done.out.splitlines()[1:]) == (3, ["A\t1\t1.0", "B\t2\t2.0"])
+    assert (asked, pauses) == ([0, 5, 5], [1.0])
+
+
 def test_how_a_tail_ends_otherwise(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("query", "add", NEAR, "--name", "near")
     tailed(monkeypatch, Event("state", {"state": "failed", "error": "disk full"}), Event("end", {"reason": "dropped"}))
@@ -182,7 +223,7 @@ def test_how_a_tail_ends_otherwise(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     assert (done.code, done.err.splitlines()) == (0, ["... failed: disk full", "... the query was dropped"])
     tailed(monkeypatch, Event("end", {"reason": "stopping"}))
     assert cli("query", "tail", "near").code == 3
-    tailed(monkeypatch)
+    tailed(monkeypatch, ServiceError("the connection was lost"))
     assert cli("query", "tail", "near").code == 3
     with pytest.raises(ServiceError):
         tailing.tail_rows(Client("http://127.0.0.1:1"), "near", first=1, limit=None, as_json=False)
@@ -210,12 +251,55 @@ def test_the_token_comes_from_the_environment_and_is_never_shown(
     assert TOKEN not in repr(Client(locked.url, TOKEN))
 
 
-def test_names_are_completed(live: Live, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def completed(words: str, url: str) -> tuple[list[str], set[str]]:
+    """What the shell offers for the last word, and the packages that were imported for it."""
+    program = "import sys; sys.argv[0] = 'streamjoin'; from streamjoin.cli import app; app()"
+    environment = {
+        **os.environ,
+        "STREAMJOIN_URL": url,
+        "_STREAMJOIN_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    return done.stdout.split(), imported
+
+
+def test_names_and_sinks_are_completed_without_loading_the_engine(start: Start) -> None:
+    live = start(config=ServiceConfig(sinks={name: Sink("parquet", path="{query}") for name in ("files", "topic")}))
     for name in ("near", "nearer", "far"):
         live.create(name=name)
-    assert _names("ne") == ["near", "nearer"]
-    monkeypatch.setenv("STREAMJOIN_URL", "http://127.0.0.1:1")
-    assert _names("") == []
+    names, imported = completed("streamjoin query show ne", live.url)
+    assert names == ["near", "nearer"]
+    # A person waits for it: what takes long to import has no place in it.
+    assert "typer" in imported
+    assert not imported & {"numpy", "pyarrow", "numba", "pandas", "pyspark", "sqlglot", "fastapi", "uvicorn"}
+    assert completed("streamjoin query add SELECT --sink f", live.url)[0] == ["files"]
+    assert completed(f"streamjoin query tail --url {live.url} fa", "http://127.0.0.1:1")[0] == ["far"]
+    assert completed("streamjoin query show ", "http://127.0.0.1:1")[0] == []
+
+
+def test_a_service_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waits: list[float] = []
+
+        class Connection(http.client.HTTPConnection):
+            def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
+                waits.append(timeout)
+                super().__init__(*arguments, timeout=timeout, **options)
+
+        monkeypatch.setattr(client.http.client, "HTTPConnection", Connection)
+        context: Any = SimpleNamespace(params={"url": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+        assert (_names(context, ""), _sinks(context, "")) == ([], [])
+    assert waits == [0.25, 0.25]
 
 
 def test_completion_of_the_shell_is_there(cli: Cli) -> None:

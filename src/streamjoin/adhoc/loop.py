@@ -7,6 +7,7 @@ ends the engine with its reason, and what the log has is what a restart goes on 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ from streamjoin.adhoc.recovery import Found
 from streamjoin.adhoc.roster import Roster
 from streamjoin.adhoc.spark_tasks import Driver, Tasks
 from streamjoin.model.errors import InputError
+
+_log = logging.getLogger(__name__)
 
 
 class BatchLoop:
@@ -126,6 +129,8 @@ class BatchLoop:
             self.core.finish(arrived, {**failures, **{name: InputError(why) for name, why in refused.items()}})
             self._count(arrived, aside)
             told = {**{name: str(error) for name, error in failures.items()}, **refused}
+            for name, why in told.items():
+                _log.error("query %r failed in batch %d and is paused: %s", name, arrived.batch, why)
             records = self.roster.failed(told, arrived.batch + 1) if told else []
             if portions or arrived.buckets:
                 self._journal.write_done(arrived.batch, self.roster.counts())

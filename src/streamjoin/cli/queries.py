@@ -23,16 +23,36 @@ Token = Annotated[
 ]
 
 
-def _names(incomplete: str) -> list[str]:
-    """The names of queries for the shell's completion; none where no service answers at once."""
+_COMPLETION_SECONDS = 0.25
+
+
+def _asked(context: typer.Context, path: str) -> Any:
+    """The answer of the service that the command line so far names, for the shell's completion; None without one.
+
+    A person waits at the keyboard: a service that does not answer at once is as good as none.
+    """
     import os
 
-    client = Client(os.environ.get("STREAMJOIN_URL", DEFAULT_URL), os.environ.get("STREAMJOIN_TOKEN"), 1.0, 0.0)
+    url = context.params.get("url") or os.environ.get("STREAMJOIN_URL", DEFAULT_URL)
+    token = context.params.get("token") or os.environ.get("STREAMJOIN_TOKEN")
     try:
-        found = client.get("queries")["queries"]
-    except (ServiceError, KeyError, TypeError):
-        return []
-    return [query["name"] for query in found if query["name"].startswith(incomplete)]
+        return Client(url, token, timeout=_COMPLETION_SECONDS, patience=0.0).get(path)
+    except ServiceError:
+        return None
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of queries that begin so."""
+    found = _asked(context, "queries")
+    queries = found.get("queries", []) if isinstance(found, dict) else []
+    return [query["name"] for query in queries if query["name"].startswith(incomplete)]
+
+
+def _sinks(context: typer.Context, incomplete: str) -> list[str]:
+    """The sinks of the service's file that begin so."""
+    found = _asked(context, "info")
+    sinks = found.get("sinks", []) if isinstance(found, dict) else []
+    return [name for name in sinks if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(help="The query's name.", autocompletion=_names)]
@@ -49,7 +69,9 @@ def add(
     sql: Sql = None,
     file: SqlFile = None,
     name: Annotated[str | None, typer.Option(help="Its name; one is made up where it is left out.")] = None,
-    sink: Annotated[str | None, typer.Option(help="One of the sinks in the service's file.")] = None,
+    sink: Annotated[
+        str | None, typer.Option(help="One of the sinks in the service's file.", autocompletion=_sinks)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it, and say what it would share and cost.")] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
@@ -106,7 +128,7 @@ def tail(
     name: Name,
     rows: Annotated[int, typer.Option("--rows", "-n", help="Begin with so many of the newest rows.", min=0)] = 10,
     limit: Annotated[int | None, typer.Option("--limit", help="End after so many rows.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
 ) -> None:

@@ -1,6 +1,7 @@
 """`streamjoin query tail`: rows as they come, one to a line, until Ctrl-C.
 
-What the service skipped because the terminal was too slow is told on the standard error, never left out silently.
+What the service skipped because the terminal was too slow is told on the standard error, never left out silently. With
+a limit, rows before the first one printed are not missed: whoever wants two rows wants any two.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import Any
+from time import sleep
+from typing import Any, Final
 
 import typer
 
-from streamjoin.cli.client import Client
+from streamjoin.cli.client import Client, Event
 from streamjoin.model.errors import ServiceError
+
+_PAUSE: Final = 1.0
 
 
 def tail_rows(client: Client, name: str, *, first: int, limit: int | None, as_json: bool) -> None:
@@ -29,31 +33,48 @@ def tail_rows(client: Client, name: str, *, first: int, limit: int | None, as_js
         newest = start["rows"][-first:] if first else []
         if printer.rows(newest):
             return
-        for event in client.events(f"queries/{name}/events", after=start["total"]):
-            if event.name == "rows":
-                if event.data["skipped"]:
-                    typer.echo(f"... {event.data['skipped']:,} rows skipped", err=True)
-                if printer.rows(event.data["rows"]):
+        seen = start["total"]
+        while True:
+            before = seen
+            for event in client.events(f"queries/{name}/events", after=seen):
+                if event.name == "rows":
+                    seen = event.data["total"]
+                if _shown(event, printer):
                     return
-            elif event.name == "state" and event.data["state"] != "running":
-                typer.echo(
-                    f"... {event.data['state']}{': ' + event.data['error'] if event.data['error'] else ''}", err=True
-                )
-            elif event.name == "end":
-                if event.data["reason"] == "dropped":
-                    typer.echo("... the query was dropped", err=True)
-                    return
-                raise ServiceError("the service stopped")
-        raise ServiceError(f"the connection to {client.url} was lost")
+            # The service gave the place to another reader: go on where this one was.
+            if seen == before:
+                sleep(_PAUSE)
+
+
+def _shown(event: Event, printer: _Printer) -> bool:
+    """Print what an event says; True when that is the end."""
+    if event.name == "rows":
+        if event.data["skipped"] and not printer.wants_any:
+            typer.echo(f"... {event.data['skipped']:,} rows skipped", err=True)
+        return printer.rows(event.data["rows"])
+    if event.name == "state" and event.data["state"] != "running":
+        typer.echo(f"... {event.data['state']}{': ' + event.data['error'] if event.data['error'] else ''}", err=True)
+    if event.name == "end":
+        if event.data["reason"] != "dropped":
+            raise ServiceError("the service stopped")
+        typer.echo("... the query was dropped", err=True)
+        return True
+    return False
 
 
 class _Printer:
     def __init__(self, columns: list[str], limit: int | None, as_json: bool) -> None:
         self._columns = columns
         self._left = limit
+        self._limited, self._printed = limit is not None, 0
         self._as_json = as_json
         if not as_json:
             typer.echo("\t".join(columns))
+
+    @property
+    def wants_any(self) -> bool:
+        """Whether any rows will do: so many are wanted, and none was printed that others should follow on."""
+        return self._limited and not self._printed
 
     def rows(self, rows: list[list[Any]]) -> bool:
         """Print them; True when that is enough."""
@@ -64,6 +85,7 @@ class _Printer:
             else:
                 typer.echo("\t".join("" if value is None else _cell(value) for value in row))
         sys.stdout.flush()
+        self._printed += len(chosen)
         if self._left is not None:
             self._left -= len(chosen)
         return self._left == 0
