@@ -118,7 +118,7 @@ class Registrations:
             return False
         self._roster.streams[name].fail(str(error), clock.time() + pause)
         self.failures[name] = error
-        _log.error("%s; trying again in %g seconds", error, pause)
+        _log.error("%s; trying again in %g s", error, pause)
         return True
 
     def stream_restarts(self, feed: Feed) -> None:

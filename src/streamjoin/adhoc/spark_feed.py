@@ -8,6 +8,7 @@ A query that fails is started again from where it was, after a pause that double
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -86,6 +87,8 @@ class Feed:
         self.failed = False
         self._failures = 0
         """In a row."""
+        self._reason: str | None = None
+        """Why the last portion could not be handed in."""
         self._query: StreamingQuery | None = None
         self._stopping = threading.Event()
         self._starting = threading.Lock()
@@ -125,15 +128,23 @@ class Feed:
             if self._stopping.is_set():
                 # Short, because Spark searches what it is told with patterns that overflow its stack.
                 raise StateError("the engine stops; this batch is run again at the next start")
-            with self._inbox.reading(self.stream.name):
-                table, malformed = split(frame.toArrow(), self._mark)
-            table = table.select(self.stream.schema.names).cast(self.stream.schema)
-            if table.column(self.stream.time).num_chunks > 1:
-                # They come partition after partition, in an order that says nothing about being late.
-                table = table.sort_by(self.stream.time)
-            self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
-            self.consumed = spark_batch
+            try:
+                self._hand(frame, spark_batch)
+            except Exception as error:
+                # Spark's own message has this one somewhere within the traces of two languages.
+                self._reason = _cause(error)
+                raise
         self._recovered()
+
+    def _hand(self, frame: DataFrame, spark_batch: int) -> None:
+        with self._inbox.reading(self.stream.name):
+            table, malformed = split(frame.toArrow(), self._mark)
+        table = table.select(self.stream.schema.names).cast(self.stream.schema)
+        if table.column(self.stream.time).num_chunks > 1:
+            # They come partition after partition, in an order that says nothing about being late.
+            table = table.sort_by(self.stream.time)
+        self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
+        self.consumed = spark_batch
 
     def _watch(self, query: StreamingQuery | None) -> None:
         """Wait for the query's end; after a failure tell of it and start again, until the feed is stopped."""
@@ -144,7 +155,8 @@ class Feed:
                 query.awaitTermination()
                 error = StateError(f"stream {self.stream.name!r} was stopped from outside, through Spark")
             except Exception as failure:
-                error = StateError(f"stream {self.stream.name!r} failed: {_cause(failure)}")
+                error = StateError(f"stream {self.stream.name!r} failed: {self._reason or _cause(failure)}")
+            self._reason = None
             query = self._again(error)
 
     def _again(self, error: StreamJoinError) -> StreamingQuery | None:
@@ -190,7 +202,7 @@ class Feed:
             try:
                 self._query.processAllAvailable()
             except Exception as error:
-                raise StateError(f"stream {self.stream.name!r} failed: {_cause(error)}") from error
+                raise StateError(f"stream {self.stream.name!r} failed: {self._reason or _cause(error)}") from error
 
     def stop(self) -> None:
         """Stop the query; a portion that it is handing in is still taken."""
@@ -224,7 +236,17 @@ def split(table: pa.Table, mark: str | None) -> tuple[pa.Table, pa.Table | None]
     return table.filter(table.column(mark).is_null()), found
 
 
+_ENVELOPE: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+_JAVA_CLASS: Final = re.compile(r"[a-z][\w.$]*\.[A-Z][\w$]*(?:Exception|Error): ")
+
+
 def _cause(error: Any) -> str:
-    """The first line of what Spark says, which tells a user something, without what is secret."""
+    r"""The line of what Spark says that tells a user something, without what is secret.
+
+    >>> _cause(ValueError("it failed\n\tat a.B\nCaused by: java.io.IOException: no such topic\n\tat c.D"))
+    'no such topic'
+    """
     text = str(getattr(error, "desc", None) or error).strip()
+    text = text.partition("\n=== Streaming Query ===")[0].rpartition("Caused by: ")[2]
+    text = _JAVA_CLASS.sub("", _ENVELOPE.sub("", text, count=1), count=1).strip()
     return without_secrets(text.splitlines()[0]) if text else type(error).__name__
