@@ -1,13 +1,17 @@
-"""Streams of a service's file on Spark: what can't be decoded is set aside, counted once, and can be read."""
+"""Streams of a service's file on Spark: what can't be decoded is set aside and can be read; sources may be away."""
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamjoin.adhoc.engine import Engine
+from streamjoin.model.errors import PipelineFileError
+from streamjoin.service import launch
 from streamjoin.service.config_file import read_config
 from streamjoin.service.launch import register_streams
 from streamjoin.spark.pipeline_sources import MARK, open_marked
@@ -126,3 +130,45 @@ def test_one_pass_unless_a_row_becomes_several(file: Path, spark: Any) -> None:
         name: "Union" in str(open_marked(spark, config, name).frame._jdf.queryExecution()) for name in config.streams
     }
     assert twice == {"trades": False, "quotes": False, "orders": True, "everything": True}
+
+
+def test_a_source_that_is_away_at_the_start_is_opened_when_it_is_back(
+    file: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(launch, "LONGEST_PAUSE", 0.02)
+    file.write_text(FILE[: FILE.index("[streams.orders]")])
+    (file.parent / "trades").rename(file.parent / "away")
+    config = read_config(file, {})
+    engine = Engine(spark, config.checkpoint)
+    with pytest.raises(PipelineFileError, match=r"line 3: .*trades"):
+        # Nobody has read it yet, so the path may be wrong.
+        register_streams(engine, spark, config)
+    engine.stop()
+    (file.parent / "away").rename(file.parent / "trades")
+    with engine_of(spark, file) as engine:
+        engine.process_all_available()
+    (file.parent / "trades").rename(file.parent / "away")
+    engine = Engine(spark, config.checkpoint)
+    failures = register_streams(engine, spark, config)
+    assert list(failures) == ["trades"]
+    with engine:
+        failed = threading.Event()
+        monkeypatch.setattr(launch._LOG, "error", lambda *_: failed.set())
+        absent = launch.AbsentStreams(engine, partial(launch._register, engine, spark, config), failures)
+        assert failed.wait(60)
+        told = {info.name: info for info in engine.streams()}
+        assert "stream 'trades' can't be opened: " in str(told["trades"].error)
+        assert told["trades"].retry_at is not None and told["quotes"].error is None
+        (file.parent / "away").rename(file.parent / "trades")
+        absent._threads[0].join(60)
+        (file.parent / "trades" / "3").write_text('{"ts": "2026-01-01T00:00:09Z", "sym": "A", "px": 1.0}\n')
+        engine.process_all_available()
+        trades = next(info for info in engine.streams() if info.name == "trades")
+        assert (trades.rows, trades.error, trades.retry_at) == (3, None, None)
+        absent.stop()
+    file.write_text(file.read_text().replace("px DOUBLE", "px DUOBLE"))
+    engine = Engine(spark, config.checkpoint)
+    with pytest.raises(PipelineFileError, match="DUOBLE"):
+        register_streams(engine, spark, read_config(file, {}))
+    engine.stop()

@@ -127,6 +127,10 @@ class Engine:
         """The registered streams."""
         return [figures.info() for figures in tuple(self._roster.streams.values())]
 
+    def unavailable(self, name: str, error: str, retry_at: float) -> None:
+        """Say of a stream of the checkpoint why it is not registered yet, and when (Unix time) that is tried again."""
+        self._registrations.unavailable(name, error, retry_at)
+
     # Running ------------------------------------------------------------------------------------------------------
 
     def start(self) -> Engine:

@@ -21,7 +21,7 @@ from streamjoin.adhoc.plan import Stream
 from streamjoin.adhoc.roster import Roster
 from streamjoin.adhoc.settings import Lateness, Settings
 from streamjoin.adhoc.spark_feed import Feed, stream_of
-from streamjoin.model.errors import SchemaError, SpecError, StateError, StreamJoinError
+from streamjoin.model.errors import SchemaError, SetupError, SpecError, StateError, StreamJoinError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,6 +81,11 @@ class Registrations:
                 request.done.result()
             self._begin(feed)
         return stream
+
+    def unavailable(self, name: str, error: str, retry_at: float) -> None:
+        """Show why a stream of the log could not be registered in this run yet, and when that is tried again."""
+        if name not in self._feeds:
+            self._roster.streams[self.known(name).name].fail(error, retry_at)
 
     def known(self, name: str) -> Stream:
         """A stream by its name.
@@ -147,7 +152,13 @@ class Registrations:
             self._running = True
             feeds = list(self._feeds.values())
         for feed in feeds:
-            self._begin(feed)
+            try:
+                self._begin(feed)
+            except SetupError as error:
+                if feed.consumed < 0:
+                    # It was never read: this is a mistake of whoever registered it.
+                    raise
+                feed.start_later(error)
         for name in self.catalog.keys() - self._feeds.keys():
             self._roster.streams[name].error = f"stream {name!r} is in the checkpoint, but not registered in this run"
 

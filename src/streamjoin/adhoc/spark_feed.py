@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
@@ -100,8 +101,15 @@ class Feed:
         Raises:
             SetupError: Spark refuses it.
         """
-        self._query = self._started()
-        threading.Thread(target=self._watch, args=(self._query,), daemon=True, name=f"feed {self.stream.name}").start()
+        self._query = query = self._started()
+        self._in_background(lambda: self._watch(query))
+
+    def start_later(self, error: StreamJoinError) -> None:
+        """Start the query as after a failure, because Spark refused it now."""
+        self._in_background(lambda: self._watch(self._again(error)))
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, daemon=True, name=f"feed {self.stream.name}").start()
 
     def _started(self) -> StreamingQuery:
         writer = self._read().writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)

@@ -1,18 +1,23 @@
 """From a `ServiceConfig` to a running engine on Spark, and back to nothing.
 
-A start that fails leaves nothing running; `Running.stop` lets the batch that runs end.
+A start that fails leaves nothing running; `Running.stop` lets the batch that runs end. A stream that the checkpoint
+knows was right once: where its source can't be opened now, the service starts without it and tries again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.adhoc.settings import Settings
 from streamjoin.adhoc.sink_specs import NamedSink
-from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError
+from streamjoin.adhoc.spark_feed import FIRST_PAUSE, LONGEST_PAUSE
+from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
 from streamjoin.spark import jars
 from streamjoin.spark.pipeline_sources import open_marked
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.engine import Engine
 
 Told = Callable[[str], None]
+_LOG = logging.getLogger("streamjoin.service")
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Running:
     engine: Engine
     spark: Any
     config: ServiceConfig
+    absent: AbsentStreams | None = None
+    """Streams that could not be opened at the start."""
 
     def sink(self, name: str, query: str) -> Any:
         """The engine's sink for a query, from a sink of the file."""
@@ -38,6 +46,8 @@ class Running:
 
     def stop(self) -> None:
         """Let the batch that runs end, and stop everything."""
+        if self.absent is not None:
+            self.absent.stop()
         try:
             self.engine.stop()
         finally:
@@ -75,11 +85,11 @@ def launch(config: ServiceConfig, told: Told) -> Running:
     """
     spark = _session(config, told)
     try:
-        engine = _engine(spark, config)
+        engine, absent = _engine(spark, config)
     except BaseException:
         spark.stop()
         raise
-    return Running(engine, spark, config)
+    return Running(engine, spark, config, absent)
 
 
 def _session(config: ServiceConfig, told: Told) -> Any:
@@ -91,7 +101,7 @@ def _session(config: ServiceConfig, told: Told) -> Any:
     return session("streamjoin serve", config.master, config=conf, memory=config.memory)
 
 
-def _engine(spark: Any, config: ServiceConfig) -> Engine:
+def _engine(spark: Any, config: ServiceConfig) -> tuple[Engine, AbsentStreams | None]:
     from streamjoin.adhoc.engine import Engine
 
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
@@ -99,20 +109,77 @@ def _engine(spark: Any, config: ServiceConfig) -> Engine:
     engine = Engine(
         spark, config.checkpoint, settings, config.trigger, config.partitions, sinks=partial(named_sink, config)
     )
-    register_streams(engine, spark, config)
+    failures = register_streams(engine, spark, config)
     engine.start()
-    return engine
+    return engine, AbsentStreams(engine, partial(_register, engine, spark, config), failures) if failures else None
 
 
-def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> None:
-    """Make the streams of the file known to the engine.
+def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[str, StreamJoinError]:
+    """Make the streams of the file known to the engine; gives those of its checkpoint that can't be opened now.
 
     Raises:
         PipelineFileError: Spark or the engine can't take one; the message names the line.
     """
-    for name, stream in config.streams.items():
-        found = open_marked(spark, config, name)
+    known = {stream.name for stream in engine.streams()}
+    failures: dict[str, StreamJoinError] = {}
+    for name in config.streams:
         try:
-            engine.register(name, found.frame, stream.time, stream.lateness, found.mark)
-        except SchemaError as error:
-            raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+            _register(engine, spark, config, name)
+        except PipelineFileError as error:
+            if name not in known or not _is_outage(error):
+                raise
+            failures[name] = error
+    return failures
+
+
+def _is_outage(error: PipelineFileError) -> bool:
+    """Whether the source is away, and may be back later, rather than what the file says of it wrong."""
+    cause: Any = error.__cause__
+    condition = cause.getCondition() if hasattr(cause, "getCondition") else None
+    return condition == "PATH_NOT_FOUND" or type(cause).__name__ == "UnknownException"
+
+
+def _register(engine: Engine, spark: Any, config: ServiceConfig, name: str) -> None:
+    stream = config.streams[name]
+    found = open_marked(spark, config, name)
+    try:
+        engine.register(name, found.frame, stream.time, stream.lateness, found.mark)
+    except SchemaError as error:
+        raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+
+
+class AbsentStreams:
+    """Opens streams again that could not be opened at the start, each after pauses that double up to a minute."""
+
+    def __init__(
+        self, engine: Engine, register: Callable[[str], None], failures: Mapping[str, StreamJoinError]
+    ) -> None:
+        self._engine, self._register = engine, register
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._reopen, args=item, daemon=True, name=f"opening {item[0]}")
+            for item in failures.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Try no more."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _reopen(self, name: str, error: StreamJoinError) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._engine.unavailable(name, f"stream {name!r} can't be opened: {error}", time.time() + pause)
+            _LOG.error("stream %r can't be opened: %s; trying again in %g s", name, error, pause)
+            if self._stopping.wait(pause):
+                return
+            try:
+                self._register(name)
+            except StreamJoinError as failure:
+                error, pause = failure, min(2 * pause, LONGEST_PAUSE)
+            else:
+                _LOG.warning("stream %r is read again", name)
+                return
