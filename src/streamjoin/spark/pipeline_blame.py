@@ -32,7 +32,7 @@ def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
     # What does not fit whatever the condition is, such as a window in the unit of another clock.
     if not _binds(pipeline, Theta("1 = 1"), left, right):
         return "join"
-    for number, term in enumerate(pipeline.spec.on.terms()):
+    for number, term in enumerate(pipeline.spec.predicate.terms()):
         if not _binds(pipeline, term, left, right):
             return f"on.{number}"
     return "join.columns" if pipeline.join.columns is not None else "join"
