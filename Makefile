@@ -34,7 +34,7 @@ test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
 	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
-$(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/jars.py
+$(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/runtime/jars.py
 	@echo "fetching Kafka for the tests (once; under a minute) ..."
 	@$(PY) -m tests.spark.kafka_broker
 	@touch $@

@@ -19,7 +19,7 @@ from benchmarks.ajoin_spark import Ran, StreamFiles, library_join, run_each, run
 from benchmarks.harness import Cell, Context, Row, human
 from benchmarks.spark_runs import SparkExperiment
 from streamjoin.adhoc import Settings
-from streamjoin.adhoc.settings import Sharing
+from streamjoin.adhoc.core.settings import Sharing
 from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:

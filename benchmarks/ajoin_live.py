@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from benchmarks.ajoin_spark import DDL, timed
 from streamjoin.adhoc import CallbackSink, Engine
-from streamjoin.adhoc.info import BatchEvent, ChangeRecord
-from streamjoin.spark.feeds import drop
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord
+from streamjoin.spark.demo.feeds import drop
 from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:

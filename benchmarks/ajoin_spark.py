@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import streamjoin as sj
 from benchmarks.spark_workaround import BEST_SETTINGS, session_settings
 from streamjoin.adhoc import Engine, Settings
-from streamjoin.adhoc.info import BatchEvent
+from streamjoin.adhoc.engine.info import BatchEvent
 from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:

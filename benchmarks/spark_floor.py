@@ -14,7 +14,7 @@ import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row
 from benchmarks.spark_runs import SCHEMA, Files, SparkExperiment, steady
 from benchmarks.workload import BandWorkload
-from streamjoin.spark.plan import _stage
+from streamjoin.spark.stream_join import _stage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

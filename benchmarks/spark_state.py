@@ -18,15 +18,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
-from streamjoin.spark.arrivals import arrivals
-from streamjoin.spark.blueprint import Blueprint
-from streamjoin.spark.output import Found, plain
-from streamjoin.spark.pairing import Condition, Probes, matches
-from streamjoin.spark.parts import DDL, SCHEMA, Part, unpack
-from streamjoin.spark.plan import _arrow_schema, _output_schema, _stage
-from streamjoin.spark.ranges import Cuts
-from streamjoin.spark.route import by_range, conformed
-from streamjoin.spark.segments import Segment, layout, sheets
+from streamjoin.spark.stages.arrivals import arrivals
+from streamjoin.spark.stages.output import Found, plain
+from streamjoin.spark.stages.pairing import Condition, Probes, matches
+from streamjoin.spark.stages.parts import DDL, SCHEMA, Part, unpack
+from streamjoin.spark.stages.route import by_range, conformed
+from streamjoin.spark.stream_join import _arrow_schema, _output_schema, _stage
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.ranges import Cuts
+from streamjoin.storage.segments import Segment, layout, sheets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

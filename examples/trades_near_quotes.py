@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import streamjoin as sj
-from streamjoin.spark.feeds import QUOTES_DDL, TRADES_DDL, Market, play
+from streamjoin.spark.demo.feeds import QUOTES_DDL, TRADES_DDL, Market, play
 
 
 def main(directory: Path) -> None:

@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Small and shared: a test leaves no query running and no setting changed."""
-    from streamjoin.spark.session import session
+    from streamjoin.spark.runtime.session import session
 
     make_archive(tmp_path_factory.mktemp("classes"))
     started = session(

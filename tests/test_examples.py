@@ -44,7 +44,7 @@ def test_trades_near_quotes(tmp_path: Path) -> None:
 
     import duckdb
 
-    from streamjoin.spark.feeds import Market
+    from streamjoin.spark.demo.feeds import Market
 
     said = output("trades_near_quotes.py", tmp_path)
     feeds = [Market(seed=1).slice(feed, timedelta(0), timedelta(seconds=4)) for feed in ("trades", "quotes")]

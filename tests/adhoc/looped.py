@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream, parse
-from streamjoin.adhoc.apart import open_core
-from streamjoin.adhoc.inbox import Inbox, Portion, Request
-from streamjoin.adhoc.info import BatchEvent
-from streamjoin.adhoc.journal import Journal
-from streamjoin.adhoc.loop import BatchLoop
-from streamjoin.adhoc.recovery import recover
-from streamjoin.adhoc.roster import Roster
-from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.sinks import Sink
+from streamjoin.adhoc.core.apart import open_core
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.engine.inbox import Inbox, Portion, Request
+from streamjoin.adhoc.engine.info import BatchEvent
+from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.loop import BatchLoop
+from streamjoin.adhoc.engine.recovery import recover
+from streamjoin.adhoc.engine.roster import Roster
+from streamjoin.adhoc.sinks.base import Sink
 
 
 class Looped:

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.arrivals import Arrived
-from streamjoin.adhoc.buckets import Bucket
-from streamjoin.adhoc.changes import Change, Create, Drop, Pause, Resume
-from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
+from streamjoin.adhoc.core.probe_plan import Choice, orders_of
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.optimizer.plans import Plan
-from streamjoin.adhoc.probe_plan import Choice, orders_of
-from streamjoin.adhoc.settings import Settings
 from streamjoin.testing import adhoc_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
 

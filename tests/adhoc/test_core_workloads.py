@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from streamjoin.adhoc import Stream, parse
-from streamjoin.adhoc.apart import open_core
-from streamjoin.adhoc.changes import Create, Drop
-from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.core.apart import open_core
+from streamjoin.adhoc.core.changes import Create, Drop
+from streamjoin.adhoc.core.probe_plan import Choice, orders_of
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.optimizer.plans import Plan
-from streamjoin.adhoc.probe_plan import Choice, orders_of
-from streamjoin.adhoc.settings import Settings
 from streamjoin.testing import ajoin_workload as ajoin
 from streamjoin.testing import nexmark, row_evaluator
 from tests.adhoc.core_cases import Rows, rows_of

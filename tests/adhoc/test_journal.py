@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings, Stream
-from streamjoin.adhoc.journal import Journal
-from streamjoin.adhoc.journal_files import safe_name
+from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
-from streamjoin.spark import pieces
-from streamjoin.spark.places import Origin, RemotePath
+from streamjoin.storage import pieces
+from streamjoin.storage.places import Origin, RemotePath
 from streamjoin.testing import adhoc_cases
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
 from streamjoin.testing.row_evaluator import plain
@@ -349,7 +349,7 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
     far = RemotePath(
         fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem()), "log", Origin("far://log", "log")
     )
-    monkeypatch.setattr("streamjoin.adhoc.journal.place", lambda _: far)
+    monkeypatch.setattr("streamjoin.adhoc.engine.journal.place", lambda _: far)
     with Looped(tmp_path / "ignored") as run:
         run.register(LEFT, 1)
         run.register(RIGHT)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Stream, parse
-from streamjoin.adhoc.inbox import Request
-from streamjoin.adhoc.journal import Journal
+from streamjoin.adhoc.engine.inbox import Request
+from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.model.errors import CheckpointError
 from tests.adhoc.looped import Looped
 

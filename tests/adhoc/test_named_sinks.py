@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import KafkaSink, MemorySink, NamedSink, ParquetSink
-from streamjoin.adhoc.sink_specs import LostSink, sink_of
-from streamjoin.adhoc.sinks import Sink, Target
+from streamjoin.adhoc.sinks.base import Sink, Target
+from streamjoin.adhoc.sinks.specs import LostSink, sink_of
+from streamjoin.config.pipeline import is_secret
 from streamjoin.model.errors import SpecError
-from streamjoin.spark.pipeline_config import is_secret
 from tests.adhoc.looped import Looped, read_back
 from tests.adhoc.test_journal import LEFT, PAIRS, RIGHT, table
 

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.changes import Create, Drop
-from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.core.changes import Create, Drop
+from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.core.running_plan import steps_of
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, merged
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.optimizer import RULES
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost, reorder_joins
 from streamjoin.adhoc.optimizer.plans import Facts, Plan, Rule
-from streamjoin.adhoc.probe_plan import Choice
-from streamjoin.adhoc.running_plan import steps_of
-from streamjoin.adhoc.settings import Settings
 from streamjoin.model.errors import SpecError
 from tests.adhoc.core_cases import rows_of
 

@@ -7,7 +7,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.adhoc import JoinStep, Predicate, Source, Stream
-from streamjoin.adhoc.plan import window_ticks
+from streamjoin.adhoc.language.plan import window_ticks
 from streamjoin.model.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, TRADES, joined, plan
 

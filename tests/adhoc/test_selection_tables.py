@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.buckets import Bucket
-from streamjoin.adhoc.selection_tables import DENSE, Bits, Selected, SelectionTables
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.selection_tables import DENSE, Bits, Selected, SelectionTables
 from streamjoin.model.canonical import canonical
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression

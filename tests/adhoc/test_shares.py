@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.changes import Create, Drop
-from streamjoin.adhoc.core import Shared, ShareFigures
-from streamjoin.adhoc.journal_files import write_table
+from streamjoin.adhoc.core.changes import Create, Drop
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared, ShareFigures
+from streamjoin.adhoc.engine.journal_files import write_table
+from streamjoin.adhoc.executors.replica import Assignment, Delta, Replica, SentQuery, run_share, unpacked
+from streamjoin.adhoc.executors.shares import balanced, even_cuts, fixed, following_load, shares_of
+from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.plans import Plan
-from streamjoin.adhoc.plan import Stream
-from streamjoin.adhoc.replica import Assignment, Delta, Replica, SentQuery, run_share, unpacked
-from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.shares import balanced, even_cuts, fixed, following_load, shares_of
 from streamjoin.model.errors import CheckpointError
 from streamjoin.testing import adhoc_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of

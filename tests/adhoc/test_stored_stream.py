@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.buckets import Bucket, KeyAttribute
-from streamjoin.adhoc.growing import Growing, GrowingColumn
-from streamjoin.adhoc.stored_stream import SMALL, StoredStream
+from streamjoin.adhoc.core.buckets import Bucket, KeyAttribute
+from streamjoin.adhoc.core.growing import Growing, GrowingColumn
+from streamjoin.adhoc.core.stored_stream import SMALL, StoredStream
 from streamjoin.model.keys import fit
 from streamjoin.model.predicates import Equi
 

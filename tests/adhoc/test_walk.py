@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Query, Stream, parse
-from streamjoin.adhoc.plan import ROW
+from streamjoin.adhoc.language.plan import ROW
 from streamjoin.model.arrow_results import to_arrow
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Column, Expression, conjunction

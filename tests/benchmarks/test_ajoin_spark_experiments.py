@@ -13,7 +13,7 @@ from benchmarks import ajoin_fig15, ajoin_fig18
 from benchmarks.ajoin_live import Asked, Latencies, Outcome
 from benchmarks.ajoin_spark import Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
 from benchmarks.harness import Context, Row
-from streamjoin.adhoc.info import BatchEvent, ChangeRecord
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord
 from streamjoin.testing import ajoin_workload as ajoin
 from tests.benchmarks.invented import invented
 

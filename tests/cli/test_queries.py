@@ -20,9 +20,9 @@ import pytest
 from streamjoin.cli import client, tailing
 from streamjoin.cli.client import Client, Event
 from streamjoin.cli.queries import _names, _sinks
+from streamjoin.config.pipeline import Sink
 from streamjoin.model.errors import ServiceError
 from streamjoin.service.config import ServiceConfig
-from streamjoin.spark.pipeline_config import Sink
 from tests.cli.commands import Done, run
 from tests.service.conftest import NEAR, Live, Start, live, start
 

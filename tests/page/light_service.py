@@ -14,7 +14,7 @@ from typing import Self
 
 import uvicorn
 
-from streamjoin.adhoc.settings import Settings
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.server import bind

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.adhoc.changes import Change, Create, Drop, Pause, Resume
-from streamjoin.adhoc.core import Shared
-from streamjoin.adhoc.info import BatchEvent, ChangeRecord, Preview, QueryInfo, StreamInfo
-from streamjoin.adhoc.plan import Query, Stream
-from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.sinks import Newest, NewestRows
-from streamjoin.adhoc.sql import parse
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, Preview, QueryInfo, StreamInfo
+from streamjoin.adhoc.language.plan import Query, Stream
+from streamjoin.adhoc.language.sql import parse
+from streamjoin.adhoc.sinks.base import Newest, NewestRows
 from streamjoin.model.errors import SpecError
 
 ACTIONS = {Create: "create", Drop: "drop", Pause: "pause", Resume: "resume"}

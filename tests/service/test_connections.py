@@ -17,9 +17,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from streamjoin.model.errors import SetupError
-from streamjoin.service import connections as subject
-from streamjoin.service.connections import Connection, Connections, places
-from streamjoin.service.log_limits import Limited
+from streamjoin.service.web import connections as subject
+from streamjoin.service.web.connections import Connection, Connections, places
+from streamjoin.service.web.log_limits import Limited
 from tests.service.processes import Process, running
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from streamjoin.service.config import Limits, ServiceConfig, is_loopback
-from streamjoin.service.guard import host_name
+from streamjoin.service.web.guard import host_name
 from tests.service.conftest import NEAR, Live, Start
 
 TOKEN = "correct-horse-battery-staple"

@@ -10,8 +10,8 @@ import pytest
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from streamjoin.service.cached import LARGEST, MOST, Kept
 from streamjoin.service.hub import Hub
+from streamjoin.service.web.cached import LARGEST, MOST, Kept
 from tests.service.conftest import NEAR, Live
 
 

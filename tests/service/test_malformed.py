@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from streamjoin.adhoc.engine import Engine
+from streamjoin.adhoc.engine.engine import Engine
 from streamjoin.model.errors import PipelineFileError
 from streamjoin.service import launch
 from streamjoin.service.config_file import read_config
 from streamjoin.service.launch import register_streams
-from streamjoin.spark.pipeline_sources import MARK, open_marked
+from streamjoin.spark.pipeline.sources import MARK, open_marked
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ import pytest
 from streamjoin.model.errors import StateError
 from streamjoin.service.app import create_app
 from streamjoin.service.config import Limits, ServiceConfig
-from streamjoin.service.waiting import QUEUED, THREADS
+from streamjoin.service.web.waiting import QUEUED, THREADS
 from tests.service import feeds
 from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR, Live, Start

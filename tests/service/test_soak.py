@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from fastapi import FastAPI
 
-from streamjoin.adhoc.sql import parse
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.service.app import create_app
 from streamjoin.testing import adhoc_meaning, adhoc_oracle
 from tests.service import feeds

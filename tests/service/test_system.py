@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from starlette.responses import Response
 
-from streamjoin.adhoc.changes import Create
-from streamjoin.adhoc.core import Shared
+from streamjoin.adhoc.core.changes import Create
+from streamjoin.adhoc.core.shared import Shared
 from streamjoin.model.errors import StateError
 from streamjoin.service import app as application
 from streamjoin.service.app import create_app
-from streamjoin.service.cached import Together
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.hub import Hub
 from streamjoin.service.plan_graph import PlanGraph, readable
+from streamjoin.service.web.cached import Together
 from tests.service import feeds
 from tests.service.conftest import NEAR, Live, serving
 

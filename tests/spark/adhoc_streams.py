@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.spark.feeds import drop
+from streamjoin.spark.demo.feeds import drop
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "ts": pa.timestamp("us")})
 DDL = "k BIGINT, p BIGINT, ts TIMESTAMP_NTZ"

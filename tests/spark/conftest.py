@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from streamjoin.spark.places import Origin, RemotePath
+from streamjoin.storage.places import Origin, RemotePath
 from tests.spark.webhdfs_server import WebHdfs
 
 
@@ -17,7 +17,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
     """A directory seen as another file system would be, and an empty cache."""
     monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
     # Every test's directory has this name here: what one has mapped is not the file of the next.
-    monkeypatch.setattr("streamjoin.spark.log._mapped", {})
+    monkeypatch.setattr("streamjoin.storage.log._mapped", {})
     (tmp_path / "far").mkdir()
     filesystem = fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem())
     return RemotePath(filesystem, "log", Origin("far://log", "log"))

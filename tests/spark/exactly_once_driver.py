@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from streamjoin.spark import Source, session
-from streamjoin.spark.merging import MergePolicy
-from streamjoin.spark.plan import Options, build
+from streamjoin.spark import Source
+from streamjoin.spark.runtime import session
+from streamjoin.spark.stream_join import Options, build
+from streamjoin.storage.merging import MergePolicy
 from tests.conftest import QUICK_START
 from tests.spark.joining import CASES, streams
 from tests.spark.three_sources import COUNT_SPEC, SPEC, read_source

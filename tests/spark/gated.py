@@ -9,13 +9,13 @@ import pyarrow as pa
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
-from streamjoin.spark.blueprint import Blueprint, GatePlan, SourcePlan
-from streamjoin.spark.gate import Collect, GateOfBatch
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.output import OrderTask, plain, to_order
-from streamjoin.spark.parts import Part, opened, unpack
-from streamjoin.spark.route import part_schema
-from streamjoin.spark.task import RangeOfBatch
+from streamjoin.spark.stages.gate import Collect, GateOfBatch
+from streamjoin.spark.stages.output import OrderTask, plain, to_order
+from streamjoin.spark.stages.parts import Part, opened, unpack
+from streamjoin.spark.stages.route import part_schema
+from streamjoin.spark.stages.task import RangeOfBatch
+from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
+from streamjoin.storage.log import WindowLog
 from tests.spark.joining import EAGER
 
 Sent = Mapping[tuple[int, int], pa.Table]

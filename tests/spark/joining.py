@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
-from streamjoin.spark.blueprint import Blueprint
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.merging import MergePolicy
-from streamjoin.spark.output import plain
-from streamjoin.spark.parts import unpack
-from streamjoin.spark.route import Route, part_schema
-from streamjoin.spark.scaling import planned
-from streamjoin.spark.task import RangeOfBatch
+from streamjoin.spark.stages.output import plain
+from streamjoin.spark.stages.parts import unpack
+from streamjoin.spark.stages.route import Route, part_schema
+from streamjoin.spark.stages.scaling import planned
+from streamjoin.spark.stages.task import RangeOfBatch
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.merging import MergePolicy
 
 Row = dict[str, Any]
 Batches = Sequence[tuple[pa.Table, pa.Table]]

@@ -25,8 +25,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from streamjoin._cache import cache_dir
-from streamjoin.spark import jars
-from streamjoin.spark.java import find_java
+from streamjoin.spark.runtime import jars
+from streamjoin.spark.runtime.java import find_java
 
 KAFKA = jars.Module("org.apache.kafka", "kafka_2.13", "4.3.1")
 PATIENCE = 60.0

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamjoin.spark.java import find_java, wrapped_home
+from streamjoin.spark.runtime.java import find_java, wrapped_home
 
 PATIENCE = 60.0
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"

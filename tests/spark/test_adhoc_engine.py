@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink, spark_feed
+from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink
+from streamjoin.adhoc.executors import spark_feed
 from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
-from streamjoin.spark.feeds import drop
+from streamjoin.spark.demo.feeds import drop
 from tests.adhoc.looped import read_back
 from tests.spark.adhoc_streams import PAIRS, FileStream, counted, table_of
 

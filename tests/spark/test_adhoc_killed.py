@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from streamjoin.adhoc import Stream, parse
-from streamjoin.adhoc.journal import Journal
-from streamjoin.adhoc.stored import StoredChange
+from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.stored import StoredChange
 from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
 from streamjoin.testing.adhoc_oracle import Life, gate_order, rows
 from tests.adhoc.looped import read_back

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from streamjoin.adhoc import Engine, Settings, Stream, parse
-from streamjoin.spark.feeds import drop
+from streamjoin.spark.demo.feeds import drop
 from streamjoin.testing import adhoc_cases, nexmark, row_evaluator
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
 from streamjoin.testing.row_evaluator import plain

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark import places
-from streamjoin.spark.background import Merger, merge_due
-from streamjoin.spark.blueprint import Blueprint
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.merging import Extent, MergePolicy, due
-from streamjoin.spark.plan import Options, build
-from streamjoin.spark.ranges import LEAST
+from streamjoin.spark.stream_join import Options, build
+from streamjoin.storage import places
+from streamjoin.storage.background import Merger, merge_due
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.merging import Extent, MergePolicy, due
+from streamjoin.storage.ranges import LEAST
 from tests.spark.joining import (
     CASES,
     blueprint,
@@ -190,7 +190,7 @@ def test_who_prunes_at_the_same_time_does_no_harm(tmp_path: Path, monkeypatch: p
             return [stale]
         return places.entries(directory)
 
-    monkeypatch.setattr("streamjoin.spark.log.entries", entries)
+    monkeypatch.setattr("streamjoin.storage.log.entries", entries)
     for once in (lambda: log.merges(before, set()) == expected_merges, lambda: log.prune(before) is None):
         assert once(), "a directory that went before it was listed"
         stale.parent.mkdir()

@@ -19,9 +19,9 @@ import pytest
 from rich.console import Console
 
 import streamjoin as sj
-from streamjoin.spark.demo import MARKER, CtrlC, _errors_to, claimed
-from streamjoin.spark.demo_figures import Figures, Watch, Window, newest, weighted
-from streamjoin.spark.demo_view import WIDTH, closing, curve, frame, plain_line, view
+from streamjoin.spark.demo.figures import Figures, Watch, Window, newest, weighted
+from streamjoin.spark.demo.run import MARKER, CtrlC, _errors_to, claimed
+from streamjoin.spark.demo.view import WIDTH, closing, curve, frame, plain_line, view
 
 START = datetime(2025, 1, 2, 14, 30, tzinfo=UTC)
 EVERY = timedelta(milliseconds=250)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamjoin.model.errors import SetupError
-from streamjoin.spark import doctor, jars
+from streamjoin.spark.runtime import doctor, jars
 
 
 def found(what: str) -> doctor.Finding:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.spark import feeds
-from streamjoin.spark.feeds import QUOTES_DDL, TRADES_DDL, Feed, Market, drop, play
+from streamjoin.spark.demo import feeds
+from streamjoin.spark.demo.feeds import QUOTES_DDL, TRADES_DDL, Feed, Market, drop, play
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import streamjoin as sj
-from streamjoin.spark.blueprint import Blueprint, SourcePlan
-from streamjoin.spark.late import late_rows
-from streamjoin.spark.log import WindowLog, late_files
+from streamjoin.spark.stages.late import late_rows
+from streamjoin.storage.blueprint import Blueprint, SourcePlan
+from streamjoin.storage.log import WindowLog, late_files
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import Case, cases
 from tests.spark.gated import gated_batch, gated_blueprint

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import checkpoints, join
-from streamjoin.spark.blueprint import Blueprint
-from streamjoin.spark.log import WindowLog, late_files
+from streamjoin.spark import join
+from streamjoin.spark.runtime import checkpoints
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog, late_files
 from tests.spark.gated import gated_batch
 from tests.spark.joining import (
     CASES,

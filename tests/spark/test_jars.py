@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import jars
+from streamjoin.spark.runtime import jars
 from tests.spark.class_files import read_jars, unresolved
 
 SPARK = "org/apache/spark"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from streamjoin.model.errors import SetupError
-from streamjoin.spark import java as java_module
-from streamjoin.spark.java import Java, find_java, parse_version, wrapped_home
+from streamjoin.spark.runtime import java as java_module
+from streamjoin.spark.runtime.java import Java, find_java, parse_version, wrapped_home
 
 VERSIONS = {"17.0.15": 17, "1.8.0_402": 8, "21-ea": 21, "11.0.2": 11, "25": 25, "21.0.8+9-LTS": 21}
 
@@ -151,7 +151,7 @@ def test_no_writable_cache_gives_a_private_wrapper(tmp_path: Path) -> None:
 def test_several_processes_at_once_share_one_wrapper(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "17.0.15")
     script = (
-        "import sys; from pathlib import Path; from streamjoin.spark.java import Java, wrapped_home\n"
+        "import sys; from pathlib import Path; from streamjoin.spark.runtime.java import Java, wrapped_home\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         f"print(wrapped_home(Java(Path({str(home)!r}), 17, 'PATH'), Path({str(tmp_path / 'cache')!r})))\n"
     )

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import join, late
-from streamjoin.spark.blueprint import FORMAT
-from streamjoin.spark.plan import Options, build
+from streamjoin.spark import join
+from streamjoin.spark.stages import late
+from streamjoin.spark.stream_join import Options, build
+from streamjoin.storage.blueprint import FORMAT
 from tests.spark.joining import (
     CASES,
     EAGER,
@@ -324,7 +325,7 @@ def test_whatever_is_wrong_with_a_checkpoint_is_told(
         raise pa.ArrowException("no token was found by any credential")
 
     _, sides = _files(spark, tmp_path, batches=1)
-    monkeypatch.setattr("streamjoin.spark.checkpoints.new_epoch", no_token)
+    monkeypatch.setattr("streamjoin.spark.runtime.checkpoints.new_epoch", no_token)
     assert "no token was found by any credential" in _failure(join(*sides, SPEC), tmp_path)
 
 

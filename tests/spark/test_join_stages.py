@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.merging import MergePolicy
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.merging import MergePolicy
 from tests.seeds import FRESH
 from tests.spark.joining import CASES, EAGER, EPOCH, TS, Case, blueprint, expected, in_process, pairs, stream, tables
 

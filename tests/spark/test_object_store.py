@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.spark import s3_objects
-from streamjoin.spark.log import new_epoch
-from streamjoin.spark.pieces import atomic
-from streamjoin.spark.places import RemotePath, place
+from streamjoin.storage import s3_objects
+from streamjoin.storage.log import new_epoch
+from streamjoin.storage.pieces import atomic
+from streamjoin.storage.places import RemotePath, place
 from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
 from tests.spark.object_store import ObjectStore
 

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 import streamjoin as sj
 from streamjoin.cli.main import commands
+from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.spark import JoinProgress
-from streamjoin.spark.pipeline import cause, run
-from streamjoin.spark.pipeline_check import check_pipeline
-from streamjoin.spark.pipeline_file import read_pipeline
-from streamjoin.spark.pipeline_progress import beginning
-from streamjoin.spark.scaling import asked_for
+from streamjoin.spark.pipeline.check import check_pipeline
+from streamjoin.spark.pipeline.progress import beginning
+from streamjoin.spark.pipeline.run import cause, run
+from streamjoin.spark.stages.scaling import asked_for
 from tests.conftest import QUICK_START
 
 if TYPE_CHECKING:

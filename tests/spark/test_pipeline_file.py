@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark.pipeline_config import Pipeline, Settings, without_secrets
-from streamjoin.spark.pipeline_file import read_pipeline
-from streamjoin.spark.pipeline_join import condition
-from streamjoin.spark.pipeline_view import describe
+from streamjoin.config.join_table import condition
+from streamjoin.config.pipeline import Pipeline, Settings, without_secrets
+from streamjoin.config.pipeline_file import read_pipeline
+from streamjoin.spark.pipeline.view import describe
 
 WHOLE = """\
 name = "trades near quotes"

@@ -17,11 +17,12 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
-from streamjoin.spark import Progress, join, spending
-from streamjoin.spark.blueprint import SourcePlan
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.pruning import pruned
-from streamjoin.spark.spending import Spent, spent
+from streamjoin.spark import Progress, join
+from streamjoin.spark.stages import spending
+from streamjoin.spark.stages.pruning import pruned
+from streamjoin.spark.stages.spending import Spent, spent
+from streamjoin.storage.blueprint import SourcePlan
+from streamjoin.storage.log import WindowLog
 from tests.spark.joining import CASES, blueprint
 from tests.spark.three_sources import read_source, write_source
 
@@ -54,7 +55,7 @@ BEGINNING = """
 import os, sys, pathlib
 from streamjoin.spark import spending
 from streamjoin.kernels.compiling import WATCH
-from streamjoin.spark.log import WindowLog
+from streamjoin.storage.log import WindowLog
 from tests.spark.joining import CASES, blueprint
 log = WindowLog(pathlib.Path(sys.argv[1]), 7, blueprint(CASES[0], 2))
 WATCH.seconds = 3.0

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark import spending
-from streamjoin.spark.background import merge_due
-from streamjoin.spark.gate import Collect, Gate
-from streamjoin.spark.log import WindowLog, new_epoch
-from streamjoin.spark.merging import MergePolicy
-from streamjoin.spark.parts import MARKER, markers
-from streamjoin.spark.pieces import Sheet, atomic
-from streamjoin.spark.places import entries
-from streamjoin.spark.punctuation import Punctuation, punctuations, write_punctuation
-from streamjoin.spark.route import Route
-from streamjoin.spark.scaling import ask_for
-from streamjoin.spark.task import JoinTask
+from streamjoin.spark.stages import spending
+from streamjoin.spark.stages.gate import Collect, Gate
+from streamjoin.spark.stages.parts import MARKER, markers
+from streamjoin.spark.stages.punctuation import Punctuation, punctuations, write_punctuation
+from streamjoin.spark.stages.route import Route
+from streamjoin.spark.stages.scaling import ask_for
+from streamjoin.spark.stages.task import JoinTask
+from streamjoin.storage.background import merge_due
+from streamjoin.storage.log import WindowLog, new_epoch
+from streamjoin.storage.merging import MergePolicy
+from streamjoin.storage.pieces import Sheet, atomic
+from streamjoin.storage.places import entries
 from tests.spark.gated import gated_batch
 from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
 from tests.spark.test_gate_stages import _plan, _table
@@ -104,7 +104,7 @@ def test_a_task_does_not_look_at_what_others_are_writing(tmp_path: Path, monkeyp
     """Network file systems remember listings: this one would be half of what the next batch goes on from."""
     plan = blueprint(BAND, 2, BACKGROUND)
     seen = []
-    monkeypatch.setattr("streamjoin.spark.log.entries", lambda place: [seen.append(place.name), *entries(place)][1:])
+    monkeypatch.setattr("streamjoin.storage.log.entries", lambda place: [seen.append(place.name), *entries(place)][1:])
     for i, sides in enumerate(tables(BAND, *stream(BAND, seed=1, n=60, step=1), 3)):
         in_process(plan, tmp_path, i, sides, only=[1])
         in_process(plan, tmp_path, i, sides)

@@ -16,12 +16,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 from pyarrow import fs
 
-from streamjoin.spark.background import merge_due
-from streamjoin.spark.cache import copy_of, directory, make_room, mapped
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.manifest import Manifest, assemble
-from streamjoin.spark.pieces import read_footer, write_piece
-from streamjoin.spark.places import Origin, Place, RemotePath, entries, place
+from streamjoin.storage.background import merge_due
+from streamjoin.storage.cache import copy_of, directory, make_room, mapped
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import Manifest, assemble
+from streamjoin.storage.pieces import read_footer, write_piece
+from streamjoin.storage.places import Origin, Place, RemotePath, entries, place
 from tests.spark.joining import blueprint, expected, in_process, pairs, stream, tables
 from tests.spark.test_races import BACKGROUND, BAND, _sheets
 from tests.spark.webhdfs_server import WebHdfs
@@ -114,7 +114,7 @@ def test_a_manifest_that_two_keep_at_once_is_there_at_every_moment(
         removed.append(path.name)
         unlink(path, missing_ok)
 
-    monkeypatch.setattr("streamjoin.spark.log.assemble", meanwhile)
+    monkeypatch.setattr("streamjoin.storage.log.assemble", meanwhile)
     monkeypatch.setattr(RemotePath, "unlink", unlinked)
     assert log.version(0) == made[1]
     assert "00000001.manifest" not in removed

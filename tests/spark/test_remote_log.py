@@ -15,15 +15,16 @@ import pytest
 from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError, SetupError
-from streamjoin.spark import join, late, rescale
-from streamjoin.spark.background import merge_due
-from streamjoin.spark.cache import copy_of, directory, make_room, mapped
-from streamjoin.spark.late_output import catch_up
-from streamjoin.spark.log import WindowLog, new_epoch
-from streamjoin.spark.merging import MergePolicy
-from streamjoin.spark.pieces import atomic, read_footer
-from streamjoin.spark.places import Origin, RemotePath, in_order, place
-from streamjoin.spark.scaling import ask_for, asked_for
+from streamjoin.spark import join, rescale
+from streamjoin.spark.stages import late
+from streamjoin.spark.stages.late_output import catch_up
+from streamjoin.spark.stages.scaling import ask_for, asked_for
+from streamjoin.storage.background import merge_due
+from streamjoin.storage.cache import copy_of, directory, make_room, mapped
+from streamjoin.storage.log import WindowLog, new_epoch
+from streamjoin.storage.merging import MergePolicy
+from streamjoin.storage.pieces import atomic, read_footer
+from streamjoin.storage.places import Origin, RemotePath, in_order, place
 from tests.spark.gated import gated_batch
 from tests.spark.joining import (
     CASES,
@@ -118,7 +119,7 @@ def test_what_a_client_raises_is_told_in_its_words(monkeypatch: pytest.MonkeyPat
     def no_token(uri: str) -> None:
         raise pa.ArrowException(f"no token for {uri}")
 
-    monkeypatch.setattr("streamjoin.spark.places._through_arrow", no_token)
+    monkeypatch.setattr("streamjoin.storage.places._through_arrow", no_token)
     with pytest.raises(SetupError, match="Arrow can't reach \\(no token for abfss:"):
         place("abfss://box@store/elsewhere")
 

@@ -13,11 +13,11 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.spark import join, rescale
-from streamjoin.spark.log import new_epoch
-from streamjoin.spark.manifest import EMPTY, Run
-from streamjoin.spark.merging import Extent
-from streamjoin.spark.pieces import read_footer
-from streamjoin.spark.scaling import COMPARISONS_A_TASK, ROWS_A_TASK, asked_for, planned, ranges_after
+from streamjoin.spark.stages.scaling import COMPARISONS_A_TASK, ROWS_A_TASK, asked_for, planned, ranges_after
+from streamjoin.storage.log import new_epoch
+from streamjoin.storage.manifest import EMPTY, Run
+from streamjoin.storage.merging import Extent
+from streamjoin.storage.pieces import read_footer
 from tests.spark.joining import (
     CASES,
     TS,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamjoin.model.errors import SetupError
-from streamjoin.spark.daemon import preload
-from streamjoin.spark.session import ARROW_ROWS, DAEMON, defaults, session
+from streamjoin.spark.runtime.daemon import preload
+from streamjoin.spark.runtime.session import ARROW_ROWS, DAEMON, defaults, session
 
 # The package may offer the function under the module's own name.
-session_module = importlib.import_module("streamjoin.spark.session")
+session_module = importlib.import_module("streamjoin.spark.runtime.session")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ START = """
 import os, sys
 OURS = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_SUBMIT_OPTS")
 before = [os.environ.get(key) for key in OURS]
-from streamjoin.spark.session import session
+from streamjoin.spark.runtime.session import session
 spark = session("life", "local[2]", memory="512m")
 assert [os.environ.get(key) for key in OURS] == before, "the environment was changed"
 print(spark.sparkContext._jvm.System.getProperty("java.home"))
@@ -184,7 +184,7 @@ def test_preloading_survives_a_broken_module_and_keeps_stdout_clean(
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('no')\n")
     (tmp_path / "chatty_module.py").write_text("print('hello')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("streamjoin.spark.daemon.PRELOADED", ("broken_module", "chatty_module"))
+    monkeypatch.setattr("streamjoin.spark.runtime.daemon.PRELOADED", ("broken_module", "chatty_module"))
     loaded = preload()
     assert "chatty_module" in loaded and "broken_module" not in loaded
     assert "streamjoin.kernels.flags" in loaded

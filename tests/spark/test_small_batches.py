@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamjoin.spark import checkpoint_files, join
+from streamjoin.spark import join
+from streamjoin.spark.runtime import checkpoint_files
 from tests.spark.joining import CASES, stream, streams, tables, write_files
 
 if TYPE_CHECKING:

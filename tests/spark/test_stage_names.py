@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import Progress, join, stage_names
+from streamjoin.spark import Progress, join
+from streamjoin.spark.runtime import stage_names
 from tests.spark.three_sources import read_source, write_source
 
 if TYPE_CHECKING:

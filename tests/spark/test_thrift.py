@@ -14,12 +14,13 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
-from streamjoin.spark import heap, join
-from streamjoin.spark.background import merge_due
-from streamjoin.spark.blueprint import Blueprint
-from streamjoin.spark.checkpoints import _unmeasured
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.merging import Extent, MergePolicy, alive, spent
+from streamjoin.spark import join
+from streamjoin.spark.runtime import heap
+from streamjoin.spark.runtime.checkpoints import _unmeasured
+from streamjoin.storage.background import merge_due
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.merging import Extent, MergePolicy, alive, spent
 from tests.spark.joining import (
     CASES,
     EPOCH,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamjoin.spark.toml_lines import Path, line_of, lines_of
+from streamjoin.config.lines import Path, line_of, lines_of
 
 # Every scalar is the number of the line it stands on, so that the document says itself what is right.
 DOCUMENT = '''\

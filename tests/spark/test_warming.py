@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.spark.warming import alone
+from streamjoin.spark.runtime.warming import alone
 
 LOADED = """
 import gc, pathlib, sys
 from numba.core.dispatcher import Dispatcher
-from streamjoin.spark.warming import warm
+from streamjoin.spark.runtime.warming import warm
 from tests.spark.joining import CASES, blueprint, in_process, stream, tables
 
 def loaded():
@@ -64,13 +64,13 @@ ADHOC = """
 import gc, os, sys
 from numba.core.dispatcher import Dispatcher
 from streamjoin.spark import daemon
-from streamjoin.spark.environment import MORE_WARMING
+from streamjoin.spark.runtime.environment import MORE_WARMING
 
 os.environ[MORE_WARMING] = "streamjoin.nobody," + sys.argv[1]
 daemon.start()
-import streamjoin.adhoc.warming as adhoc
+import streamjoin.adhoc.executors.warming as adhoc
 
-assert "streamjoin.adhoc.replica" in sys.modules
+assert "streamjoin.adhoc.executors.replica" in sys.modules
 
 def loaded():
     return sum(len(found.overloads) for found in gc.get_objects() if isinstance(found, Dispatcher))
@@ -85,7 +85,7 @@ print(loaded() - before)
 
 
 def test_tasks_of_the_ad_hoc_engine_find_theirs_loaded() -> None:
-    from streamjoin.adhoc.spark_tasks import WARMING
+    from streamjoin.adhoc.executors.spark_tasks import WARMING
 
     ran = subprocess.run(
         [sys.executable, "-c", ADHOC, WARMING], capture_output=True, text=True, check=True, timeout=300

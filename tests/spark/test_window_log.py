@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.model.errors import CheckpointError, SetupError
-from streamjoin.spark.checkpoints import joins_in
-from streamjoin.spark.late import late
-from streamjoin.spark.log import WindowLog, late_files, new_epoch
-from streamjoin.spark.manifest import EMPTY, Manifest
-from streamjoin.spark.merging import Extent, MergePolicy, alive, first_folded, horizons
-from streamjoin.spark.pieces import Block, MappedPiece, Sheet, atomic, read_footer, write_piece
-from streamjoin.spark.places import place
-from streamjoin.spark.ranges import LEAST, MOST, WHOLE, Cuts, cuts, sample, shared_cuts, thinned
+from streamjoin.spark.runtime.checkpoints import joins_in
+from streamjoin.spark.stages.late import late
+from streamjoin.storage.log import WindowLog, late_files, new_epoch
+from streamjoin.storage.manifest import EMPTY, Manifest
+from streamjoin.storage.merging import Extent, MergePolicy, alive, first_folded, horizons
+from streamjoin.storage.pieces import Block, MappedPiece, Sheet, atomic, read_footer, write_piece
+from streamjoin.storage.places import place
+from streamjoin.storage.ranges import LEAST, MOST, WHOLE, Cuts, cuts, sample, shared_cuts, thinned
 from tests.spark.joining import CASES, Case, blueprint, in_process, stream, tables
 
 BAND = CASES[0]

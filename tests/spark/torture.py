@@ -205,7 +205,7 @@ class Victim:
     def _kill_an_executor(self, moment: str) -> None:
         """Kill an executor with its Python, or the Python workers of one; both are started again."""
         found = executors([self._running.pid])
-        workers = self._with_arguments("streamjoin.spark.daemon")
+        workers = self._with_arguments("streamjoin.spark.runtime.daemon")
         if found and (not workers or self._rng.random() < 0.7):
             what, victims = "an executor", [self._rng.choice(found)]
         else:

@@ -3,22 +3,22 @@
 from typing import TYPE_CHECKING
 
 from streamjoin.adhoc._lazy import attribute as __getattr__  # noqa: F401
-from streamjoin.adhoc.join_key import JoinKey, KeyedJoin
-from streamjoin.adhoc.plan import JoinStep, Output, Predicate, Query, Source, Stream
-from streamjoin.adhoc.sql import parse
+from streamjoin.adhoc.language.join_key import JoinKey, KeyedJoin
+from streamjoin.adhoc.language.plan import JoinStep, Output, Predicate, Query, Source, Stream
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.terms import BandTerm, Equality
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.apart import open_core
-    from streamjoin.adhoc.changes import Create, Drop, Pause, Resume
-    from streamjoin.adhoc.core import Shared
-    from streamjoin.adhoc.engine import Engine
-    from streamjoin.adhoc.handle import QueryHandle
-    from streamjoin.adhoc.settings import Settings
-    from streamjoin.adhoc.sink_specs import NamedSink
-    from streamjoin.adhoc.sinks import CallbackSink, MemorySink
-    from streamjoin.adhoc.sinks_files import ParquetSink
-    from streamjoin.adhoc.sinks_spark import KafkaSink, TableSink
+    from streamjoin.adhoc.core.apart import open_core
+    from streamjoin.adhoc.core.changes import Create, Drop, Pause, Resume
+    from streamjoin.adhoc.core.settings import Settings
+    from streamjoin.adhoc.core.shared import Shared
+    from streamjoin.adhoc.engine.engine import Engine
+    from streamjoin.adhoc.engine.handle import QueryHandle
+    from streamjoin.adhoc.sinks.base import CallbackSink, MemorySink
+    from streamjoin.adhoc.sinks.files import ParquetSink
+    from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
+    from streamjoin.adhoc.sinks.specs import NamedSink
 
 __all__ = [
     "BandTerm",

@@ -7,21 +7,21 @@ import sys
 from typing import Any, Final
 
 _HOMES: Final = {
-    "CallbackSink": "sinks",
-    "Create": "changes",
-    "Drop": "changes",
-    "Engine": "engine",
-    "KafkaSink": "sinks_spark",
-    "MemorySink": "sinks",
-    "NamedSink": "sink_specs",
-    "ParquetSink": "sinks_files",
-    "Pause": "changes",
-    "QueryHandle": "handle",
-    "Resume": "changes",
-    "Settings": "settings",
-    "Shared": "core",
-    "TableSink": "sinks_spark",
-    "open_core": "apart",
+    "CallbackSink": "sinks.base",
+    "Create": "core.changes",
+    "Drop": "core.changes",
+    "Engine": "engine.engine",
+    "KafkaSink": "sinks.spark",
+    "MemorySink": "sinks.base",
+    "NamedSink": "sinks.specs",
+    "ParquetSink": "sinks.files",
+    "Pause": "core.changes",
+    "QueryHandle": "engine.handle",
+    "Resume": "core.changes",
+    "Settings": "core.settings",
+    "Shared": "core.shared",
+    "TableSink": "sinks.spark",
+    "open_core": "core.apart",
 }
 
 

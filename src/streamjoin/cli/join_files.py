@@ -21,6 +21,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 from rich.console import Console
 
+from streamjoin.config.join_table import condition
 from streamjoin.joins.driver import open as open_join
 from streamjoin.model import json_values
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
@@ -28,7 +29,6 @@ from streamjoin.model.keys import tick_ns
 from streamjoin.model.plain_types import plain_array
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
-from streamjoin.spark.pipeline_join import condition
 
 _FORMATS: Final = {
     ".parquet": "parquet",

@@ -39,7 +39,7 @@ def demo(
     output: Annotated[Path, typer.Option(help="Where the feeds and the result go.")] = Path("demo-output"),
 ) -> None:
     """Join two live feeds, trades and quotes, by symbol, price band and time on Spark."""
-    from streamjoin.spark.demo import run as run_demo
+    from streamjoin.spark.demo.run import run as run_demo
 
     run_demo(seconds=seconds, seed=seed, output=output, console=Console())
 
@@ -82,13 +82,13 @@ def run(
 
 
 def _run_pipeline(file: Path, check: bool) -> None:
-    from streamjoin.spark.pipeline import run as run_pipeline
-    from streamjoin.spark.pipeline_file import read_pipeline
-    from streamjoin.spark.pipeline_view import describe
+    from streamjoin.config.pipeline_file import read_pipeline
+    from streamjoin.spark.pipeline.run import run as run_pipeline
+    from streamjoin.spark.pipeline.view import describe
 
     pipeline = read_pipeline(file)
     if check:
-        from streamjoin.spark.pipeline_check import check_pipeline
+        from streamjoin.spark.pipeline.check import check_pipeline
 
         console = Console(stderr=True)
         try:
@@ -107,7 +107,7 @@ def rescale(
     partitions: Annotated[int, typer.Argument(help="How many tasks join from the next batches on.", min=1)],
 ) -> None:
     """Give a pipeline that runs another number of partitions, up to its most_partitions."""
-    from streamjoin.spark.pipeline_file import read_pipeline
+    from streamjoin.config.pipeline_file import read_pipeline
     from streamjoin.spark.rescaling import rescale as ask
 
     pipeline = read_pipeline(file)
@@ -122,8 +122,8 @@ def doctor(
     fetch: Annotated[bool, typer.Option("--fetch", help="Fetch Spark's Kafka connector first.")] = False,
 ) -> None:
     """Say what of Java, Spark, compiled kernels, Kafka jars and memory is there; exit code 1 if joins can't run."""
-    from streamjoin.spark import doctor as checks
-    from streamjoin.spark import jars
+    from streamjoin.spark.runtime import doctor as checks
+    from streamjoin.spark.runtime import jars
 
     if fetch:
         jars.fetch()

@@ -10,12 +10,15 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from streamjoin._version import __version__
-from streamjoin.service import problems, routes_queries, routes_streams, routes_system
-from streamjoin.service.cached import Kept
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import Engine
-from streamjoin.service.guard import Guard
+from streamjoin.service.routes import queries as routes_queries
+from streamjoin.service.routes import streams as routes_streams
+from streamjoin.service.routes import system as routes_system
 from streamjoin.service.state import Service
+from streamjoin.service.web import problems
+from streamjoin.service.web.cached import Kept
+from streamjoin.service.web.guard import Guard
 
 PAGE: Final = Path(__file__).parent / "page"
 _ABOUT: Final = (

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from streamjoin.config.pipeline import Sink, Source
 from streamjoin.model.errors import SpecError
-from streamjoin.spark.pipeline_config import Sink, Source
 
 DEFAULT_PORT: Final = 8765
 LEAST_TOKEN: Final = 16

@@ -13,11 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from streamjoin.model import durations
-from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
-from streamjoin.service.models import NAME
-from streamjoin.spark.pipeline_config import Sink
-from streamjoin.spark.pipeline_file import (
+from streamjoin.config.pipeline import Sink
+from streamjoin.config.pipeline_file import (
     SOURCE_KEYS,
     place_in,
     read_partitions,
@@ -26,7 +23,10 @@ from streamjoin.spark.pipeline_file import (
     read_trigger,
     refuse_inside,
 )
-from streamjoin.spark.toml_table import Table, read_toml
+from streamjoin.config.table import Table, read_toml
+from streamjoin.model import durations
+from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
+from streamjoin.service.routes.models import NAME
 
 _SINKS: Final = ("parquet", "kafka")
 _LIMITS: Final = (

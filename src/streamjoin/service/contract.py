@@ -1,6 +1,6 @@
 """What the service needs of an engine: `streamjoin.adhoc.Engine` has it, and so has the tests' engine without Spark.
 
-All methods may be called from any thread. Records are frozen dataclasses of plain fields (`adhoc/info.py`).
+All methods may be called from any thread. Records are frozen dataclasses of plain fields (`adhoc/engine/info.py`).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
 from streamjoin.service.contract import Engine
-from streamjoin.service.problems import Problem
 from streamjoin.service.state import Service, find_query
+from streamjoin.service.web.problems import Problem
 
 _LOG = logging.getLogger("streamjoin.service")
 HEARTBEAT: Final = 15.0

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamjoin.adhoc.settings import Settings
-from streamjoin.adhoc.sink_specs import NamedSink
-from streamjoin.adhoc.spark_feed import FIRST_PAUSE, LONGEST_PAUSE
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.executors.spark_feed import FIRST_PAUSE, LONGEST_PAUSE
+from streamjoin.adhoc.sinks.specs import NamedSink
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
-from streamjoin.spark import jars
-from streamjoin.spark.pipeline_sources import open_marked
-from streamjoin.spark.session import session
+from streamjoin.spark.pipeline.sources import open_marked
+from streamjoin.spark.runtime import jars
+from streamjoin.spark.runtime.session import session
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.engine import Engine
+    from streamjoin.adhoc.engine.engine import Engine
 
 Told = Callable[[str], None]
 _LOG = logging.getLogger("streamjoin.service")
@@ -102,7 +102,7 @@ def _session(config: ServiceConfig, told: Told) -> Any:
 
 
 def _engine(spark: Any, config: ServiceConfig) -> tuple[Engine, AbsentStreams | None]:
-    from streamjoin.adhoc.engine import Engine
+    from streamjoin.adhoc.engine.engine import Engine
 
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
     settings = Settings(sharing=config.sharing, lateness=lateness, newest_rows=config.limits.rows_kept)  # type: ignore[arg-type]

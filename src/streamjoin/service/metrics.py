@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from streamjoin._version import __version__
 
 if TYPE_CHECKING:
-    from streamjoin.service.connections import Connections
-    from streamjoin.service.readers import Readers
-    from streamjoin.service.waiting import Waiting
+    from streamjoin.service.web.connections import Connections
+    from streamjoin.service.web.readers import Readers
+    from streamjoin.service.web.waiting import Waiting
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STATES: Final = ("pending", "running", "paused", "failed")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamjoin.adhoc.explain import Explanation, RootFigures, StepFigures
+from streamjoin.adhoc.core.explain import Explanation, RootFigures, StepFigures
 
 _ROLE = re.compile(r"\bs(\d+)\.")
 _NEXT_TERM = re.compile(r" AND (?=s\d+\.)")

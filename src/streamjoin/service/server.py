@@ -20,12 +20,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from streamjoin.model.errors import SetupError, StreamJoinError
-from streamjoin.service import log_limits
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.connections import ACCEPTED_AT_ONCE, places
 from streamjoin.service.contract import Engine
 from streamjoin.service.state import Service
+from streamjoin.service.web import log_limits
+from streamjoin.service.web.connections import ACCEPTED_AT_ONCE, places
 
 _WATCH: Final = 0.5
 _LONGEST_GOODBYE: Final = 5

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamjoin.model.errors import StateError, StreamJoinError
-from streamjoin.service.cached import Together
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.connections import Connections
 from streamjoin.service.contract import Engine
 from streamjoin.service.hub import Hub
-from streamjoin.service.limits import check_limits
 from streamjoin.service.metrics import Requests
-from streamjoin.service.problems import Problem, problem_of
-from streamjoin.service.readers import Readers
-from streamjoin.service.waiting import Waiting
+from streamjoin.service.web.cached import Together
+from streamjoin.service.web.connections import Connections
+from streamjoin.service.web.limits import check_limits
+from streamjoin.service.web.problems import Problem, problem_of
+from streamjoin.service.web.readers import Readers
+from streamjoin.service.web.waiting import Waiting
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.model.errors import StreamJoinError
-from streamjoin.spark.checkpoints import logs_of
-from streamjoin.spark.log import WindowLog
-from streamjoin.spark.pieces import read_footer
-from streamjoin.spark.spending import spent
+from streamjoin.spark.runtime.checkpoints import logs_of
+from streamjoin.spark.stages.spending import spent
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.pieces import read_footer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

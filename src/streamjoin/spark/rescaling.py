@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streamjoin.spark.checkpoints import log_root
-from streamjoin.spark.scaling import ask_for
+from streamjoin.spark.runtime.checkpoints import log_root
+from streamjoin.spark.stages.scaling import ask_for
 
 
 def rescale(checkpoint: str | Path, partitions: int | None, name: str = "join") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.model.errors import InputError, SchemaError, SpecError
-from streamjoin.spark.blueprint import SourcePlan
+from streamjoin.storage.blueprint import SourcePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from streamjoin.adhoc.join_key import JoinKey
+from streamjoin.adhoc.core.probe_plan import Path, StepKey
+from streamjoin.adhoc.language.join_key import JoinKey
+from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.optimizer.statistics import Statistics
-from streamjoin.adhoc.plan import Query
-from streamjoin.adhoc.probe_plan import Path, StepKey
 from streamjoin.model.expression import Expression
 from streamjoin.model.terms import Equality, Term
 from streamjoin.model.values import Mask

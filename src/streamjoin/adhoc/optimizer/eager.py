@@ -6,8 +6,8 @@ that share its steps. Costs come later, when there is something measured.
 
 from __future__ import annotations
 
+from streamjoin.adhoc.core.probe_plan import Choice, PathKey, Paths, orders_of
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
-from streamjoin.adhoc.probe_plan import Choice, PathKey, Paths, orders_of
 
 
 def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:

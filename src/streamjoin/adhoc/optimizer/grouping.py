@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamjoin.adhoc.join_key import JoinKey
+from streamjoin.adhoc.language.join_key import JoinKey
 from streamjoin.adhoc.optimizer.cost import GroupCost, Union, merged
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
 

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from streamjoin.adhoc.buckets import Bucket
-from streamjoin.adhoc.changes import Registry
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.changes import Registry
+from streamjoin.adhoc.core.probe_plan import Paths
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.ordering import reorder_joins
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan, Rule
 from streamjoin.adhoc.optimizer.statistics import Statistics, measured
-from streamjoin.adhoc.probe_plan import Paths
-from streamjoin.adhoc.settings import Settings
 
 RULES: Final[tuple[Rule, ...]] = (share_eagerly, group_by_cost, reorder_joins)
 """All rules, in the order in which they run."""

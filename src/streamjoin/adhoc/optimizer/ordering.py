@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from streamjoin.adhoc.core.probe_plan import Choice, Order, PathKey, orders_of
 from streamjoin.adhoc.optimizer.cost import path_rows
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
-from streamjoin.adhoc.probe_plan import Choice, Order, PathKey, orders_of
 
 _Driver = tuple[str, str]
 

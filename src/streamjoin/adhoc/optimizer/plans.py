@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from streamjoin.adhoc.core.probe_plan import Choice, Paths, orders_of
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.optimizer.statistics import Statistics
-from streamjoin.adhoc.probe_plan import Choice, Paths, orders_of
-from streamjoin.adhoc.settings import Settings
 from streamjoin.model.errors import SpecError
 
 

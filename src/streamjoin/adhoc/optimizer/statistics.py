@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.adhoc.buckets import Bucket, IndexKey
+from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.model.expression import Expression
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -1,0 +1,1 @@
+"""Many queries over shared buckets, one micro-batch at a time."""

@@ -1,0 +1,160 @@
+"""Queries that share nothing: a core each, with its own buckets, indexes and joins. What sharing is compared with.
+
+The invariant: every query gives the rows that the shared core gives. Late tuples are set aside once, before all, and
+tuples have the numbers that they have among all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Registered, Registry
+from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
+from streamjoin.adhoc.core.shared_join import Share
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.optimizer.optimizer import Optimizer
+from streamjoin.model.errors import InputError, StateError
+
+
+class Apart:
+    """See the module; all methods are those of `Shared`."""
+
+    def __init__(self, catalog: Iterable[Stream], settings: Settings) -> None:
+        self.settings = settings
+        self._streams = {stream.name: stream for stream in catalog}
+        self._clocks = Clocks.start({n: settings.lateness_of(stream) for n, stream in self._streams.items()})
+        self._cores: dict[str, Shared] = {}
+        self._registry = Registry()
+        self._batch = -1
+        self._own: dict[str, Arrived] = {}
+        self.report = BatchReport(-1)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Creates, drops and pauses, in this order, in force from the next batch on."""
+        registry = self._registry.changed(changes, self._streams, self._batch + 1)
+        for change in changes:
+            if isinstance(change, Create):
+                self._cores[change.name] = self._core()
+            if isinstance(change, Drop):
+                del self._cores[change.name]
+            else:
+                self._cores[change.name].apply([change])
+        self._registry = registry
+
+    def _core(self) -> Shared:
+        core = Shared(self._streams.values(), replace(self.settings, sharing="everything", lateness=0))
+        core.restore(replace(core.snapshot(), batch=self._batch, clocks=self._clocks))
+        return core
+
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream."""
+        if stream.name in self._streams:
+            raise StateError(f"stream {stream.name!r} is registered already")
+        ticks = self.settings.lateness_of(stream) if lateness is None else lateness
+        self._clocks = self._clocks.joined_by(stream.name, ticks)
+        self._streams[stream.name] = stream
+        for core in self._cores.values():
+            core.add_stream(stream, ticks)
+
+    @property
+    def queries(self) -> Mapping[str, Registered]:
+        """The queries that are there, by name."""
+        return self._registry.queries
+
+    def process(self, batch_id: int, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows that each query gains by a batch."""
+        arrived = self.arrive(batch_id, tables)
+        outputs, failures = self.results(arrived)
+        self.finish(arrived, failures)
+        return outputs
+
+    def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
+        """A batch as buckets."""
+        if batch_id <= self._batch:
+            raise StateError(f"batch {batch_id} comes after batch {self._batch}: batches ascend")
+        return arrive(batch_id, tables, self._streams, self._clocks)
+
+    def results(
+        self, arrived: Arrived, share: Share | None = None
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that each query gains, and the queries whose rows can't be computed."""
+        outputs: dict[str, pa.Table] = {}
+        failures: dict[str, InputError] = {}
+        self._own = {name: self._own_tuples(name, arrived) for name in self._cores}
+        for name, core in self._cores.items():
+            rows, failed = core.results(self._own[name], share)
+            outputs.update(rows)
+            failures.update(failed)
+        return outputs, failures
+
+    def _own_tuples(self, name: str, arrived: Arrived) -> Arrived:
+        read = {source.stream.name for source in self._registry.queries[name].query.sources}
+        return replace(arrived, buckets={s: _copied(bucket) for s, bucket in arrived.buckets.items() if s in read})
+
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
+        """Make a batch part of the state; queries that failed are paused."""
+        for name, core in self._cores.items():
+            core.finish(self._own[name], {name: failures[name]} if name in failures else {})
+        self._own = {}
+        self._batch, self._clocks = arrived.batch, arrived.clocks
+        self._registry = self._registry.paused(failures)
+        self.report = BatchReport(arrived.batch, arrived.late, arrived.untimed, failures)
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last batch; a bucket that several queries hold is there once."""
+        held: dict[str, dict[int, Bucket]] = {name: {} for name in self._streams}
+        for core in self._cores.values():
+            for stream, buckets in core.snapshot().buckets.items():
+                held[stream].update({bucket.batch: bucket for bucket in buckets})
+        ordered = {stream: tuple(found[b] for b in sorted(found)) for stream, found in held.items()}
+        return Snapshot(self._batch, self._registry, ordered, self._clocks, Optimizer(self.settings))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back, or over, to a state; every query gets its own copy of what it reads."""
+        self._batch, self._registry, self._clocks = snapshot.batch, snapshot.registry, snapshot.clocks
+        self._cores = {}
+        for name, entry in snapshot.registry.queries.items():
+            read = {source.stream.name for source in entry.query.sources}
+            core = self._cores[name] = self._core()
+            buckets = {
+                stream: tuple(_copied(b) for b in held if b.batch >= entry.created) if stream in read else ()
+                for stream, held in snapshot.buckets.items()
+            }
+            alone = Registry({name: entry}, snapshot.registry.next_serial)
+            optimizer = core.snapshot().optimizer.after_changes(alone.paths, snapshot.batch + 1)
+            core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer))
+
+    def explain(self) -> Explanation:
+        """The plans of all queries, one after the other: a group each."""
+        found = [core.explain() for core in self._cores.values()]
+        streams = {figures.name: figures for one in found for figures in one.streams}
+        roots = [replace(root, group=number) for number, one in enumerate(found) for root in one.roots]
+        cost = sum(one.cost_apart for one in found)
+        return Explanation("nothing", len(found), cost, cost, tuple(streams.values()), tuple(roots), ())
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held by all cores together."""
+        found = {"tuples": 0, "columns": 0, "indexes": 0, "sets": 0}
+        for core in self._cores.values():
+            for what, size in core.nbytes.items():
+                found[what] = found.get(what, 0) + size
+        return found
+
+
+def _copied(bucket: Bucket) -> Bucket:
+    """The same tuples, with nothing derived from them."""
+    return Bucket(bucket.stream, bucket.batch, bucket.table, bucket.ticks, bucket.gates, bucket.first, bucket.seen)
+
+
+def open_core(catalog: Iterable[Stream], settings: Settings | None = None) -> Shared | Apart:
+    """The core that the settings ask for."""
+    settings = settings or Settings()
+    return Apart(catalog, settings) if settings.sharing == "nothing" else Shared(catalog, settings)

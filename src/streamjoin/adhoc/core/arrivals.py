@@ -1,0 +1,145 @@
+"""A micro-batch made into buckets: late tuples set aside, the rest numbered in gate order.
+
+The clock of a stream counts nanoseconds, or the units of its integer column. A tuple is late if it is behind what its
+stream has reached, in order of arrival, by more than the allowed lateness; one without a usable time is set aside too.
+The invariant: numbers ascend without a gap, in each stream and over all, by batch, time, stream name and position.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.model.errors import InputError
+from streamjoin.windows.clock import Horizon, to_ticks
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Where each stream is: its horizon, and how many tuples it has sent; `gate` numbers the tuples of all."""
+
+    horizons: Mapping[str, Horizon]
+    counts: Mapping[str, int]
+    gate: int = 0
+
+    @classmethod
+    def start(cls, lateness: Mapping[str, int]) -> Clocks:
+        """Nothing has arrived; `lateness` is in ticks."""
+        return cls({name: Horizon(ticks, 0) for name, ticks in lateness.items()}, dict.fromkeys(lateness, 0))
+
+    def joined_by(self, stream: str, lateness: int) -> Clocks:
+        """With one more stream."""
+        return replace(
+            self,
+            horizons={**self.horizons, stream: Horizon(lateness, 0)},
+            counts={**self.counts, stream: 0},
+        )
+
+
+class Aside(NamedTuple):
+    """How many of a stream's rows were set aside in a batch."""
+
+    late: int = 0
+    untimed: int = 0
+    malformed: int = 0
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A batch: its buckets by stream, what was set aside, and the clocks after it.
+
+    `malformed` are records that could not be decoded, as their reader described them.
+    """
+
+    buckets: Mapping[str, Bucket]
+    late: Mapping[str, pa.Table]
+    untimed: Mapping[str, pa.Table]
+    clocks: Clocks
+    batch: int
+    malformed: Mapping[str, pa.Table] = field(default_factory=dict)
+
+    def aside(self) -> dict[str, Aside]:
+        """What was set aside, by stream; streams of which everything was taken are left out."""
+        kinds = (self.late, self.untimed, self.malformed)
+        return {
+            name: Aside(*(found[name].num_rows if name in found else 0 for found in kinds))
+            for name in sorted({name for found in kinds for name in found})
+        }
+
+
+def arrive(batch: int, tables: Mapping[str, pa.Table], streams: Mapping[str, Stream], clocks: Clocks) -> Arrived:
+    """The buckets of a batch; `clocks` stay as they are.
+
+    Raises:
+        InputError: a stream is unknown, or a table does not have its columns.
+    """
+    kept: dict[str, tuple[pa.Table, Array]] = {}
+    late: dict[str, pa.Table] = {}
+    untimed: dict[str, pa.Table] = {}
+    horizons = dict(clocks.horizons)
+    for name in sorted(tables):
+        table = _checked(name, tables[name], streams)
+        stream = streams[name]
+        ticks, bad = to_ticks(table.column(stream.time), stream.tick_ns or 1)
+        if bad is not None and bad.any():
+            untimed[name] = table.filter(pa.array(bad))
+            table, ticks = table.filter(pa.array(~bad)), ticks[~bad]
+        horizons[name] = copy.copy(horizons[name])
+        behind = horizons[name].late(ticks)
+        if behind.any():
+            late[name] = table.filter(pa.array(behind))
+            table, ticks = table.filter(pa.array(~behind)), ticks[~behind]
+        if ticks.size:
+            kept[name] = table, ticks
+    buckets, after = _numbered(batch, kept, replace(clocks, horizons=horizons))
+    return Arrived(buckets, late, untimed, after, batch)
+
+
+def _checked(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Table:
+    if name not in streams:
+        raise InputError(f"there is no stream {name!r}; registered: {', '.join(sorted(streams)) or 'none'}")
+    if not isinstance(table, pa.Table):
+        raise InputError(f"the tuples of stream {name!r} come as a pyarrow.Table, not {type(table).__name__}")
+    schema = streams[name].schema
+    missing = [field.name for field in schema if field.name not in table.column_names]
+    if missing:
+        raise InputError(f"the tuples of stream {name!r} have no column {missing[0]!r}")
+    for column in schema:
+        given = table.schema.field(column.name).type
+        if given != column.type:
+            raise InputError(f"column {column.name!r} of stream {name!r} is {column.type}, not {given}")
+    return table.select(schema.names)
+
+
+def _numbered(
+    batch: int, kept: Mapping[str, tuple[pa.Table, Array]], clocks: Clocks
+) -> tuple[dict[str, Bucket], Clocks]:
+    names = sorted(kept)
+    orders = {name: np.argsort(kept[name][1], kind="stable") for name in names}
+    sorted_ticks = [kept[name][1][orders[name]] for name in names]
+    ranks = np.concatenate([np.full(t.size, rank) for rank, t in enumerate(sorted_ticks)] or [np.empty(0, np.int64)])
+    ticks = np.concatenate(sorted_ticks or [np.empty(0, np.int64)])
+    places = np.empty(ticks.size, np.int64)
+    # The parts are in order already and ranks ascend: a stable sort by time alone keeps them for equal times.
+    places[np.argsort(ticks, kind="stable")] = np.arange(ticks.size)
+    buckets, counts = {}, dict(clocks.counts)
+    for rank, name in enumerate(names):
+        order = orders[name]
+        in_order = bool((order[1:] > order[:-1]).all())
+        table = kept[name][0] if in_order else kept[name][0].take(pa.array(order))
+        gates = clocks.gate + places[ranks == rank]
+        buckets[name] = Bucket(
+            name, batch, table.combine_chunks(), sorted_ticks[rank], gates, counts[name], dict(clocks.counts)
+        )
+    for name in names:
+        counts[name] += buckets[name].n
+    return buckets, replace(clocks, counts=counts, gate=clocks.gate + int(ticks.size))

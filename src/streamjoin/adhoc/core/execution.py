@@ -1,0 +1,183 @@
+"""What runs the queries: streams as the joins read them, the meetings made ready, and the outputs.
+
+All of it follows from the buckets, the registry and the plan's choices. A change of those touches what it has to and
+leaves the rest, so that one more query costs the same however many there are. The invariant: after `update` the
+batch to come is run as if everything had been made from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from time import perf_counter
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.buckets import Bucket, IndexKey
+from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.meetings import Meetings
+from streamjoin.adhoc.core.outputs import Outputs
+from streamjoin.adhoc.core.probe_plan import Choice, PathKey
+from streamjoin.adhoc.core.query_classes import QueryClasses
+from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, steps_of
+from streamjoin.adhoc.core.shared_join import BatchRun, Scratch, Share, StepCounts
+from streamjoin.adhoc.core.shared_step import Compiler
+from streamjoin.adhoc.core.stored_stream import Run, StoredStream
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.model.errors import InputError
+
+
+class Execution:
+    """See the module."""
+
+    def __init__(self, streams: Iterable[Stream], *, merging: bool = True) -> None:
+        self._merging = merging
+        self.streams = {stream.name: StoredStream(stream) for stream in streams}
+        self._schemas = {stream.stream.name: stream.stream for stream in self.streams.values()}
+        self._meetings = Meetings()
+        self._outputs = Outputs()
+        self._classes = QueryClasses()
+        self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes)
+        self._ready: dict[PathKey, ReadyMeeting] = {}
+        self._scratch = Scratch()
+        self._fresh: dict[str, Run] = {}
+        self.seconds: dict[str, float] = {}
+        """How long the parts of the last run took: sets and indexes, joins, rows."""
+        self.counts: dict[PathKey, StepCounts] = {}
+        """What each step did since it is in the plan."""
+        self._digests: dict[PathKey, bytes] = {}
+
+    def add_stream(self, stream: Stream) -> None:
+        """One more stream."""
+        self.streams[stream.name] = StoredStream(stream)
+        self._schemas[stream.name] = stream
+
+    @property
+    def meetings(self) -> Sequence[ReadyMeeting]:
+        """The plan as it runs."""
+        return tuple(self._ready.values())
+
+    # Changes ------------------------------------------------------------------------------------------------------
+
+    def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice]) -> None:
+        """Run these queries by these choices."""
+        changes = self._classes.update(queries, choices)
+        for found in (*changes.gone, *changes.changed):
+            self._meetings.remove(found.entry, found.choice)
+            self._outputs.remove(found.entry)
+        for found in (*changes.changed, *changes.came):
+            found.entry = replace(found.entry, paused=not found.active)
+            self._outputs.add(found)
+            self._meetings.add(found.entry, found.choice)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        touched, self._meetings.touched = self._meetings.touched, {}
+        held = max((stream.newest.batch for stream in self.streams.values() if stream.newest is not None), default=-1)
+        for key, meeting in touched.items():
+            ready = self._preparer.ready(meeting, held)
+            if ready is None:
+                self._meetings.forget(key)
+                self._ready.pop(key, None)
+            else:
+                self._ready[key] = ready
+        if touched:
+            keys = {step.key for step in steps_of(self._ready.values())}
+            self.counts = {key: counts for key, counts in self.counts.items() if key in keys}
+            self._digests = {key: digest for key, digest in self._digests.items() if key in keys}
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop indexes and words that no step uses any more."""
+        indexes: dict[str, set[IndexKey]] = {name: set() for name in self.streams}
+        words: dict[str, set[tuple[object, ...]]] = {name: set() for name in self.streams}
+        serials: set[int] = set()
+        for step in steps_of(self._ready.values()):
+            serials.add(step.sets.serial)
+            for term in step.tests.terms:
+                for number, attribute in ((term.role, term.left), (-1, term.right)):
+                    stream = step.tests.streams[number]
+                    indexes[stream].add(attribute.index_key)
+                    words[stream].add(attribute.words_key)
+        serials |= {sets.serial for meeting in self._ready.values() for sets in (meeting.left, meeting.forward.sets)}
+        for name, stored in self.streams.items():
+            stored.forget(indexes[name], words[name], serials)
+
+    def load(self, buckets: Mapping[str, Iterable[Bucket]]) -> None:
+        """Take in buckets that were stored."""
+        for name, held in buckets.items():
+            for bucket in held:
+                self.streams[name].append(bucket)
+                self._merge(self.streams[name])
+
+    # Batches ------------------------------------------------------------------------------------------------------
+
+    def run(
+        self, buckets: Mapping[str, Bucket], share: Share | None = None
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
+        self._begin(buckets)
+        batch = BatchRun(self._fresh, self.streams, self.counts, share, self._scratch)
+        marks = [perf_counter()]
+        for meeting in self._ready.values():
+            batch.prepare(meeting)
+        marks.append(perf_counter())
+        for meeting in self._ready.values():
+            batch.run(meeting)
+        marks.append(perf_counter())
+        found = self._outputs.tables(batch.found, self.streams)
+        marks.append(perf_counter())
+        self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
+        return found
+
+    def _digest(self, key: PathKey) -> bytes:
+        if key not in self._digests:
+            self._digests[key] = key.digest()
+        return self._digests[key]
+
+    def hand_in_counts(self) -> dict[bytes, StepCounts]:
+        """What steps did since this was last asked for, for the process that adds it up."""
+        counts, self.counts = self.counts, {}
+        return {self._digest(key): found for key, found in counts.items()}
+
+    def take_counts(self, shares: Sequence[Mapping[bytes, StepCounts]]) -> None:
+        """Add what the shares of a batch did elsewhere."""
+        for step in steps_of(self._ready.values()):
+            digest = self._digest(step.key)
+            found = [share[digest] for share in shares if digest in share]
+            if found:
+                self.counts.setdefault(step.key, StepCounts()).add(found)
+
+    def _begin(self, buckets: Mapping[str, Bucket]) -> None:
+        """Take the batch's buckets in; those of one that was not finished go."""
+        if {name: run.buckets[0] for name, run in self._fresh.items()} != dict(buckets):
+            for name, run in self._fresh.items():
+                self.streams[name].cut(run.first)
+            self._fresh = {name: self.streams[name].append(bucket) for name, bucket in buckets.items()}
+
+    def settle(self, buckets: Mapping[str, Bucket], kept: Mapping[str, Sequence[Bucket]]) -> None:
+        """The batch is done: forget what it alone needed, let go of what no window reaches, merge small runs."""
+        self._begin(buckets)
+        self._fresh = {}
+        for bucket in buckets.values():
+            bucket.settle()
+        for name, stream in self.streams.items():
+            held = kept.get(name, ())
+            stream.drop(held[0].first if held else stream.ticks.end)
+            self._merge(stream)
+
+    def _merge(self, stream: StoredStream) -> None:
+        if self._merging:
+            stream.merge()
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held beside the buckets: columns by number, indexes, query-sets."""
+        found = {"columns": 0, "indexes": 0, "sets": 0}
+        for stream in self.streams.values():
+            for what, size in stream.nbytes.items():
+                found[what] += size
+        columns = {c for m in self._ready.values() for c in (m.left, *(step.sets for step in steps_of([m])))}
+        found["sets"] = sum(column.nbytes for column in columns)
+        return found

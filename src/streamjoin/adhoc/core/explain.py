@@ -1,0 +1,216 @@
+"""The plan in force with its figures: as a tree to read, as DOT to draw, as JSON to keep.
+
+Figures of steps are measured since the step is in the plan; costs are the optimizer's estimates for a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from streamjoin.adhoc.core.execution import Execution
+from streamjoin.adhoc.core.probe_plan import PathKey, Paths
+from streamjoin.adhoc.core.running_plan import Step
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared_join import StepCounts
+from streamjoin.adhoc.optimizer.optimizer import Optimizer
+from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
+from streamjoin.adhoc.optimizer.plans import Facts
+
+
+@dataclass(frozen=True)
+class StreamFigures:
+    """A stream: tuples a batch, tuples held, distinct keys of indexed attributes, share that some query selects."""
+
+    name: str
+    rate: float
+    held: int
+    keys: Mapping[str, int]
+    selected: float
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """A shared step: who shares it, and what it did a batch; `selectivity` is pairs by candidates."""
+
+    stream: str
+    condition: str
+    queries: tuple[str, ...]
+    ends: tuple[str, ...]
+    probes: float
+    candidates: float
+    pairs: float
+    selectivity: float
+    steps: tuple[StepFigures, ...]
+
+    def walk(self) -> Iterator[StepFigures]:
+        """This step and all below it."""
+        yield self
+        for step in self.steps:
+            yield from step.walk()
+
+
+@dataclass(frozen=True)
+class RootFigures:
+    """A first step: the group, and the stream that drives it."""
+
+    group: int
+    driver: str
+    step: StepFigures
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """A task of the last batch: its result rows, its seconds, those by component, and whether it began from files."""
+
+    rows: int
+    seconds: float
+    parts: Mapping[str, float]
+    rebuilt: bool
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.3g}" for name, seconds in self.parts.items())
+        begun = "; it made its state from files first" if self.rebuilt else ""
+        return f"{self.rows:,} rows in {self.seconds:.3g} s ({parts}{begun})"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`str()` is the tree; `dot` and `json` are the same as a graph and as data.
+
+    `tasks` are those of the last batch, where tasks did the joining.
+    """
+
+    sharing: str
+    queries: int
+    cost_shared: float
+    cost_apart: float
+    streams: tuple[StreamFigures, ...]
+    roots: tuple[RootFigures, ...]
+    decisions: tuple[str, ...]
+    tasks: tuple[TaskFigures, ...] = ()
+
+    def __str__(self) -> str:
+        costs = f"{self.cost_shared:,.4g} shared, {self.cost_apart:,.4g} apart"
+        lines = [f"{self.queries} queries, sharing: {self.sharing}; expected partial results a batch: {costs}"]
+        for stream in self.streams:
+            keys = ", ".join(f"{name} {count:,}" for name, count in stream.keys.items()) or "none"
+            lines.append(
+                f"stream {stream.name}: {stream.rate:,.4g} tuples a batch, {stream.held:,} held, "
+                f"{stream.selected:.0%} selected by some query; keys: {keys}"
+            )
+        for root in self.roots:
+            lines.append(f"group {root.group}, new tuples of {root.driver}")
+            lines += _tree(root.step, "")
+        lines += [f"task {number} of the last batch: {task}" for number, task in enumerate(self.tasks)]
+        lines.append("last decisions:" if self.decisions else "no decisions yet")
+        return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
+
+    @property
+    def json(self) -> str:
+        """All figures."""
+        return json.dumps(asdict(self), indent=2)
+
+    @property
+    def dot(self) -> str:
+        """The steps as a graph: an edge is the flow of partial results, with how many a batch."""
+        lines = ["digraph plan {", "  rankdir=LR;", "  node [shape=box];"]
+        lines += [
+            f"  {_quoted('stream ' + stream.name)} [label={_quoted(stream.name)}, shape=ellipse];"
+            for stream in self.streams
+        ]
+        for number, root in enumerate(self.roots):
+            lines += _edges(root.step, f"stream {root.driver}", f"{number}")
+        return "\n".join([*lines, "}"])
+
+
+def explain(
+    settings: Settings,
+    optimizer: Optimizer,
+    queries: Mapping[str, Paths],
+    execution: Execution,
+) -> Explanation:
+    """The explanation of a plan."""
+    facts = Facts(queries, optimizer.statistics, settings)
+    streams = tuple(
+        StreamFigures(
+            name,
+            found.rate,
+            found.held,
+            {column: count for (column, _), count in sorted(found.distinct.items(), key=str)},
+            _selected(name, queries, facts),
+        )
+        for name, found in sorted(optimizer.statistics.streams.items())
+    )
+    return Explanation(
+        settings.sharing,
+        len(queries),
+        plan_cost(optimizer.plan, facts),
+        cost_apart(optimizer.plan, facts),
+        streams,
+        tuple(
+            RootFigures(step.key.group, step.key.driver, _figures(step, execution.counts))
+            for meeting in execution.meetings
+            for step in meeting.directions
+        ),
+        tuple(map(str, optimizer.decisions)),
+    )
+
+
+def _selected(stream: str, queries: Mapping[str, Paths], facts: Facts) -> float:
+    selections = [
+        tuple(predicate.condition for predicate in paths.query.selection(source.alias))
+        for paths in queries.values()
+        for source in paths.query.sources
+        if source.stream.name == stream
+    ]
+    return facts.statistics.of(stream).share(selections)
+
+
+def _figures(step: Step, counts: Mapping[PathKey, StepCounts]) -> StepFigures:
+    found = counts.get(step.key, StepCounts())
+    batches = max(1, found.batches)
+    terms = " AND ".join(map(str, step.key.steps[-1].terms)) or "any tuple in the window"
+    return StepFigures(
+        step.stream,
+        terms,
+        step.queries,
+        step.ends,
+        found.probes / batches,
+        found.candidates / batches,
+        found.pairs / batches,
+        found.pairs / found.candidates if found.candidates else 0.0,
+        tuple(_figures(child, counts) for child in step.children),
+    )
+
+
+def _label(step: StepFigures) -> str:
+    return (
+        f"{step.stream} by {step.condition}: {len(step.queries)} queries share it, {len(step.ends)} end; "
+        f"{step.probes:,.4g} probes, {step.candidates:,.4g} candidates, {step.pairs:,.4g} pairs a batch "
+        f"({step.selectivity:.1%})"
+    )
+
+
+def _tree(step: StepFigures, indent: str) -> list[str]:
+    lines = [f"{indent}└─ {_label(step)}"]
+    for child in step.steps:
+        lines += _tree(child, indent + "   ")
+    return lines
+
+
+def _edges(step: StepFigures, source: str, name: str) -> list[str]:
+    node = f"step {name}"
+    text = f"{step.stream}\n{step.condition}\n{len(step.queries)} queries"
+    lines = [
+        f"  {_quoted(node)} [label={_quoted(text)}];",
+        f"  {_quoted(source)} -> {_quoted(node)} [label={_quoted(f'{step.probes:,.4g}')}];",
+    ]
+    for number, child in enumerate(step.steps):
+        lines += _edges(child, node, f"{name}.{number}")
+    return lines
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

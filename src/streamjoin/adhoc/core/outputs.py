@@ -1,0 +1,170 @@
+"""The outputs of all queries, gathered once a batch (AJoin, section 3.4: late materialization).
+
+Queries that read the same columns of the same streams form a class. A batch's results of a class are dealt out by
+query and each column is gathered once for all; a query's rows are a slice of that, without a copy. The invariant:
+a query that gains nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.gathering import Read
+from streamjoin.adhoc.core.growing import joined, pooled
+from streamjoin.adhoc.core.query_classes import QueryClass
+from streamjoin.adhoc.core.stored_stream import StoredStream
+from streamjoin.kernels.gather import gather
+from streamjoin.kernels.shared_sets import count_bits, deal, list_owners
+from streamjoin.model.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_Kind = tuple[pa.Schema, tuple[int, ...]]
+"""What plain outputs look like: their names and types, and which columns they are."""
+
+
+@dataclass
+class Found:
+    """Results of one ending: whose, which row, and the rows' tuples by source."""
+
+    owners: Array
+    rows: Array
+    refs: tuple[Array, ...]
+
+
+def found_by(sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]) -> Found | None:
+    """What sets of bits say, whose numbers are in `owners`; `roles` says which of `refs` is which source's."""
+    count = count_bits(sets, mask)
+    if not count:
+        return None
+    found = Found(pooled(count, np.int64), pooled(count, np.int64), tuple(refs[role] for role in roles))
+    list_owners(sets, mask, owners, 0, found.owners, found.rows)
+    return found
+
+
+class OutputClass:
+    """Queries that read the same columns; each has a number."""
+
+    def __init__(self, reads: tuple[Read, ...], sources: int) -> None:
+        self.reads = reads
+        self._sources = sources
+        self._members: list[tuple[QueryClass, int | None] | None] = []
+        self._kinds: list[_Kind] = []
+        self._free: list[int] = []
+
+    def add(self, found: QueryClass) -> int:
+        """Give a query a number."""
+        member = found, self._kind(found.entry)
+        if not self._free:
+            self._members.append(member)
+            return len(self._members) - 1
+        number = self._free.pop()
+        self._members[number] = member
+        return number
+
+    def _kind(self, entry: Registered) -> int | None:
+        picks = entry.gatherer.picks
+        if picks is None:
+            return None
+        kind = entry.gatherer.schema, picks
+        if kind not in self._kinds:
+            self._kinds.append(kind)
+        return self._kinds.index(kind)
+
+    def remove(self, number: int) -> None:
+        """Take a number back."""
+        self._members[number] = None
+        self._free.append(number)
+
+    def tables(
+        self, found: list[Found], streams: Mapping[str, StoredStream]
+    ) -> Iterator[tuple[str, pa.Table | InputError]]:
+        """The rows of every query that gained some, or why it has none."""
+        refs = [joined([part.refs[source] for part in found]) for source in range(self._sources)]
+        shifts = np.cumsum([0, *(len(part.refs[0]) for part in found)])
+        for part, shift in zip(found, shifts, strict=False):
+            part.rows += shift
+        rows = joined([part.rows for part in found])
+        owners = joined([part.owners for part in found])
+        starts, dealt = np.zeros(len(self._members) + 1, np.int64), pooled(len(rows), np.int64)
+        deal(owners, rows, starts, dealt)
+        chosen = [_chosen(ref, dealt) for ref in refs]
+        taken = [streams[stream].take(column, chosen[source]) for source, stream, column in self.reads]
+        yield from self._cut(taken, starts)
+
+    def _cut(self, taken: list[pa.Array], starts: Array) -> Iterator[tuple[str, pa.Table | InputError]]:
+        wholes: dict[int, pa.Table] = {}
+        for number in np.flatnonzero(np.diff(starts)).tolist():
+            member = self._members[number]
+            if member is None:
+                raise AssertionError("rows for a query that is gone")
+            owner, kind = member
+            first, count = int(starts[number]), int(starts[number + 1] - starts[number])
+            if kind is not None:
+                if kind not in wholes:
+                    schema, picks = self._kinds[kind]
+                    wholes[kind] = pa.Table.from_arrays([taken[pick] for pick in picks], schema=schema)
+                rows: pa.Table | InputError = wholes[kind].slice(first, count)
+            else:
+                try:
+                    rows = owner.entry.gatherer.rows([column.slice(first, count) for column in taken], count)
+                except InputError as error:
+                    rows = error
+            yield from ((name, rows) for name in owner.active)
+
+
+@dataclass
+class Outputs:
+    """All classes of outputs, and the tables of queries that gain nothing."""
+
+    empty: dict[str, pa.Table] = field(default_factory=dict)
+    _classes: dict[tuple[Any, ...], OutputClass] = field(default_factory=dict)
+    _places: dict[int, tuple[OutputClass, int]] = field(default_factory=dict)
+    _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, found: QueryClass) -> None:
+        """Take queries in."""
+        entry = found.entry
+        sources = tuple(source.stream.name for source in entry.query.sources)
+        key = sources, entry.gatherer.reads
+        if key not in self._classes:
+            self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
+        self._places[entry.serial] = self._classes[key], self._classes[key].add(found)
+        self._names[entry.serial] = tuple(found.members)
+        nothing = entry.gatherer.schema.empty_table()
+        self.empty.update(dict.fromkeys(found.members, nothing))
+
+    def remove(self, entry: Registered) -> None:
+        """Take the queries out that were in a class."""
+        sink, number = self._places.pop(entry.serial)
+        sink.remove(number)
+        for name in self._names.pop(entry.serial):
+            del self.empty[name]
+
+    def place_of(self, entry: Registered) -> tuple[OutputClass, int]:
+        """A class's outputs and its number there."""
+        return self._places[entry.serial]
+
+    def tables(
+        self, found: Mapping[OutputClass, list[Found]], streams: Mapping[str, StoredStream]
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows of all queries, and who failed."""
+        outputs, failures = dict(self.empty), {}
+        for sink, parts in found.items():
+            for name, rows in sink.tables(parts, streams):
+                if isinstance(rows, InputError):
+                    failures[name] = rows
+                else:
+                    outputs[name] = rows
+        return outputs, failures
+
+
+def _chosen(numbers: Array, places: Array) -> Array:
+    found = pooled(len(places), np.int64)
+    gather(numbers, places, 0, found, 0, len(places))
+    return found

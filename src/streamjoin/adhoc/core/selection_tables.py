@@ -1,0 +1,180 @@
+"""Selections of many queries, evaluated together: a table for each attribute says which of them a value passes.
+
+Conditions `attribute op constant` over whole numbers become rows of bits, one row for each value from the least
+constant to the greatest and one for all beyond at either end; where constants lie far apart, one row for each constant
+and each gap. A tuple's query-set is then one row of each table ANDed, whatever the number of queries. Any other
+condition is evaluated once for all that have it. (AJoin, section 3.1: query-sets.)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.kernels.shared_sets import and_by_row, and_by_value, clear_failing
+from streamjoin.model.expression import Column, Compare, Expression, Literal
+
+Array = np.ndarray[Any, np.dtype[Any]]
+BITS: Final = 64
+DENSE: Final = 1 << 12
+"""The most rows of a table by value; constants further apart are searched for."""
+_LIMIT: Final = 1 << 62
+_OPERATORS: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a tuple must be for one query's bit: of the batch `created` or later, and passing all conditions.
+
+    `serial` and `alias` say whose it is; two with the same are the same.
+    """
+
+    serial: int
+    alias: str
+    created: int
+    conditions: tuple[Expression, ...] = field(compare=False)
+
+
+Bits = tuple[Selected | None, ...]
+"""What each bit asks of a tuple; None leaves it unset."""
+
+
+def words_of(bits: int) -> int:
+    """The words of a set of this many bits."""
+    return max(1, -(-bits // BITS))
+
+
+class SelectionTables:
+    """The selections behind the bits of a set."""
+
+    def __init__(self, bits: Bits, schema: pa.Schema) -> None:
+        self.bits = bits
+        self.width = words_of(len(bits))
+        self._base = packed(np.array([selected is not None for selected in bits], np.bool_), self.width)
+        self._latest = max((selected.created for selected in bits if selected is not None), default=-1)
+        simple: dict[str, list[tuple[int, str, int]]] = {}
+        others: dict[Expression, list[int]] = {}
+        for place, selected in enumerate(bits):
+            for condition in selected.conditions if selected is not None else ():
+                found = _simple(condition, schema)
+                if found is None:
+                    others.setdefault(condition, []).append(place)
+                else:
+                    simple.setdefault(found[0], []).append((place, *found[1:]))
+        self._tables = {name: _table(tests, len(bits), self.width) for name, tests in simple.items()}
+        self._others = [(condition, _by_word(places)) for condition, places in others.items()]
+
+    def fill(self, bucket: Bucket, out: Array) -> None:
+        """Write the sets of a bucket's tuples."""
+        there = self._base if bucket.batch >= self._latest else self._in_force(bucket.batch)
+        out[:] = there
+        if not there.any():
+            return
+        for name, table in self._tables.items():
+            table.clear(out, *bucket.whole_numbers(name))
+        for condition, words in self._others:
+            passing = bucket.mask(condition)
+            for word, bits in words:
+                clear_failing(out, passing, word, bits)
+
+    def _in_force(self, batch: int) -> Array:
+        """The bits of the queries that there were when the batch came."""
+        there = [selected is not None and selected.created <= batch for selected in self.bits]
+        return packed(np.array(there, np.bool_), self.width)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows of bits; the last is for NULL. By value from `least` on, or by place among `constants`."""
+
+    least: int
+    constants: Array | None
+    rows: Array
+
+    def clear(self, sets: Array, values: Array, valid: Array | None) -> None:
+        table = self.rows[:-1]
+        if self.constants is None and valid is None:
+            and_by_value(sets, values, self.least, table)
+            return
+        if self.constants is None:
+            # The difference of two int64 may not fit, but the clipped one does.
+            places = np.clip(values, self.least, self.least + len(table) - 1) - self.least
+        else:
+            after = np.searchsorted(self.constants, values, side="right")
+            places = np.searchsorted(self.constants, values, side="left") + after
+        if valid is not None:
+            places = np.where(valid, places, len(table))
+        and_by_row(sets, places, self.rows)
+
+
+def _table(tests: Sequence[tuple[int, str, int]], bits: int, width: int) -> _Table:
+    constants = np.array(sorted({constant for _, _, constant in tests}), np.int64)
+    least = int(constants[0]) - 1
+    dense = int(constants[-1]) - least < DENSE
+    if dense:
+        values = np.arange(least, int(constants[-1]) + 2)
+    else:
+        # Before the first constant, the constant, between it and the next, ...: in doubled places all are whole.
+        values, doubled = np.arange(2 * len(constants) + 1), {c: 2 * n + 1 for n, c in enumerate(constants.tolist())}
+        tests = [(place, sign, doubled[constant]) for place, sign, constant in tests]
+    passing = np.ones((len(values) + 1, bits), np.bool_)
+    for sign, chosen in _rounds(tests):
+        places, numbers = (np.array(column) for column in zip(*chosen, strict=True))
+        passing[:-1, places] &= _OPERATORS[sign](values[:, np.newaxis], numbers[np.newaxis, :])
+        passing[-1, places] = False
+    return _Table(least, None if dense else constants, packed(passing, width))
+
+
+def _rounds(tests: Iterable[tuple[int, str, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """The tests by operator; a bit that has one twice gets a second round."""
+    found: list[tuple[str, dict[int, int]]] = []
+    for place, sign, constant in tests:
+        for name, taken in found:
+            if name == sign and place not in taken:
+                taken[place] = constant
+                break
+        else:
+            found.append((sign, {place: constant}))
+    return [(sign, list(taken.items())) for sign, taken in found]
+
+
+def packed(bits: Array, width: int) -> Array:
+    """Truth values, bit by bit along the last axis, as words."""
+    room = np.zeros((*bits.shape[:-1], width * BITS), np.bool_)
+    room[..., : bits.shape[-1]] = bits
+    return np.packbits(room, axis=-1, bitorder="little").view(np.uint64)
+
+
+def _simple(condition: Expression, schema: pa.Schema) -> tuple[str, str, int] | None:
+    """The attribute, the operator and the constant of a condition that a table can hold."""
+    if not isinstance(condition, Compare) or condition.operator not in _OPERATORS:
+        return None
+    column, literal = condition.left, condition.right
+    if not isinstance(column, Column) or not isinstance(literal, Literal):
+        return None
+    value = literal.value
+    if type(value) is not int or abs(value) >= _LIMIT or schema.field(column.name).type not in _WHOLE:
+        return None
+    return column.name, condition.operator, value
+
+
+def _by_word(places: Iterable[int]) -> list[tuple[int, np.uint64]]:
+    found: dict[int, int] = {}
+    for place in places:
+        word, bit = divmod(place, BITS)
+        found[word] = found.get(word, 0) | 1 << bit
+    return [(word, np.uint64(bits)) for word, bits in found.items()]

@@ -1,0 +1,80 @@
+"""How the ad-hoc core shares and when it re-plans: frozen, checked on construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.model import durations
+from streamjoin.model.errors import SchemaError, SpecError
+
+Lateness = str | timedelta | int
+Sharing = Literal["cost", "everything", "nothing"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`sharing`: by cost, one group without re-planning ("everything"), or every query on its own ("nothing").
+
+    `lateness` is a duration for streams of dates and timestamps, a number for integer times; one for all or by stream.
+    The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
+    changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
+    another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
+    `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
+    whatever its sink.
+    """
+
+    sharing: Sharing = "cost"
+    lateness: Lateness | Mapping[str, Lateness] = 0
+    replan_every: int = 8
+    rebuild_share: float = 0.5
+    rebuild_every: int = 8
+    hysteresis: float = 0.1
+    grouping: bool = True
+    reordering: bool = True
+    group_cost: float = 15_000
+    merging: bool = True
+    decisions_kept: int = field(default=50)
+    newest_rows: int = 1000
+    latency_threshold: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.sharing not in ("cost", "everything", "nothing"):
+            raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
+        for name in ("replan_every", "rebuild_every"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
+        for name in ("newest_rows", "group_cost"):
+            if getattr(self, name) < 0:
+                raise SpecError(f"{name} is a number from 0, not {getattr(self, name)!r}")
+        if not self.latency_threshold > 0:
+            raise SpecError(f"latency_threshold is a number of seconds above 0, not {self.latency_threshold!r}")
+        for name in ("rebuild_share", "hysteresis"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise SpecError(f"{name} is a share from 0 to 1, not {value!r}")
+
+    @property
+    def replans(self) -> bool:
+        """Whether plans follow measured costs."""
+        return self.sharing == "cost"
+
+    def lateness_of(self, stream: Stream) -> int:
+        """The allowed lateness of a stream in ticks of its clock: nanoseconds, or units of an integer column.
+
+        Raises:
+            SchemaError: a duration for a stream of integer times, or a number for a stream of dates or timestamps.
+        """
+        given: Lateness = self.lateness.get(stream.name, 0) if isinstance(self.lateness, Mapping) else self.lateness
+        if isinstance(given, bool) or not isinstance(given, int | str | timedelta):
+            raise SpecError(f"the lateness of {stream.name!r} is a duration or a whole number, not {given!r}")
+        ticks = given if isinstance(given, int) else durations.nanoseconds(given)
+        if ticks < 0:
+            raise SpecError(f"the lateness of {stream.name!r} can't be negative: {given!r}")
+        if ticks and isinstance(given, int) != (stream.tick_ns is None):
+            wanted = "a whole number" if stream.tick_ns is None else "a duration such as '5 seconds'"
+            raise SchemaError(f"the lateness of {stream.name!r} must be {wanted}: its times are {stream.time_type}")
+        return ticks

@@ -1,0 +1,259 @@
+"""The ad-hoc core: many queries over shared buckets, one micro-batch at a time, in one process and without Spark.
+
+Changes (creates, drops, pauses) take effect in the order given, between two batches. `process` gives the rows that each
+query gains by a batch: a result comes in the batch of its last tuple, once. The invariants: an error leaves
+everything as it was; what a query gives depends on the tuples and its life alone, never on the plan or on others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.changes import Change, Registered, Registry
+from streamjoin.adhoc.core.execution import Execution
+from streamjoin.adhoc.core.explain import Explanation, explain
+from streamjoin.adhoc.core.retention import Progress, still_needed
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared_join import Share, StepCounts
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.optimizer.optimizer import Optimizer
+from streamjoin.adhoc.optimizer.plans import Plan, check_plan
+from streamjoin.model.errors import InputError, StateError
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All state, in parts that never change: buckets can be written to files one by one, once."""
+
+    batch: int
+    registry: Registry
+    buckets: Mapping[str, tuple[Bucket, ...]]
+    clocks: Clocks
+    optimizer: Optimizer
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a batch did besides rows: tuples set aside, queries that failed and are paused, seconds by component."""
+
+    batch: int
+    late: Mapping[str, pa.Table] = field(default_factory=dict)
+    untimed: Mapping[str, pa.Table] = field(default_factory=dict)
+    failures: Mapping[str, InputError] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """`changes` made before it, `arrive`, `sets`, `joins`, `rows`, `settle`, `optimize`."""
+
+
+@dataclass(frozen=True)
+class ShareFigures:
+    """What a share of a batch took by component, and what each step did, by the digest of its key."""
+
+    seconds: Mapping[str, float]
+    counts: Mapping[bytes, StepCounts]
+
+
+class Shared:
+    """See the module. `catalog` are the registered streams."""
+
+    def __init__(self, catalog: Iterable[Stream], settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._streams = {stream.name: stream for stream in catalog}
+        self._execution = Execution(self._streams.values(), merging=self.settings.merging)
+        lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
+        self._state = Snapshot(-1, Registry(), {}, Clocks.start(lateness), Optimizer(self.settings))
+        self._seconds: dict[str, float] = defaultdict(float)
+        self.report = BatchReport(-1)
+        """What the last batch did besides rows."""
+
+    # Changes ------------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Creates, drops and pauses, in this order, in force from the next batch on.
+
+        Raises:
+            SpecError: a change names a query that is there already, or is not; none of the changes is made.
+            QueryError: a created query's text does not parse or does not fit the streams; likewise.
+        """
+        begin = perf_counter()
+        state = self._state
+        registry = state.registry.changed(changes, self._streams, state.batch + 1)
+        gone = registry.gone_since(state.registry)
+        optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, gone)
+        self._install(Snapshot(state.batch, registry, state.buckets, state.clocks, optimizer))
+        self._seconds["changes"] += perf_counter() - begin
+
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
+
+        Raises:
+            StateError: there is one of this name.
+        """
+        if stream.name in self._streams:
+            raise StateError(f"stream {stream.name!r} is registered already")
+        ticks = self.settings.lateness_of(stream) if lateness is None else lateness
+        clocks = self._state.clocks.joined_by(stream.name, ticks)
+        self._streams[stream.name] = stream
+        self._execution.add_stream(stream)
+        state = self._state
+        self._state = Snapshot(state.batch, state.registry, state.buckets, clocks, state.optimizer)
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The registered streams, by name."""
+        return self._streams
+
+    @property
+    def queries(self) -> Mapping[str, Registered]:
+        """The queries that are there, by name."""
+        return self._state.registry.queries
+
+    def replan(self) -> None:
+        """Measure and plan from scratch now, whatever the hysteresis says; a plan that shares everything stays."""
+        state = self._state
+        if self.settings.replans:
+            optimizer = state.optimizer.measured(state.registry, state.buckets)
+            optimizer = optimizer.replanned(state.registry.paths, state.batch + 1, forced=True)
+            self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+
+    def adopt(self, plan: Plan) -> None:
+        """Run by this plan from the next batch on.
+
+        Raises:
+            SpecError: it has not just one choice for each query, or an order that does not fit its query.
+        """
+        state = self._state
+        check_plan(plan, state.registry.paths)
+        optimizer = replace(state.optimizer, plan=plan)
+        self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+
+    def follow(self, registry: Registry, plan: Plan) -> None:
+        """Run these queries by this plan from the next batch on; what is held stays."""
+        optimizer = replace(self._state.optimizer, plan=plan)
+        self._install(replace(self._state, registry=registry, optimizer=optimizer))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in force."""
+        return self._state.optimizer.plan
+
+    def _install(self, state: Snapshot) -> None:
+        self._execution.update(state.registry.queries, state.optimizer.plan.choices)
+        self._state = state
+
+    # Batches ------------------------------------------------------------------------------------------------------
+
+    def process(self, batch_id: int, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows that each query gains by a batch; queries that gain none have an empty table.
+
+        Raises:
+            StateError: the batch is not after the last one.
+            InputError: a table does not fit its stream.
+        """
+        arrived = self.arrive(batch_id, tables)
+        outputs, failures = self.results(arrived)
+        self.finish(arrived, failures)
+        return outputs
+
+    def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
+        """A batch as buckets, the first of three steps; nothing changes until `finish`.
+
+        Raises:
+            StateError: the batch is not after the last one.
+            InputError: a table does not fit its stream.
+        """
+        if batch_id <= self._state.batch:
+            raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
+        begin = perf_counter()
+        arrived = arrive(batch_id, tables, self._streams, self._state.clocks)
+        self._seconds["arrive"] += perf_counter() - begin
+        return arrived
+
+    def results(
+        self, arrived: Arrived, share: Share | None = None
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that each query gains, and the queries whose rows can't be computed; one call at a time.
+
+        With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
+        """
+        found = self._execution.run(arrived.buckets, share)
+        self._seconds.update(self._execution.seconds)
+        return found
+
+    def share_figures(self) -> ShareFigures:
+        """What the last results took, and what steps did since this was last asked for."""
+        return ShareFigures(dict(self._execution.seconds), self._execution.hand_in_counts())
+
+    def take_figures(self, shares: Sequence[ShareFigures]) -> None:
+        """Count what the shares of a batch did elsewhere as done here."""
+        self._execution.take_counts([share.counts for share in shares])
+
+    def finish(
+        self, arrived: Arrived, failures: Mapping[str, InputError], oldest: Mapping[str, int] | None = None
+    ) -> None:
+        """Make a batch part of the state; queries that failed are paused.
+
+        What no query can need any more is let go of; with `oldest`, what came before that batch of its stream.
+        """
+        begin = perf_counter()
+        state, batch = self._state, arrived.batch
+        registry = state.registry.paused(failures) if failures else state.registry
+        buckets = {
+            name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))
+            for name in self._streams
+        }
+        clocks = arrived.clocks
+        if oldest is None:
+            bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
+            gone = still_needed(registry.shapes, buckets, Progress(bounds, clocks.counts))
+            kept = {name: held[gone[name] :] for name, held in buckets.items()}
+        else:
+            kept = {
+                name: tuple(bucket for bucket in held if name in oldest and bucket.batch >= oldest[name])
+                for name, held in buckets.items()
+            }
+        self._execution.settle(arrived.buckets, kept)
+        settled = perf_counter()
+        optimizer = state.optimizer.after_batch(registry, kept, batch)
+        new = Snapshot(batch, registry, kept, clocks, optimizer)
+        if failures or optimizer.plan is not state.optimizer.plan:
+            self._install(new)
+        else:
+            self._state = new
+        self._seconds.update({"settle": settled - begin, "optimize": perf_counter() - settled})
+        self.report = BatchReport(batch, arrived.late, arrived.untimed, failures, dict(self._seconds))
+        self._seconds.clear()
+
+    # State --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last batch; later batches don't change it."""
+        return self._state
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back, or over, to a state."""
+        self._execution = Execution(self._streams.values(), merging=self.settings.merging)
+        self._execution.load(snapshot.buckets)
+        self._install(snapshot)
+
+    def explain(self) -> Explanation:
+        """The plan in force with its figures and the last decisions."""
+        state = self._state
+        measured = state.optimizer.measured(state.registry, state.buckets)
+        return explain(self.settings, measured, state.registry.paths, self._execution)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held: tuples, what is kept of them by number, indexes, and query-sets."""
+        found = {"tuples": 0, **self._execution.nbytes}
+        for held in self._state.buckets.values():
+            for bucket in held:
+                for what, size in bucket.nbytes.items():
+                    found[what] += size
+        return found

@@ -1,0 +1,261 @@
+"""A stream as the joins read it: what is kept for each tuple, by number, and sorted runs of its attributes.
+
+A batch is a run of its own at first; neighbouring runs that are small are merged, so that a long window of small
+batches is a few runs. All of it is derived from the buckets and can be made again at any time. The invariant: the runs
+follow each other without a gap and hold every tuple of the buckets; tuples that have left the window may be there too,
+which no window lets join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+from weakref import WeakSet
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.core.buckets import Bucket, IndexKey, KeyAttribute, ProbeWords, SortedIndex
+from streamjoin.adhoc.core.growing import Growing, GrowingColumn
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.kernels.shared_sets import count_live, live_entries
+from streamjoin.kernels.sorting import merge_live
+from streamjoin.model.evaluation import Values, from_arrow
+from streamjoin.windows.encoding import TermWords
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SMALL: Final = 1 << 12
+"""Runs of so few tuples are merged, and others up to `SHARE` of what is held."""
+SHARE: Final = 1 / 8
+_FEW: Final = 0.5
+_EMPTY: Final = SortedIndex(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class Run:
+    """Neighbouring buckets with their common indexes; rows count from `first`."""
+
+    def __init__(self, buckets: Sequence[Bucket], ticks: Array, gates: Array) -> None:
+        self.buckets = tuple(buckets)
+        self.first, self.end = buckets[0].first, buckets[-1].end
+        self.n = self.end - self.first
+        self.low = min(bucket.span[0] for bucket in buckets)
+        self.high = max(bucket.span[1] for bucket in buckets)
+        self.ascending = all(a.span[1] <= b.span[0] for a, b in pairwise(buckets))
+        self.ticks, self.gates = ticks, gates
+        self.indexes: dict[IndexKey, SortedIndex] = {}
+        self._live: dict[tuple[int, IndexKey | None], SortedIndex] = {}
+        self._counts: dict[int, int] = {}
+
+    def index(self, attribute: KeyAttribute | None) -> SortedIndex:
+        """The index of an attribute; without one all have the same word."""
+        if attribute is None:
+            return SortedIndex(np.zeros(self.n, np.int64), np.arange(self.n, dtype=np.int64))
+        key = attribute.index_key
+        if key not in self.indexes:
+            found = [bucket.index(attribute) for bucket in self.buckets]
+            starts = [bucket.first - self.first for bucket in self.buckets]
+            while len(found) > 1:
+                pairs = range(0, len(found) - 1, 2)
+                rest = found[len(pairs) * 2 :], starts[len(pairs) * 2 :]
+                merged = [_merged(found[i], found[i + 1], starts[i + 1] - starts[i]) for i in pairs]
+                found, starts = merged + rest[0], [starts[i] for i in pairs] + rest[1]
+            self.indexes[key] = found[0]
+            self._hand_over(key)
+        return self.indexes[key]
+
+    def _hand_over(self, key: IndexKey) -> None:
+        if len(self.buckets) > 1:
+            for bucket in self.buckets:
+                bucket.hand_over((key,))
+
+    def live(self, attribute: KeyAttribute | None, serial: int, sets: Array) -> SortedIndex:
+        """The index with the tuples alone that are in some set, where these are few; `serial` names the sets."""
+        if serial not in self._counts:
+            self._counts[serial] = count_live(sets)
+        if not self._counts[serial]:
+            return _EMPTY
+        whole = self.index(attribute)
+        if self._counts[serial] >= _FEW * self.n:
+            return whole
+        key = serial, None if attribute is None else attribute.index_key
+        if key not in self._live:
+            words, rows = np.empty(whole.words.size + 1, np.int64), np.empty(whole.words.size + 1, np.int64)
+            n = live_entries(whole.words, whole.rows, sets, words, rows)
+            self._live[key] = SortedIndex(words[:n].copy(), rows[:n].copy())
+        return self._live[key]
+
+    def forget(self, indexes: set[IndexKey], serials: set[int]) -> None:
+        """Drop the indexes that no join uses any more."""
+        for key in self.indexes.keys() - indexes:
+            del self.indexes[key]
+        for bucket in self.buckets:
+            bucket.hand_over(set(bucket.index_keys) - indexes)
+        self._counts = {serial: n for serial, n in self._counts.items() if serial in serials}
+        self._live = {
+            (serial, key): index
+            for (serial, key), index in self._live.items()
+            if serial in serials and (key is None or key in indexes)
+        }
+
+    def joined(self, later: Run) -> Run:
+        """This run and the next as one."""
+        ticks, gates = (np.concatenate(pair) for pair in ((self.ticks, later.ticks), (self.gates, later.gates)))
+        run = Run((*self.buckets, *later.buckets), ticks, gates)
+        for key in self.indexes.keys() & later.indexes.keys():
+            run.indexes[key] = _merged(self.indexes[key], later.indexes[key], self.n)
+            run._hand_over(key)
+        return run
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of indexes that are not the buckets' own."""
+        own = self.indexes if len(self.buckets) > 1 else {}
+        times = self.ticks.nbytes + self.gates.nbytes if len(self.buckets) > 1 else 0
+        return times + sum(index.nbytes for index in (*own.values(), *self._live.values()))
+
+
+def _merged(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
+    """Two indexes as one; the rows of the second are `shift` further."""
+    n = one.words.size + two.words.size
+    words, rows = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
+    merge_live(one.words, one.rows, two.words, two.rows + shift, 0, words, rows)
+    return SortedIndex(words[:n], rows[:n])
+
+
+class StoredStream:
+    """See the module."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.runs: list[Run] = []
+        self.ticks, self.gates = Growing(0, np.int64), Growing(0, np.int64)
+        self._columns: dict[str, GrowingColumn] = {}
+        self._words: dict[tuple[object, ...], tuple[Growing, Growing]] = {}
+        self._distinct: dict[IndexKey, tuple[int, int]] = {}
+        self._followers: WeakSet[Growing] = WeakSet()
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest tuple."""
+        return self.runs[0].first if self.runs else self.ticks.end
+
+    @property
+    def newest(self) -> Bucket | None:
+        """The bucket that came last."""
+        return self.runs[-1].buckets[-1] if self.runs else None
+
+    def append(self, bucket: Bucket) -> Run:
+        """Take a bucket in, as a run of its own."""
+        self.ticks.append(bucket.first, bucket.ticks)
+        self.gates.append(bucket.first, bucket.gates)
+        self.runs.append(Run([bucket], *(grown.view(bucket.first, bucket.end) for grown in (self.ticks, self.gates))))
+        return self.runs[-1]
+
+    def cut(self, end: int) -> None:
+        """Take back the runs from number `end` on."""
+        self.runs = [run for run in self.runs if run.first < end]
+        for grown in self._grown:
+            grown.cut(end)
+
+    def followed_by(self, grown: Growing) -> Growing:
+        """Have what is kept elsewhere by this stream's numbers cut and dropped with it, as long as it is in use."""
+        self._followers.add(grown)
+        return grown
+
+    @property
+    def _own(self) -> list[Growing | GrowingColumn]:
+        return [self.ticks, self.gates, *self._columns.values(), *self._all_words]
+
+    @property
+    def _grown(self) -> list[Growing | GrowingColumn]:
+        return [*self._own, *self._followers]
+
+    @property
+    def _all_words(self) -> list[Growing]:
+        return [grown for pair in self._words.values() for grown in pair]
+
+    def drop(self, first: int) -> None:
+        """Let go of runs that end before number `first`."""
+        kept = [run for run in self.runs if run.end > first]
+        if len(kept) < len(self.runs):
+            self.runs = kept
+            first = self.first
+            for grown in self._grown:
+                grown.drop(first)
+
+    def merge(self) -> None:
+        """Merge neighbours that are small, as long as the older is not twice the newer."""
+        runs = self.runs
+        limit = max(SMALL, SHARE * sum(run.n for run in runs))
+        while len(runs) > 1 and runs[-2].n < 2 * runs[-1].n and runs[-2].n + runs[-1].n <= limit:
+            runs[-2:] = [runs[-2].joined(runs[-1])]
+
+    def take(self, name: str, numbers: Array) -> pa.Array:
+        """A column of chosen tuples."""
+        return self._column(name).take(numbers)
+
+    def values(self, name: str, numbers: Array) -> Values:
+        """The same as a condition reads it."""
+        return from_arrow(self.take(name, numbers))
+
+    def _column(self, name: str) -> GrowingColumn:
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = GrowingColumn(self.first, self.stream.schema.field(name).type)
+        if column.end != self.ticks.end and not self._caught_up(column, name):
+            column = self._columns[name] = GrowingColumn.in_chunks(self.first, column.type)
+            self._caught_up(column, name)
+        return column
+
+    def _caught_up(self, column: GrowingColumn, name: str) -> bool:
+        return all(column.append(b.first, b.column(name)) for b in self.missing(column.end))
+
+    def missing(self, end: int) -> list[Bucket]:
+        """The buckets from number `end` on, or all where that is not where one begins."""
+        found: list[Bucket] = []
+        for run in reversed(self.runs):
+            for bucket in reversed(run.buckets):
+                if bucket.first < end:
+                    return found[::-1]
+                found.append(bucket)
+        return found[::-1]
+
+    def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
+        """What the tuples match on the other side of a term, by number from `first` on."""
+        key = attribute.words_key
+        if key not in self._words:
+            self._words[key] = Growing(self.first, np.int64, 3), Growing(self.first, np.bool_)
+        words, valid = self._words[key]
+        if words.end != self.ticks.end:
+            for bucket in self.missing(words.end):
+                found = bucket.probe_words(attribute)
+                room = words.grow(bucket.first, bucket.n)
+                room[:, 0], room[:, 1], room[:, 2] = found.words.word, found.words.lo, found.words.hi
+                valid.append(bucket.first, found.valid)
+        view = words.view(self.first)
+        return ProbeWords(TermWords(view[:, 0], view[:, 1], view[:, 2]), valid.view(self.first))
+
+    def distinct(self, attribute: KeyAttribute) -> int:
+        """How many words of an attribute a batch has, counted now and then."""
+        newest, known = self.newest, self._distinct.get(attribute.index_key)
+        if newest is not None and (known is None or newest.n >= 2 * known[1]):
+            words = newest.probe_words(attribute).words.word
+            known = self._distinct[attribute.index_key] = int(np.unique(words).size), newest.n
+        return 0 if known is None else known[0]
+
+    def forget(self, indexes: set[IndexKey], words: set[tuple[object, ...]], serials: set[int]) -> None:
+        """Drop what no join uses any more."""
+        for run in self.runs:
+            run.forget(indexes, serials)
+        for key in self._words.keys() - words:
+            del self._words[key]
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes beside the buckets': columns by number, and indexes."""
+        words = sum(grown.nbytes for grown in self._all_words)
+        return {
+            "columns": sum(grown.nbytes for grown in self._own) - words,
+            "indexes": sum(run.nbytes for run in self.runs) + words,
+        }

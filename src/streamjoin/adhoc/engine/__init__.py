@@ -1,0 +1,1 @@
+"""The engine around the core: changes, journal, recovery, queries as users hold them."""

@@ -1,0 +1,389 @@
+"""`Engine`: many ad-hoc queries over shared streams on Spark, created and dropped while the streams run.
+
+Any thread may call any method. One thread of the engine runs the batches (`loop`); what others ask for waits in
+the `inbox` for the next boundary between two batches. Each stream is read by a Spark query of its own (`spark_feed`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.apart import open_core
+from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.core.settings import Lateness, Settings
+from streamjoin.adhoc.engine.handle import QueryHandle, in_force, pending_info
+from streamjoin.adhoc.engine.inbox import Inbox, Request
+from streamjoin.adhoc.engine.info import (
+    Action,
+    BatchEvent,
+    ChangeRecord,
+    EngineMetrics,
+    Preview,
+    QueryInfo,
+    StreamInfo,
+)
+from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.loop import BatchLoop
+from streamjoin.adhoc.engine.notices import Notices
+from streamjoin.adhoc.engine.preview import preview
+from streamjoin.adhoc.engine.recovery import recover
+from streamjoin.adhoc.engine.registrations import Registrations
+from streamjoin.adhoc.engine.roster import Roster
+from streamjoin.adhoc.executors.spark_tasks import executor_for
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.language.sql import parse
+from streamjoin.adhoc.sinks.base import MemorySink, Newest, Sink
+from streamjoin.adhoc.sinks.specs import NamedSinks
+from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        spark: the session.
+        checkpoint: a directory for everything that a restart goes on from.
+        settings: how queries share, and when plans are looked at again.
+        trigger: how often each stream is read, such as "1 second"; as fast as possible when not given.
+        partitions: how many tasks share the joining of a batch, or "auto"; when not given the driver does it.
+        sinks: gives the sink of a name for a query, where the checkpoint has only the name (`NamedSink`).
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: str | Path,
+        settings: Settings | None = None,
+        trigger: str | None = None,
+        partitions: int | Literal["auto"] | None = None,
+        sinks: NamedSinks | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.checkpoint = str(checkpoint)
+        if partitions is not None and self.settings.sharing == "nothing":
+            raise SpecError("queries that share nothing are run by the driver: leave partitions out")
+        self._inbox = Inbox()
+        self._notices = Notices()
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._error: StreamJoinError | None = None
+        self._journal = Journal(self.checkpoint)
+        try:
+            found = recover(self._journal, self.settings)
+            core = open_core([], self.settings)
+            self._roster = Roster(core, self._journal, self.settings.newest_rows, spark, sinks)
+            executor = executor_for(partitions, spark, self._journal, self.settings.latency_threshold)
+            self._loop = BatchLoop(self._roster, self._journal, self._inbox, self._notices.publish, executor)
+            self._loop.restore(found)
+        except BaseException:
+            self._journal.close()
+            raise
+        self._registrations = Registrations(
+            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._fail
+        )
+        self._names = itertools.count(1)
+        self._thread: threading.Thread | None = None
+        self._started_at: float | None = None
+
+    # Streams ------------------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        name: str,
+        frame: DataFrame,
+        time: str = "ts",
+        lateness: Lateness | None = None,
+        malformed: str | None = None,
+    ) -> Stream:
+        """Make a streaming DataFrame known as a stream, before the start or while it runs.
+
+        Args:
+            name: the name by which queries read it.
+            frame: the streaming DataFrame.
+            time: the column that says when: a timestamp, a date or an integer.
+            lateness: how far behind its newest tuple one may be and still count; what the settings say if not given.
+            malformed: a column that is not NULL for records that could not be decoded and says what they were. They are
+                set aside and counted, and the column is none of the stream's.
+
+        Raises:
+            InputError: it is no streaming DataFrame.
+            SchemaError: there is no such time column, or it is no time.
+            StateError: there is a stream of this name.
+        """
+        return self._registrations.register(name, frame, time, lateness, malformed)
+
+    def streams(self) -> list[StreamInfo]:
+        """The registered streams."""
+        return [figures.info() for figures in tuple(self._roster.streams.values())]
+
+    def unavailable(self, name: str, error: str, retry_at: float) -> None:
+        """Say of a stream of the checkpoint why it is not registered yet, and when (Unix time) that is tried again."""
+        self._registrations.unavailable(name, error, retry_at)
+
+    # Running ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Engine:
+        """Begin to read the streams.
+
+        Raises:
+            StateError: it was started before.
+            SetupError: Spark can't read a stream.
+        """
+        with self._lock:
+            if self._thread is not None:
+                raise StateError(
+                    "the engine was started before; make a new one with the same checkpoint to start again"
+                )
+            self._started_at = time.time()
+            self._thread = threading.Thread(target=self._run, daemon=True, name="adhoc batches")
+            self._thread.start()
+        # The streams are known to the core before their first tuples come.
+        self._inbox.ask(lambda: None).result()
+        try:
+            self._registrations.begin()
+        except StreamJoinError:
+            self.stop()
+            raise
+        return self
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except BaseException as error:
+            told = error if isinstance(error, StreamJoinError) else StateError(f"{type(error).__name__}: {error}")
+            self._fail(told)
+            self._inbox.close(error)
+        finally:
+            self._ended.set()
+
+    def _fail(self, error: StreamJoinError) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._ended.set()
+
+    def stop(self) -> None:
+        """End: the batch that runs is let to its end. Nothing is lost: a new engine on the checkpoint goes on."""
+        self._registrations.stop()
+        self._inbox.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._roster.close()
+        self._journal.close()
+        self._notices.close()
+        self._ended.set()
+
+    def __enter__(self) -> Engine:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def error(self) -> StreamJoinError | None:
+        """Why the engine failed. A stream that fails is tried again and told by `streams()`; the others go on."""
+        return self._error
+
+    @property
+    def running(self) -> bool:
+        """Whether batches are run."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True when the engine has stopped, False after `timeout` seconds.
+
+        Raises:
+            StreamJoinError: the engine failed.
+        """
+        ended = self._ended.wait(timeout)
+        if self.error is not None:
+            raise self.error
+        return ended
+
+    def process_all_available(self) -> None:
+        """Return when everything that is in the sources now has come out of the sinks. For tests.
+
+        Raises:
+            StateError: a stream fails.
+        """
+        self._registrations.process_all_available()
+        self._between_batches(lambda: None)
+
+    # Queries ------------------------------------------------------------------------------------------------------
+
+    def create(
+        self, sql: str, name: str | None = None, sink: Sink | None = None, wait: bool = True, timeout: float = 30.0
+    ) -> QueryHandle:
+        """Begin a query. It sees the tuples of all batches from the next boundary on.
+
+        Args:
+            sql: its text; see docs/adhoc-sql.md.
+            name: its name; q1, q2, ... when not given.
+            sink: where its rows go; the newest 1000 are kept in memory when not given.
+            wait: return when it is in force. Before the start nothing is waited for.
+            timeout: how long to wait, in seconds.
+
+        Raises:
+            QueryError: the text does not parse or does not fit the streams; it says where.
+            SpecError: the name is taken.
+            StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
+        """
+        with self._lock:
+            chosen = self._unused_name() if name is None else name
+            if not isinstance(chosen, str) or not chosen or not chosen.isprintable():
+                raise SpecError(f"a query's name is a printable text, not {chosen!r}")
+            query = parse(sql, self._registrations.catalog, chosen)
+            request = Request("create", chosen, sql, query, sink if sink is not None else MemorySink())
+            handle = QueryHandle(self, chosen, request.done)
+            if chosen in self._roster.entries or chosen in self._pending():
+                self._refuse_taken(chosen)
+            self._inbox.submit(request)
+        if wait and self._elsewhere:
+            handle.wait(timeout)
+        return handle
+
+    def _refuse_taken(self, name: str) -> None:
+        # A drop that waits may free the name: the boundary decides then.
+        if not any(request.action == "drop" and request.name == name for request in self._inbox.waiting):
+            raise SpecError(f"there is a query {name!r} already; drop it, or take another name")
+
+    def _unused_name(self) -> str:
+        taken = {*self._roster.entries, *self._pending()}
+        return next(name for number in self._names if (name := f"q{number}") not in taken)
+
+    def _pending(self) -> dict[str, Request]:
+        return {request.name: request for request in self._inbox.waiting if request.action == "create"}
+
+    def drop(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
+        """End a query: it sees no tuple from the next boundary on.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        self._ask_for("drop", name, wait, timeout)
+
+    def pause(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
+        """Give no rows from the next boundary on; tuples of the pause can still be joined by later ones."""
+        self._ask_for("pause", name, wait, timeout)
+
+    def resume(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
+        """End a pause, or try again after a failure; results whose last tuple came meanwhile are not made up for."""
+        self._ask_for("resume", name, wait, timeout)
+
+    def _ask_for(self, action: Action, name: str, wait: bool, timeout: float) -> None:
+        request = Request(action, name)
+        self._inbox.submit(request)
+        if wait and self._elsewhere:
+            in_force(request.done, timeout, f"the {action} of {name!r} is not in force")
+
+    def queries(self) -> list[QueryInfo]:
+        """All queries that are there or about to be."""
+        found = [entry.info() for entry in tuple(self._roster.entries.values())]
+        known = {info.name for info in found}
+        return found + [pending_info(r) for name, r in self._pending().items() if name not in known]
+
+    def query(self, name: str) -> QueryInfo:
+        """A query, also one that was dropped in this run.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        entry = self._roster.entries.get(name)
+        if entry is not None:
+            return entry.info()
+        pending = self._pending().get(name)
+        if pending is not None:
+            return pending_info(pending)
+        if name in self._roster.dropped:
+            return self._roster.dropped[name].info()
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._roster.entries) or 'none'}")
+
+    def rows(self, name: str, limit: int = 100) -> pa.Table:
+        """The newest rows of a query, oldest first.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        return self.newest(name, limit).table
+
+    def newest(self, name: str, limit: int = 100, after: int | None = None) -> Newest:
+        """The newest rows of a query with their number, taken together; `after` leaves out those up to this number.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        entry = self._roster.entries.get(name) or self._roster.dropped.get(name)
+        if entry is not None:
+            return entry.newest.after(after or 0, limit)
+        if name in self._pending():
+            return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._roster.entries) or 'none'}")
+
+    def attach(self, name: str, sink: Sink) -> None:
+        """Give a query whose sink a restart could not bring back, such as a function, another one.
+
+        Raises:
+            SpecError: there is no such query, or its sink came back.
+        """
+        self._between_batches(lambda: self._roster.attach(name, sink))
+
+    def late(self, stream: str, limit: int | None = None) -> pa.Table:
+        """The tuples of a stream that were late or had no usable time: all since the beginning, or the newest."""
+        known = self._registrations.known(stream)
+        found = self._journal.aside("late", stream, limit)
+        return known.schema.empty_table() if found is None else found
+
+    def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
+        """The records of a stream that could not be decoded, likewise; without columns if there are none."""
+        found = self._journal.aside("malformed", self._registrations.known(stream).name, limit)
+        return pa.table({}) if found is None else found
+
+    # Looking ------------------------------------------------------------------------------------------------------
+
+    def changelog(self, since: int = 0) -> list[ChangeRecord]:
+        """The records with a serial above `since`, oldest first; of the newest 10,000 that are kept."""
+        return [record for record in self._roster.changelog if record.serial > since]
+
+    def explain(self) -> Explanation:
+        """The plan in force with its figures and the last decisions."""
+        found: Explanation = self._between_batches(self._loop.explain)
+        return found
+
+    def preview(self, sql: str) -> Preview:
+        """What creating a query would do; nothing is created.
+
+        Raises:
+            QueryError: the text does not parse or does not fit the streams.
+        """
+        with self._lock:
+            query = parse(sql, self._registrations.catalog)
+        found: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
+        return found
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether the engine's thread runs and another one calls: a sink's function must not wait for itself."""
+        return self._thread is not None and self._thread is not threading.current_thread()
+
+    def _between_batches(self, question: Callable[[], Any]) -> Any:
+        return self._inbox.ask(question).result() if self.running and self._elsewhere else question()
+
+    def metrics(self) -> EngineMetrics:
+        """Sums since the start, and figures of the last batch."""
+        return self._loop.metrics(self.running, self._started_at)
+
+    def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
+        """Call back after each batch, on a thread of its own; returns what ends that."""
+        return self._notices.add(callback)

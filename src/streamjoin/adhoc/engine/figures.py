@@ -1,0 +1,183 @@
+"""The live figures of streams and queries, and the records made of them.
+
+The thread that runs batches changes them; others read, and may see a batch half counted, never a wrong record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Aside
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.engine.info import Columns, QueryInfo, QueryState, StreamInfo
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.sinks.base import NewestRows, Sink, Writer
+from streamjoin.windows.clock import NEVER
+
+RATE_SECONDS: Final = 10.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Rate:
+    """Rows a second over the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+        self._began = time.monotonic()
+
+    def add(self, count: int) -> None:
+        """Count rows now."""
+        now = time.monotonic()
+        self._counts.append((now, count))
+        while self._counts[0][0] < now - RATE_SECONDS:
+            self._counts.popleft()
+
+    @property
+    def value(self) -> float:
+        """The rate."""
+        now = time.monotonic()
+        span = min(RATE_SECONDS, now - self._began)
+        rows = sum(count for at, count in tuple(self._counts) if at >= now - RATE_SECONDS)
+        return rows / span if span > 0 else 0.0
+
+
+@dataclass
+class StreamFigures:
+    """A stream as it runs."""
+
+    stream: Stream
+    lateness: int
+    rows: int = 0
+    late: int = 0
+    untimed: int = 0
+    malformed: int = 0
+    newest: int | None = None
+    """The newest time, in ticks."""
+    bound: int = NEVER
+    error: str | None = None
+    failures: int = 0
+    retry_at: float | None = None
+    rate: Rate = field(default_factory=Rate)
+
+    def fail(self, error: str, retry_at: float) -> None:
+        """It can't be read, and is tried again at a Unix time."""
+        self.error, self.retry_at = error, retry_at
+        self.failures += 1
+
+    def recover(self) -> None:
+        """It is read."""
+        self.error = self.retry_at = None
+
+    def arrived(self, bucket: Bucket | None, aside: Aside, bound: int) -> None:
+        """Count a batch."""
+        rows = (bucket.n if bucket is not None else 0) + aside.late + aside.untimed
+        self.rows += rows
+        self.late += aside.late
+        self.untimed += aside.untimed
+        self.malformed += aside.malformed
+        self.rate.add(rows)
+        self.bound = bound
+        if bucket is not None and bucket.n:
+            self.newest = max(bucket.span[1], self.newest if self.newest is not None else NEVER)
+
+    def info(self) -> StreamInfo:
+        """The record."""
+        lag = None
+        watermark: str | int | None = None
+        if self.stream.tick_ns is not None and self.newest is not None:
+            lag = time.time() - self.newest / 1e9
+        if self.newest is not None and self.bound > NEVER:
+            watermark = self.bound if self.stream.tick_ns is None else _iso(self.bound)
+        return StreamInfo(
+            self.stream.name,
+            self.stream.time,
+            columns_of(self.stream.schema),
+            self.rows,
+            self.rate.value,
+            lag,
+            watermark,
+            self.late,
+            self.error,
+            self.untimed,
+            self.malformed,
+            self.failures,
+            self.retry_at,
+        )
+
+
+def _iso(nanoseconds: int) -> str:
+    try:
+        return (_EPOCH + timedelta(microseconds=nanoseconds // 1000)).isoformat()
+    except OverflowError:
+        return f"{nanoseconds} ns since 1970"
+
+
+@dataclass
+class QueryEntry:
+    """A query as it runs: its sink and what came of it."""
+
+    name: str
+    sql: str
+    schema: pa.Schema
+    streams: frozenset[str]
+    created_batch: int
+    created_at: float
+    sink: Sink
+    writer: Writer | None
+    newest: NewestRows
+    state: QueryState = "running"
+    error: str | None = None
+    rows: int = 0
+    undelivered: int = 0
+    latency_ms: float | None = None
+    rate: Rate = field(default_factory=Rate)
+
+    def delivered(self, rows: int, event_time: float | None) -> None:
+        """Count rows that the sink took; `event_time` is the Unix time of their events, on average."""
+        self.rows += rows
+        self.rate.add(rows)
+        if event_time is not None:
+            self.latency_ms = (time.time() - event_time) * 1000
+
+    def fail(self, error: str, rows: int = 0) -> None:
+        """The sink, or the computing of an output, failed."""
+        self.state, self.error = "failed", error
+        self.undelivered += rows
+
+    def info(self) -> QueryInfo:
+        """The record."""
+        return QueryInfo(
+            self.name,
+            self.sql,
+            self.state,
+            self.created_batch,
+            self.created_at,
+            self.rows,
+            self.rate.value,
+            self.latency_ms,
+            str(self.sink),
+            columns_of(self.schema),
+            self.error,
+            self.undelivered,
+        )
+
+
+def columns_of(schema: pa.Schema) -> Columns:
+    """Names and types as texts."""
+    return tuple((column.name, str(column.type)) for column in schema)
+
+
+def mean_event_time(buckets: list[Bucket], streams: Mapping[str, Stream]) -> float | None:
+    """The Unix time of a batch's tuples, on average; None without tuples, or where times are integers."""
+    timed = [b for b in buckets if b.n and streams[b.stream].tick_ns is not None]
+    if not timed:
+        return None
+    return float(np.average([b.ticks.mean() for b in timed], weights=[b.n for b in timed])) / 1e9

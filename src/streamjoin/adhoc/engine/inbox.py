@@ -1,0 +1,194 @@
+"""What waits for the next batch boundary: changes, at most one portion of tuples a stream, and questions.
+
+Any thread may put something in; one thread takes everything at once. The invariants: changes are taken in the order
+they came; who hands in a portion is held until it is safe in the engine's log, so that Spark never commits
+what the engine does not have.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streamjoin.adhoc.engine.info import Action
+from streamjoin.adhoc.language.plan import Query, Stream
+from streamjoin.adhoc.sinks.base import Sink
+from streamjoin.model.errors import StateError
+
+LINGER: Final = 0.25
+"""Seconds that a batch waits for streams whose tuples are being read at this moment."""
+
+
+@dataclass(frozen=True, eq=False)
+class Portion:
+    """The tuples of one micro-batch of a stream's Spark query, and the records that could not be decoded."""
+
+    stream: str
+    spark_batch: int
+    table: pa.Table
+    malformed: pa.Table | None = None
+    safe: Future[None] = field(default_factory=Future, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A change that was asked for; `done` is resolved when it is in force."""
+
+    action: Action
+    name: str
+    sql: str | None = None
+    query: Query | None = None
+    sink: Sink | None = None
+    stream: Stream | None = None
+    lateness: int = 0
+    at: float = field(default_factory=time.time)
+    done: Future[None] = field(default_factory=Future, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Something to be done between two batches."""
+
+    asked: Callable[[], Any]
+    answer: Future[Any] = field(default_factory=Future, repr=False)
+
+    def reply(self) -> None:
+        """Do it; an error goes to who asked."""
+        try:
+            self.answer.set_result(self.asked())
+        except BaseException as error:
+            self.answer.set_exception(error)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one batch boundary takes."""
+
+    requests: list[Request]
+    portions: dict[str, Portion]
+    questions: list[Question]
+
+    def fail(self, error: BaseException) -> None:
+        """Tell all who still wait."""
+        requests = [request.done for request in self.requests]
+        portions = [portion.safe for portion in self.portions.values()]
+        for waiting in (*requests, *portions, *(question.answer for question in self.questions)):
+            if not waiting.done():
+                waiting.set_exception(error)
+
+
+class Inbox:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: list[Request] = []
+        self._portions: dict[str, Portion] = {}
+        self._questions: list[Question] = []
+        self._reading: set[str] = set()
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    # Putting in ---------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Ask for a change.
+
+        Raises:
+            StateError: the engine has stopped.
+        """
+        with self._changed:
+            self._refuse_when_closed()
+            self._requests.append(request)
+            self._changed.notify_all()
+
+    def ask(self, asked: Callable[[], Any]) -> Future[Any]:
+        """Have something done between two batches, when nothing changes."""
+        question = Question(asked)
+        with self._changed:
+            self._refuse_when_closed()
+            self._questions.append(question)
+            self._changed.notify_all()
+        return question.answer
+
+    @contextmanager
+    def reading(self, stream: str) -> Iterator[None]:
+        """While a stream's tuples are read, a batch waits for them a moment."""
+        with self._changed:
+            self._reading.add(stream)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reading.discard(stream)
+                self._changed.notify_all()
+
+    def hand(self, portion: Portion) -> None:
+        """Give a portion and wait until it is safe.
+
+        Raises:
+            StateError: the engine has stopped, or it failed.
+        """
+        self.put(portion)
+        portion.safe.result()
+
+    def put(self, portion: Portion) -> None:
+        """Give a portion; the one before it of the same stream must be safe."""
+        with self._changed:
+            self._refuse_when_closed()
+            if portion.stream in self._portions:
+                raise StateError(f"a portion of stream {portion.stream!r} waits already")
+            self._portions[portion.stream] = portion
+            self._changed.notify_all()
+
+    def _refuse_when_closed(self) -> None:
+        if self._failure is not None:
+            raise StateError(f"the engine failed: {self._failure}") from self._failure
+        if self._closed:
+            raise StateError("the engine has stopped; make a new one with the same checkpoint to go on")
+
+    # Taking out ---------------------------------------------------------------------------------------------------
+
+    def take(self) -> Work | None:
+        """Everything there is, when there is something; None once it is closed and empty."""
+        with self._changed:
+            while not (self._requests or self._portions or self._questions or self._closed):
+                self._changed.wait()
+            until = time.monotonic() + LINGER
+            while self._portions and self._reading - self._portions.keys() and not self._closed:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            work = Work(self._requests, self._portions, self._questions)
+            self._requests, self._portions, self._questions = [], {}, []
+            return work if work.requests or work.portions or work.questions else None
+
+    @property
+    def waiting(self) -> list[Request]:
+        """The changes that are not yet in force."""
+        with self._changed:
+            return list(self._requests)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is taken in any more."""
+        return self._closed
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Take nothing in any more; what is there can still be taken out, unless there was a failure."""
+        with self._changed:
+            self._closed, self._failure = True, self._failure or failure
+            left = Work([], {}, [])
+            if failure is not None:
+                left = Work(self._requests, self._portions, self._questions)
+                self._requests, self._portions, self._questions = [], {}, []
+            self._changed.notify_all()
+        left.fail(StateError(f"the engine failed: {failure}"))

@@ -1,0 +1,252 @@
+"""The engine's own log: what it needs to go on after a crash, in files under its checkpoint.
+
+    engine.json            which engine this is
+    changes/<serial>       a group of changelog records and the batch from which they are in force
+    batches/<batch>        what came into a batch: Spark's batches, the clocks after it, the buckets held
+    buckets/<stream>-<b>   the tuples of a batch, written once and mapped
+    done/<batch>           that the batch's rows are in the sinks, and what was counted so far
+    state/<serial>         all queries and the plan after the changes up to this serial
+    late/<stream>/<batch>  tuples that were late or had no time, as Parquet
+    malformed/<stream>/<b> records that could not be decoded, as Parquet
+    undelivered/<query>    rows that a sink refused
+    streams/<stream>       Spark's own checkpoint of a stream
+
+The invariants: a change is acknowledged when its group is on disk. A batch's tuples are on disk before Spark may forget
+them and before any row is computed, so that a batch without `done` is computed again from the very same tuples.
+Nothing that a restart needs is ever removed: of the changes those stay that came after the older of two states, and the
+newest besides, for who asks what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.engine.journal_files import read_record, read_table, safe_name, write_record, write_table
+from streamjoin.model.errors import CheckpointError, StateError
+from streamjoin.storage.pieces import atomic
+from streamjoin.storage.places import Place, entries, in_order, place
+
+Body = dict[str, Any]
+
+
+class Journal:
+    """See the module. Opening one takes hold of the checkpoint, as far as it is a directory of this machine."""
+
+    kept = 2
+    """Records of batches that are kept."""
+    changes_kept = 10_000
+    """Records of the changelog that are kept at least."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.root = place(checkpoint)
+        self._lock: Any = None
+        self._files = ThreadPoolExecutor(1, "adhoc files")
+        about = self.root / "engine.json"
+        if not about.exists():
+            self._refuse_foreign()
+        self._hold()
+        try:
+            if not about.exists():
+                write_record(about, {"engine": uuid.uuid4().hex, "created": time.time()})
+            self.engine = str(read_record(about)["engine"])
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse_foreign(self) -> None:
+        if any(entry.name != "lock" for entry in entries(self.root)):
+            raise CheckpointError(
+                f"{self.root} is not empty and no checkpoint of an ad-hoc engine (it has no engine.json): name an "
+                "empty directory, or restore the checkpoint from a copy"
+            )
+
+    def _hold(self) -> None:
+        if isinstance(self.root, Path):
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.root / "lock").open("wb")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._lock.close()
+                raise StateError(f"another engine runs on the checkpoint {self.root}: stop it first") from error
+
+    def close(self) -> None:
+        """Finish what is being removed and let go of the checkpoint."""
+        self._files.shutdown(wait=True)
+        if self._lock is not None:
+            self._lock.close()
+
+    # Writing ------------------------------------------------------------------------------------------------------
+
+    def write_changes(self, serial: int, batch: int, records: list[Body]) -> None:
+        """Acknowledge changes, of which the first has this serial."""
+        write_record(self._numbered("changes", serial), {"batch": batch, "records": records})
+
+    def write_input(
+        self, arrived: Arrived, consumed: Mapping[str, int], held: Mapping[str, Iterable[int]], serial: int
+    ) -> None:
+        """Make a batch's tuples safe; `held` are the batches whose buckets are kept, `serial` ends the changelog."""
+        for bucket in arrived.buckets.values():
+            write_table(self.bucket(bucket.stream, bucket.batch), bucket.to_table())
+        for folder, kind, found in (
+            ("late", "late", arrived.late),
+            ("late", "untimed", arrived.untimed),
+            ("malformed", "malformed", arrived.malformed),
+        ):
+            for stream, rows in found.items():
+                with atomic(self.root / folder / safe_name(stream) / f"{arrived.batch:012}-{kind}.parquet") as file:
+                    pq.write_table(rows, file)
+        kept = {stream: sorted(batches) for stream, batches in held.items()}
+        clocks = packed_clocks(arrived.clocks)
+        aside = {name: list(counted) for name, counted in arrived.aside().items()}
+        body = {"consumed": dict(consumed), "clocks": clocks, "held": kept, "serial": serial, "aside": aside}
+        write_record(self._numbered("batches", arrived.batch), body)
+        self._files.submit(self._prune, arrived.batch, kept)
+
+    def write_done(self, batch: int, counts: Body) -> None:
+        """Say that a batch's rows are in the sinks. If this is lost with the machine, they are written again."""
+        write_record(self._numbered("done", batch), counts)
+
+    def write_state(self, serial: int, batch: int, state: Body) -> None:
+        """Keep the queries and the plan after the changes up to `serial`, once `batch` is done."""
+        write_record(self._numbered("state", serial), {"batch": batch, **state})
+        self._files.submit(self._prune_states, serial)
+
+    def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
+        """Keep rows that a sink refused."""
+        write_table(self._undelivered(query) / f"{batch:012}", rows)
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    def numbers(self, kind: str) -> list[int]:
+        """The numbers of the files of a kind, ascending."""
+        names = [entry.name for entry in entries(self.root / kind)]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def read(self, kind: str, number: int) -> Body:
+        """A record."""
+        return read_record(self._numbered(kind, number))
+
+    def bucket(self, stream: str, batch: int) -> Place:
+        """Where a bucket lies."""
+        return self.root / "buckets" / f"{safe_name(stream)}-{batch:012}"
+
+    def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
+        """The rows that a query's sink refused, by batch."""
+        return [(batch, read_table(self._undelivered(query) / f"{batch:012}")) for batch in self._refused(query)]
+
+    def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
+        """What was set aside of a stream, oldest first, or the newest `limit` rows of it; None if there is nothing."""
+        files = [entry for entry in entries(self.root / kind / safe_name(stream)) if entry.suffix == ".parquet"]
+        tables: list[pa.Table] = []
+        rows = 0
+        for file in reversed(files):
+            if limit is not None and rows >= limit:
+                break
+            with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+                # Whoever has read them may remove them.
+                tables.append(pq.read_table(opened))
+                rows += tables[-1].num_rows
+        if not tables:
+            return None
+        found = pa.concat_tables(reversed(tables), promote_options="default")
+        return found if limit is None else found.slice(max(0, rows - limit))
+
+    def spark_checkpoint(self, stream: str) -> str:
+        """Where Spark keeps a stream's own checkpoint."""
+        return str(self.root / "streams" / safe_name(stream))
+
+    def check_spark(self, stream: str, consumed: int) -> None:
+        """Refuse a checkpoint of which a part is gone: batches would get their numbers a second time, or be missing."""
+        offsets, commits = (self.numbers(f"streams/{safe_name(stream)}/{kind}") for kind in ("offsets", "commits"))
+        newest, committed = (max(found, default=-1) for found in (offsets, commits))
+        if newest < consumed or consumed < committed:
+            raise CheckpointError(
+                f"the checkpoint {self.root} was deleted by half: the engine's log ends at batch {consumed} of stream "
+                f"{stream!r}, Spark's offsets at {newest} and its commits at {committed}. Restore it from a copy, or "
+                "begin anew"
+            )
+
+    # Removing -----------------------------------------------------------------------------------------------------
+
+    def forget_undelivered(self, query: str, batch: int | None = None) -> None:
+        """Remove the rows of a batch that a sink has taken now, or all of a query that is dropped."""
+        for number in self._refused(query) if batch is None else [batch]:
+            (self._undelivered(query) / f"{number:012}").unlink(missing_ok=True)
+
+    def remove_unfinished(self, newest: int) -> None:
+        """Remove what a crash left of a batch after the `newest` that is in the log."""
+        for directory in ("buckets", "late/*", "malformed/*"):
+            for entry in in_order(self.root.glob(f"{directory}/*")):
+                number = _batch_of(entry.name)
+                if number is None or number > newest:
+                    entry.unlink(missing_ok=True)
+
+    def _prune(self, batch: int, held: Mapping[str, list[int]]) -> None:
+        kept = {self.bucket(stream, number).name for stream, batches in held.items() for number in batches}
+        with contextlib.suppress(OSError):
+            for entry in entries(self.root / "buckets"):
+                number = _batch_of(entry.name)
+                if number is not None and number < batch and entry.name not in kept:
+                    entry.unlink(missing_ok=True)
+            for kind in ("batches", "done"):
+                for number in self.numbers(kind):
+                    if number <= batch - self.kept:
+                        self._numbered(kind, number).unlink(missing_ok=True)
+
+    def _prune_states(self, newest: int) -> None:
+        with contextlib.suppress(OSError):
+            *older, before, _ = [0, *self.numbers("state")]
+            for number in older[1:]:
+                self._numbered("state", number).unlink(missing_ok=True)
+            groups = self.numbers("changes")
+            for first, following in pairwise(groups):
+                # The oldest first: what a crash leaves has no gap.
+                if following - 1 > min(before, newest - self.changes_kept):
+                    break
+                self._numbered("changes", first).unlink(missing_ok=True)
+
+    def _numbered(self, kind: str, number: int) -> Place:
+        return self.root / kind / f"{number:012}"
+
+    def _undelivered(self, query: str) -> Place:
+        return self.root / "undelivered" / safe_name(query)
+
+    def _refused(self, query: str) -> list[int]:
+        return self.numbers(f"undelivered/{safe_name(query)}")
+
+
+def packed_clocks(clocks: Clocks) -> Body:
+    """Clocks as JSON has them."""
+    streams = {name: [clocks.horizons[name].clock, clocks.counts[name]] for name in clocks.counts}
+    return {"streams": streams, "gate": clocks.gate}
+
+
+def held_by(buckets: Mapping[str, Iterable[Bucket]], arrived: Arrived) -> dict[str, list[int]]:
+    """The batches whose buckets are held by stream, those that just arrived included."""
+    held = {stream: [bucket.batch for bucket in found] for stream, found in buckets.items()}
+    for stream, bucket in arrived.buckets.items():
+        held.setdefault(stream, []).append(bucket.batch)
+    return held
+
+
+def _batch_of(name: str) -> int | None:
+    """The number in a bucket's or a late file's name; None for what is only half written."""
+    if name.startswith("."):
+        return None
+    parts = name.removesuffix(".parquet").split("-")
+    number = next((part for part in reversed(parts) if part.isdigit()), None)
+    return int(number) if number is not None else None

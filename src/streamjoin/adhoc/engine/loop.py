@@ -1,0 +1,206 @@
+"""The one thread that runs batches: changes first, then tuples, then rows to the sinks, then the next.
+
+The invariants: changes take effect in the order they were asked for, at a boundary between two batches; a change is
+told as done once it is in the log; a sink that fails pauses its own query and touches nothing else; any other error
+ends the engine with its reason, and what the log has is what a restart goes on from.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Arrived, Aside
+from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.engine.deliveries import deliver
+from streamjoin.adhoc.engine.inbox import Inbox, Portion, Work
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
+from streamjoin.adhoc.engine.journal import Journal, held_by
+from streamjoin.adhoc.engine.recovery import Found
+from streamjoin.adhoc.engine.roster import Roster
+from streamjoin.adhoc.executors.spark_tasks import Driver, Tasks
+from streamjoin.model.errors import InputError
+
+_log = logging.getLogger(__name__)
+
+
+class BatchLoop:
+    """See the module. `publish` is given every batch's event."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        journal: Journal,
+        inbox: Inbox,
+        publish: Callable[[BatchEvent], None],
+        executor: Driver | Tasks | None = None,
+    ) -> None:
+        self.roster, self.core = roster, roster.core
+        self.executor = executor or Driver()
+        self.consumed: dict[str, int] = {}
+        """The last of each stream's Spark batches that is in the log."""
+        self.seconds: dict[str, float] = {}
+        self.batches = self.rows_in = self.rows_out = 0
+        self.state_bytes: dict[str, int] = {}
+        self.last_event: BatchEvent | None = None
+        self._journal, self._inbox, self._publish = journal, inbox, publish
+        self._writing = ThreadPoolExecutor(1, "adhoc store")
+        self._batch = -1
+        self._found: Found | None = None
+
+    def restore(self, found: Found) -> None:
+        """Take over what a restart found; a batch that was not done is computed again when it runs."""
+        for stored in found.state.streams.values():
+            self.core.add_stream(stored.stream, stored.lateness)
+        self.core.restore(found.snapshot)
+        self.roster.restore(found)
+        self.consumed = dict(found.consumed)
+        self._batch = found.snapshot.batch
+        self._found = found
+
+    def run(self) -> None:
+        """Until the inbox is closed and empty."""
+        try:
+            self._finish_what_was_begun()
+            while (work := self._inbox.take()) is not None:
+                try:
+                    if work.requests or work.portions:
+                        self._boundary(work)
+                except BaseException as error:
+                    work.fail(error)
+                    raise
+                for question in work.questions:
+                    question.reply()
+            self.roster.keep_state(self._batch, now=True)
+        finally:
+            self._writing.shutdown()
+
+    def _finish_what_was_begun(self) -> None:
+        found, self._found = self._found, None
+        if found is None or found.unfinished is None:
+            return
+        self._batch = found.unfinished.batch
+        self._rows(found.unfinished, (), dict.fromkeys(found.unfinished.buckets, Aside()) | dict(found.aside))
+        self.roster.make_again(found.later)
+        self._batch = max([self._batch, *(change.record.batch - 1 for change in found.later)])
+
+    def explain(self) -> Explanation:
+        """The plan in force, with what the tasks of the last batch did."""
+        found: Explanation = replace(self.core.explain(), tasks=self.executor.tasks)
+        return found
+
+    # A batch ------------------------------------------------------------------------------------------------------
+
+    def _boundary(self, work: Work) -> None:
+        began = time.perf_counter()
+        self._batch += 1
+        with self._timed("changes"):
+            changes = self.roster.change(work.requests, self._batch)
+        with self._timed("arrivals"):
+            arrived = self.core.arrive(self._batch, {name: part.table for name, part in work.portions.items()})
+            malformed = {name: part.malformed for name, part in work.portions.items() if part.malformed is not None}
+            arrived = replace(arrived, malformed=malformed)
+        aside = dict.fromkeys(work.portions, Aside()) | arrived.aside()
+        counts, failed = self._rows(arrived, tuple(work.portions.values()), aside)
+        self._tell(began, work, [*changes, *failed], counts)
+
+    def _rows(
+        self, arrived: Arrived, portions: tuple[Portion, ...], aside: Mapping[str, Aside]
+    ) -> tuple[dict[str, int], list[ChangeRecord]]:
+        """The batch's tuples into the log, its rows to the sinks; `aside` counts what was set aside by stream."""
+        stored = self._writing.submit(self._store, arrived, portions) if portions else None
+        if self.executor.stores_first and stored is not None:
+            with self._timed("storing"):
+                stored.result()
+        with self._timed("joining"):
+            outputs, failures = self.executor.results(self.core, arrived)
+        with self._timed("storing"):
+            if stored is not None:
+                stored.result()
+        with self._timed("sinks"):
+            refused = self._deliver(outputs, arrived)
+        with self._timed("finishing"):
+            self.core.finish(arrived, {**failures, **{name: InputError(why) for name, why in refused.items()}})
+            self._count(arrived, aside)
+            told = {**{name: str(error) for name, error in failures.items()}, **refused}
+            for name, why in told.items():
+                _log.error("query %r failed in batch %d and is paused: %s", name, arrived.batch, why)
+            records = self.roster.failed(told, arrived.batch + 1) if told else []
+            if portions or arrived.buckets:
+                self._journal.write_done(arrived.batch, self.roster.counts())
+            self.roster.keep_state(arrived.batch)
+        return {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}, records
+
+    @contextmanager
+    def _timed(self, component: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[component] = self.seconds.get(component, 0.0) + time.perf_counter() - began
+
+    def _store(self, arrived: Arrived, portions: tuple[Portion, ...]) -> None:
+        consumed = {**self.consumed, **{portion.stream: portion.spark_batch for portion in portions}}
+        held = held_by(self.core.snapshot().buckets, arrived)
+        self._journal.write_input(arrived, consumed, held, self.roster.serial)
+        self.consumed = consumed
+        for portion in portions:
+            portion.safe.set_result(None)
+
+    def _deliver(self, outputs: Mapping[str, pa.Table], arrived: Arrived) -> dict[str, str]:
+        streams = {name: figures.stream for name, figures in self.roster.streams.items()}
+        return deliver(outputs, arrived, self.roster.entries, streams, self._journal)
+
+    def _count(self, arrived: Arrived, aside: Mapping[str, Aside]) -> None:
+        for name, counted in aside.items():
+            bound = arrived.clocks.horizons[name].bound
+            self.roster.streams[name].arrived(arrived.buckets.get(name), counted, bound)
+
+    def metrics(self, running: bool, started_at: float | None) -> EngineMetrics:
+        """Sums since the start, and figures of the last batch; from any thread."""
+        streams = tuple(self.roster.streams.values())
+        event = self.last_event
+        return EngineMetrics(
+            running,
+            started_at,
+            self.batches,
+            self.rows_in,
+            self.rows_out,
+            sum(figures.late for figures in streams),
+            len(self.roster.entries),
+            len(streams),
+            dict(self.state_bytes),
+            event.partitions if event is not None else 0,
+            event.seconds if event is not None else 0.0,
+            sum(figures.rate.value for figures in streams),
+            self.roster.deploy_ms,
+            len(self._inbox.waiting),
+            dict(self.seconds),
+        )
+
+    def _tell(self, began: float, work: Work, changes: list[ChangeRecord], counts: dict[str, int]) -> None:
+        rows_in = {name: part.table.num_rows for name, part in work.portions.items()}
+        self.batches += 1
+        self.rows_in += sum(rows_in.values())
+        self.rows_out += sum(counts.values())
+        self.state_bytes = self.core.nbytes
+        decisions = self.core.snapshot().optimizer.decisions
+        delays = [entry.latency_ms for name, entry in self.roster.entries.items() if counts.get(name)]
+        self.last_event = BatchEvent(
+            self._batch,
+            time.time(),
+            time.perf_counter() - began,
+            rows_in,
+            counts,
+            sum(self.state_bytes.values()),
+            self.executor.partitions,
+            tuple(changes),
+            tuple(str(decision) for decision in decisions if decision.batch == self._batch),
+            self.executor.decided(),
+            max((delay for delay in delays if delay is not None), default=None),
+        )
+        self._publish(self.last_event)

@@ -1,0 +1,294 @@
+"""The queries and streams of an engine as they run, and the changes to them, each logged before it is told as made.
+
+The invariant: core, entries and log agree: a change is checked, made in the core, logged, and then acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
+from streamjoin.adhoc.engine.figures import QueryEntry, StreamFigures
+from streamjoin.adhoc.engine.inbox import Request
+from streamjoin.adhoc.engine.info import ChangeRecord
+from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.recovery import Found
+from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StoredStream
+from streamjoin.adhoc.language.plan import Query
+from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink, Target
+from streamjoin.adhoc.sinks.specs import LostSink, NamedSinks, OpenedLater, sink_of
+from streamjoin.model.errors import SpecError, StreamJoinError
+
+_DROPPED_KEPT: Final = 100
+_STATE_EVERY: Final = 64
+_log = logging.getLogger(__name__)
+
+
+class Roster:
+    """See the module. `core` is a `Shared` or an `Apart`; `named` knows the sinks that the log has only the name of."""
+
+    def __init__(
+        self, core: Any, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None
+    ) -> None:
+        self.core, self.journal, self.spark = core, journal, spark
+        self.entries: dict[str, QueryEntry] = {}
+        self.streams: dict[str, StreamFigures] = {}
+        self.dropped: dict[str, QueryEntry] = {}
+        """The queries that were dropped last, by name."""
+        self.changelog: list[ChangeRecord] = []
+        """The newest records, as many as the log keeps."""
+        self.deploy_ms: float | None = None
+        self._newest_rows, self._named = newest_rows, named
+        self._stored_serial = 0
+        self._stored_plan: Any = None
+
+    # Restarting ---------------------------------------------------------------------------------------------------
+
+    def restore(self, found: Found) -> None:
+        """Take over what a restart found, up to its unfinished batch."""
+        counts = found.counts.get("streams", {})
+        for name, stored in found.state.streams.items():
+            figures = self.streams[name] = StreamFigures(stored.stream, stored.lateness)
+            # A checkpoint of an earlier version has no count of malformed records.
+            counted = (*counts.get(name, ()), 0, 0, 0, 0)[:4]
+            figures.rows, figures.late, figures.untimed, figures.malformed = counted
+            figures.bound = found.snapshot.clocks.horizons[name].bound
+        for name, entry in found.snapshot.registry.queries.items():
+            stored_query = found.state.queries[name]
+            sink = sink_of(stored_query.sink, name, self._named)
+            rows = found.counts.get("rows", {}).get(name, 0)
+            made = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True, before=rows)
+            made.state, made.error = stored_query.state, stored_query.error
+            made.rows = rows
+            made.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
+            self.entries[name] = made
+        self._note(found.changelog)
+        self._stored_serial, self._stored_plan = found.state.serial, found.state.plan
+
+    def make_again(self, changes: Sequence[StoredChange]) -> None:
+        """Make changes that are in the log already."""
+        for change in changes:
+            record = change.record
+            entry = None
+            if record.action == "create":
+                self.core.apply([Create(record.name, str(record.sql))])
+                query = self.core.queries[record.name].query
+                sink = sink_of(change.sink, record.name, self._named)
+                entry = self._entry(query, record.batch, record.at, sink, lazy=True)
+            elif record.action != "register":
+                self.core.apply([_change(record.action, record.name)])
+            elif change.stream is not None:
+                self._add_stream(change.stream)
+            self._settle(Request(record.action, record.name, at=record.at), entry, record.reason)
+
+    # Changes ------------------------------------------------------------------------------------------------------
+
+    def change(self, requests: Sequence[Request], batch: int) -> list[ChangeRecord]:
+        """Make the changes that can be made, in force from `batch` on, and refuse the others one by one."""
+        made: list[Request] = []
+        changes: list[Change] = []
+        opened: dict[Request, QueryEntry] = {}
+        for request in requests:
+            try:
+                change = self._checked(request, made)
+                if request.query is not None:
+                    sink = request.sink or MemorySink()
+                    opened[request] = self._entry(request.query, batch, request.at, sink)
+            except StreamJoinError as error:
+                request.done.set_exception(error)
+                continue
+            made.append(request)
+            if change is not None:
+                changes.append(change)
+        if changes:
+            self.core.apply(changes)
+        now = time.time()
+        stored = [
+            StoredChange(
+                ChangeRecord(number, request.action, request.name, request.sql, batch, now),
+                request.sink.spec() if request.sink is not None else None,
+                StoredStream(request.stream, request.lateness) if request.stream is not None else None,
+            )
+            for number, request in enumerate(made, self.serial + 1)
+        ]
+        self._log(batch, stored)
+        for request in made:
+            entry = opened.get(request)
+            if entry is not None:
+                entry.created_at = now
+            self._settle(request, entry)
+            request.done.set_result(None)
+        return [change.record for change in stored]
+
+    def failed(self, failures: Mapping[str, str], batch: int) -> list[ChangeRecord]:
+        """Log that queries failed and are paused from `batch` on."""
+        paused = {record.name for record in self.changelog if record.action == "pause" and record.batch == batch}
+        stored = [
+            StoredChange(ChangeRecord(number, "pause", name, None, batch, time.time(), failures[name]))
+            for number, name in enumerate(
+                # A batch that is computed again fails again: that is in the log already.
+                (name for name in failures if name not in paused),
+                self.serial + 1,
+            )
+        ]
+        self._log(batch, stored)
+        for name, error in failures.items():
+            self.entries[name].state, self.entries[name].error = "failed", error
+        return [change.record for change in stored]
+
+    def _log(self, batch: int, stored: Sequence[StoredChange]) -> None:
+        if stored:
+            self.journal.write_changes(stored[0].record.serial, batch, [change.packed() for change in stored])
+            self._note([change.record for change in stored])
+
+    @property
+    def serial(self) -> int:
+        """Of the newest record."""
+        return self.changelog[-1].serial if self.changelog else 0
+
+    def _note(self, records: Sequence[ChangeRecord]) -> None:
+        # Another list each time: who asks for the changelog reads it on a thread of its own.
+        self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
+
+    def _checked(self, request: Request, made: Sequence[Request]) -> Change | None:
+        if request.action == "register":
+            if request.stream is None:
+                raise AssertionError("a register without its stream")
+            self._add_stream(StoredStream(request.stream, request.lateness))
+            return None
+        there = set(self.entries)
+        for earlier in made:
+            if earlier.action in ("create", "drop"):
+                (there.add if earlier.action == "create" else there.discard)(earlier.name)
+        if request.action == "create":
+            if request.name in there:
+                raise SpecError(f"there is a query {request.name!r} already; drop it, or take another name")
+            if request.query is None:
+                raise AssertionError("a create without its query")
+            return Create(request.name, request.query)
+        if request.name not in there:
+            raise SpecError(f"there is no query {request.name!r}; there are: {', '.join(sorted(there)) or 'none'}")
+        if request.action == "resume" and request.name in self.entries:
+            self._deliver_what_was_refused(self.entries[request.name])
+        return _change(request.action, request.name)
+
+    def _deliver_what_was_refused(self, entry: QueryEntry) -> None:
+        for batch, rows in self.journal.undelivered(entry.name):
+            try:
+                if entry.writer is not None:
+                    entry.writer.write(batch, rows)
+            except Exception as error:
+                entry.error = f"{type(error).__name__}: {error}"
+                raise SpecError(f"query {entry.name!r} can't be resumed, its sink fails again: {error}") from error
+            self.journal.forget_undelivered(entry.name, batch)
+            entry.undelivered -= rows.num_rows
+            entry.delivered(rows.num_rows, None)
+
+    def _add_stream(self, stored: StoredStream) -> None:
+        self.core.add_stream(stored.stream, stored.lateness)
+        self.streams[stored.stream.name] = StreamFigures(stored.stream, stored.lateness)
+
+    def _settle(self, request: Request, entry: QueryEntry | None, reason: str | None = None) -> None:
+        """The engine's side of a change that the core has made; `entry` is the new query."""
+        name = request.name
+        if entry is not None:
+            self.deploy_ms = (time.time() - request.at) * 1000
+            self.entries[name] = entry
+        elif request.action == "drop":
+            self._drop(name)
+        elif request.action in ("pause", "resume"):
+            entry = self.entries[name]
+            paused = "paused" if reason is None else "failed"
+            entry.state = "running" if request.action == "resume" else paused  # type: ignore[assignment]
+            entry.error = reason
+
+    def _drop(self, name: str) -> None:
+        entry = self.entries[name]
+        entry.state = "dropped"
+        self.dropped.pop(name, None)
+        self.dropped[name] = entry
+        while len(self.dropped) > _DROPPED_KEPT:
+            self.dropped.pop(next(iter(self.dropped)))
+        del self.entries[name]
+        self.journal.forget_undelivered(name)
+        _close(entry)
+
+    # Entries ------------------------------------------------------------------------------------------------------
+
+    def _entry(
+        self, query: Query, created: int, at: float, sink: Sink, *, lazy: bool = False, before: int = 0
+    ) -> QueryEntry:
+        newest, writer = self._opened(query.name, query.schema, sink, lazy, before)
+        streams = frozenset(source.stream.name for source in query.sources)
+        return QueryEntry(query.name, query.text, query.schema, streams, created, at, sink, writer, newest)
+
+    def _opened(
+        self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False, before: int = 0
+    ) -> tuple[NewestRows, Any]:
+        if isinstance(sink, MemorySink):
+            return NewestRows(schema, max(sink.limit, self._newest_rows), before), None
+        target = Target(name, schema, self.journal.engine, self.spark)
+        writer = OpenedLater(sink, target) if lazy else sink.open(target)
+        return NewestRows(schema, self._newest_rows, before), writer
+
+    def attach(self, name: str, sink: Sink) -> None:
+        """Give a query another sink of the same kind, one that a restart could not bring back."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise SpecError(f"there is no query {name!r}; there are: {', '.join(self.entries) or 'none'}")
+        if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
+            raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
+        _close(entry)
+        entry.sink, entry.writer = sink, self._opened(name, entry.schema, sink)[1]
+
+    def close(self) -> None:
+        """Close the writers of all sinks."""
+        for entry in self.entries.values():
+            _close(entry)
+
+    # State --------------------------------------------------------------------------------------------------------
+
+    def keep_state(self, batch: int, *, now: bool = False) -> None:
+        """Write the whole state if much has changed since, so that a restart has little to make again."""
+        snapshot = self.core.snapshot()
+        plan = snapshot.optimizer.plan
+        changes = self.serial - self._stored_serial
+        replanned = plan is not self._stored_plan and not changes
+        if not (now or replanned or changes > max(_STATE_EVERY, len(self.entries))):
+            return
+        queries = {
+            name: StoredQuery(entry.sql, entry.created_at, entry.sink.spec(), entry.state, entry.error)
+            for name, entry in self.entries.items()
+        }
+        streams = {name: StoredStream(f.stream, f.lateness) for name, f in self.streams.items()}
+        serial = self.serial
+        state = StoredState(streams, snapshot.registry, queries, plan, snapshot.optimizer.decisions, serial)
+        self.journal.write_state(serial, batch, state.packed())
+        self._stored_serial, self._stored_plan = serial, plan
+
+    def counts(self) -> dict[str, Any]:
+        """What was counted so far."""
+        return {
+            "rows": {name: entry.rows for name, entry in self.entries.items()},
+            "streams": {name: [f.rows, f.late, f.untimed, f.malformed] for name, f in self.streams.items()},
+        }
+
+
+def _change(action: str, name: str) -> Change:
+    if action == "drop":
+        return Drop(name)
+    return Pause(name) if action == "pause" else Resume(name)
+
+
+def _close(entry: QueryEntry) -> None:
+    if entry.writer is not None:
+        try:
+            entry.writer.close()
+        except Exception:
+            _log.exception("the sink of query %r can't be closed", entry.name)
+        entry.writer = None

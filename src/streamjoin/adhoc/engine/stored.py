@@ -1,0 +1,180 @@
+"""The engine's state as its log keeps it: streams, queries, the plan, and the changelog's records, to JSON and back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Clocks
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Registry, Resume
+from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.engine.info import ChangeRecord, QueryState
+from streamjoin.adhoc.engine.journal import Body
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.optimizer.optimizer import Optimizer
+from streamjoin.adhoc.optimizer.plans import Decision, Plan
+from streamjoin.windows.clock import Horizon
+
+
+@dataclass(frozen=True)
+class StoredStream:
+    """A stream and its lateness in ticks."""
+
+    stream: Stream
+    lateness: int
+
+    def packed(self) -> Body:
+        """As JSON has it."""
+        schema = base64.b64encode(self.stream.schema.serialize()).decode()
+        return {"name": self.stream.name, "schema": schema, "time": self.stream.time, "lateness": self.lateness}
+
+    @classmethod
+    def unpacked(cls, body: Body) -> StoredStream:
+        """What `packed` gave."""
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
+        return cls(Stream(body["name"], schema, body["time"]), int(body["lateness"]))
+
+
+@dataclass(frozen=True)
+class StoredQuery:
+    """What is kept of a query besides its place in the registry; `sink` is None for one that can't be kept."""
+
+    sql: str
+    created_at: float
+    sink: Body | None
+    state: QueryState = "running"
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredChange:
+    """A record of the changelog with what it takes to make the change again."""
+
+    record: ChangeRecord
+    sink: Body | None = None
+    stream: StoredStream | None = None
+
+    def packed(self) -> Body:
+        """As JSON has it."""
+        stream = self.stream.packed() if self.stream is not None else None
+        return {**asdict(self.record), "sink": self.sink, "stream": stream}
+
+    @classmethod
+    def unpacked(cls, body: Body) -> StoredChange:
+        """What `packed` gave."""
+        fields = {name: body[name] for name in ChangeRecord.__dataclass_fields__}
+        stream = StoredStream.unpacked(body["stream"]) if body["stream"] is not None else None
+        return cls(ChangeRecord(**fields), body["sink"], stream)
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """Everything but the tuples; changes give a new one."""
+
+    streams: Mapping[str, StoredStream]
+    registry: Registry
+    queries: Mapping[str, StoredQuery]
+    plan: Plan
+    decisions: tuple[Decision, ...] = ()
+    serial: int = 0
+
+    @classmethod
+    def empty(cls) -> StoredState:
+        """Nothing yet."""
+        return cls({}, Registry(), {}, Plan())
+
+    def changed(self, changes: Iterable[StoredChange]) -> StoredState:
+        """With changes made, each in force from its batch on."""
+        streams, queries, registry, serial = dict(self.streams), dict(self.queries), self.registry, self.serial
+        choices, unplanned = dict(self.plan.choices), set(self.plan.changed)
+        for change in changes:
+            record, name = change.record, change.record.name
+            serial = record.serial
+            if change.stream is not None:
+                streams[name] = change.stream
+                continue
+            catalog = {key: stored.stream for key, stored in streams.items()}
+            registry = registry.changed([_core_change(record)], catalog, record.batch)
+            if record.action == "create":
+                queries[name] = StoredQuery(str(record.sql), record.at, change.sink)
+            elif record.action == "drop":
+                del queries[name]
+                # A query of this name that comes later is another: what was chosen for this one may not fit it.
+                if choices.pop(name, None) is not None:
+                    unplanned.add(name)
+            else:
+                queries[name] = replace(queries[name], **_state_after(record))
+        plan = Plan(choices, frozenset(unplanned))
+        return StoredState(streams, registry, queries, plan, self.decisions, serial)
+
+    def optimizer(self, empty: Optimizer, batch: int) -> Optimizer:
+        """An optimizer with the plan; queries that came after it are placed anew."""
+        begun = replace(empty, plan=self.plan, decisions=self.decisions)
+        return begun.after_changes(self.registry.paths, batch)
+
+    def packed(self) -> Body:
+        """As JSON has it."""
+        queries = [
+            {
+                "name": name,
+                "serial": entry.serial,
+                "created": entry.created,
+                "paused": entry.paused,
+                **asdict(self.queries[name]),
+            }
+            for name, entry in self.registry.queries.items()
+        ]
+        return {
+            "streams": [stored.packed() for stored in self.streams.values()],
+            "queries": queries,
+            "next_serial": self.registry.next_serial,
+            "plan": {name: [choice.group, choice.orders] for name, choice in self.plan.choices.items()},
+            "unplanned": sorted(self.plan.changed),
+            "decisions": [{**asdict(decision), "figures": dict(decision.figures)} for decision in self.decisions],
+        }
+
+    @classmethod
+    def unpacked(cls, body: Body, serial: int) -> StoredState:
+        """What `packed` gave."""
+        streams = {one["name"]: StoredStream.unpacked(one) for one in body["streams"]}
+        catalog = {name: stored.stream for name, stored in streams.items()}
+        registry, queries = Registry(), {}
+        for one in body["queries"]:
+            name = one["name"]
+            registry = replace(registry, next_serial=one["serial"])
+            registry = registry.changed([Create(name, one["sql"])], catalog, one["created"])
+            registry = registry.paused([name] if one["paused"] else [])
+            queries[name] = StoredQuery(one["sql"], one["created_at"], one["sink"], one["state"], one["error"])
+        registry = replace(registry, next_serial=body["next_serial"])
+        orders = {name: tuple(map(tuple, chosen[1])) for name, chosen in body["plan"].items()}
+        choices = {name: Choice(chosen[0], orders[name]) for name, chosen in body["plan"].items()}
+        decisions = tuple(Decision(**one) for one in body["decisions"])
+        return cls(streams, registry, queries, Plan(choices, frozenset(body["unplanned"])), decisions, serial)
+
+
+def _core_change(record: ChangeRecord) -> Change:
+    if record.action == "create":
+        return Create(record.name, str(record.sql))
+    kinds: dict[str, type[Drop | Pause | Resume]] = {"drop": Drop, "pause": Pause, "resume": Resume}
+    return kinds[record.action](record.name)
+
+
+def _state_after(record: ChangeRecord) -> dict[str, Any]:
+    """A pause with a reason is a failure."""
+    if record.action == "resume":
+        return {"state": "running", "error": None}
+    return {"state": "paused" if record.reason is None else "failed", "error": record.reason}
+
+
+def unpacked_clocks(body: Body, streams: Mapping[str, StoredStream]) -> Clocks:
+    """What `packed_clocks` gave; streams that came later have not begun."""
+    begun = Clocks.start({name: stored.lateness for name, stored in streams.items()})
+    horizons, counts = dict(begun.horizons), dict(begun.counts)
+    for name, (clock, count) in body["streams"].items():
+        horizons[name] = Horizon.resumed(streams[name].lateness, clock)
+        counts[name] = count
+    return Clocks(horizons, counts, body["gate"])

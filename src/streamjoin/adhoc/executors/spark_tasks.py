@@ -1,0 +1,208 @@
+"""Who computes a batch's rows: the driver itself, or a Spark job of as many tasks as there are shares.
+
+One job a batch, however many queries there are. No state moves: tasks map the bucket files of the engine's log, and
+what they are sent of queries and plan is what changed. The invariant: both ways give the same rows.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.explain import TaskFigures
+from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.core.shared import Snapshot
+from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.executors.replica import Assignment, Delta, SentQuery, ShareRows, run_share, unpacked
+from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.model.errors import InputError, SpecError
+from streamjoin.spark.runtime.environment import MORE_WARMING
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast, SparkContext
+
+Outputs = tuple[dict[str, pa.Table], dict[str, InputError]]
+WARMING: Final = "streamjoin.adhoc.executors.warming"
+_DELTAS: Final = 16
+"""Changes that are sent along before the whole state is sent anew."""
+
+
+class Driver:
+    """The driver computes all rows."""
+
+    partitions = 0
+    stores_first = False
+    tasks: tuple[TaskFigures, ...] = ()
+
+    def results(self, core: Any, arrived: Arrived) -> Outputs:
+        """The rows of a batch and what failed."""
+        found: Outputs = core.results(arrived)
+        return found
+
+    def decided(self) -> tuple[str, ...]:
+        """Nothing is ever decided."""
+        return ()
+
+
+class Tasks:
+    """See the module. `scaling` says how many tasks there are and where they are cut."""
+
+    stores_first = True
+
+    def __init__(self, spark: Any, journal: Journal, scaling: Scaling) -> None:
+        self._context: SparkContext = spark.sparkContext
+        self._journal = journal
+        self._scaling = scaling
+        self._decided: tuple[str, ...] = ()
+        self.tasks: tuple[TaskFigures, ...] = ()
+        """What each task of the last batch did; none where the driver did it."""
+        self._sent = _Sent(self._context)
+        # Spark forks workers of another environment from a process of their own, which loads what is named here.
+        self._context.environment[MORE_WARMING] = WARMING
+
+    @property
+    def partitions(self) -> int:
+        """How many tasks the next batch has; 0 for the driver alone."""
+        return self._scaling.shares
+
+    def decided(self) -> tuple[str, ...]:
+        """What the last batch led to, as texts."""
+        told, self._decided = self._decided, ()
+        return told
+
+    def results(self, core: Any, arrived: Arrived) -> Outputs:
+        """The rows of a batch, whose tuples are in the log, and what failed."""
+        began = time.perf_counter()
+        rows = sum(bucket.n for bucket in arrived.buckets.values())
+        if not rows:
+            found: Outputs = core.results(arrived)
+            return found
+        work: tuple[float, ...] = ()
+        self.tasks = ()
+        if not self._scaling.shares:
+            found = core.results(arrived)
+        else:
+            parts = self._run(core, arrived)
+            found, work = _gathered(parts, core.queries), tuple(part.seconds for part in parts)
+            core.take_figures([part.figures for part in parts])
+            self.tasks = tuple(_figures(part) for part in parts)
+            for name, counts in parts[0].distinct.items():
+                arrived.buckets[name].note_distinct(counts)
+            if any(part.rebuilt for part in parts):
+                # Making the state from scratch is no measure of a share's work.
+                work = ()
+        self._scaling, self._decided = self._scaling.after(time.perf_counter() - began, work, rows)
+        return found
+
+    def _run(self, core: Any, arrived: Arrived) -> list[ShareRows]:
+        state: Snapshot = core.snapshot()
+        shares = tuple(shares_of(arrived.buckets, self._scaling.cuts))
+        self._sent.note(core.streams, state.registry.queries, state.optimizer.plan.choices)
+        assignment = Assignment(
+            self._sent.run,
+            arrived.batch,
+            self._sent.base,
+            self._sent.deltas,
+            {
+                stream: tuple((b.batch, str(self._journal.bucket(stream, b.batch))) for b in held)
+                for stream, held in state.buckets.items()
+            },
+            {stream: str(self._journal.bucket(stream, arrived.batch)) for stream in arrived.buckets},
+            state.clocks,
+            shares,
+        )
+        job = partial(_task, assignment, self._sent.whole)
+        found: list[ShareRows] = self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(job).collect()
+        return found
+
+
+def _task(assignment: Assignment, whole: Broadcast[bytes], numbers: Any) -> list[ShareRows]:
+    return [run_share(assignment, lambda: whole.value, number) for number in numbers]
+
+
+class _Sent:
+    """What tasks were sent of queries and plan: a whole state now and then, and what changed since."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.run = uuid.uuid4().hex
+        self.base = -1
+        self.deltas: tuple[Delta, ...] = ()
+        self.whole: Any = None
+        self._context = context
+        self._streams: dict[str, Stream] = {}
+        self._placed: dict[str, tuple[Registered, Choice]] = {}
+
+    def note(
+        self, streams: Mapping[str, Stream], queries: Mapping[str, Registered], choices: Mapping[str, Choice]
+    ) -> None:
+        """Take over the state of a batch."""
+        new = tuple(stream for name, stream in streams.items() if name not in self._streams)
+        gone = tuple(name for name in self._placed if name not in queries)
+        came = {
+            name: entry
+            for name, entry in queries.items()
+            if name not in self._placed or self._placed[name][0] is not entry or self._placed[name][1] != choices[name]
+        }
+        first = self.whole is None
+        if not (new or gone or came or first):
+            return
+        version = (self.deltas[-1].version if self.deltas else self.base) + 1
+        self._streams |= {stream.name: stream for stream in new}
+        self._placed = {name: (entry, choices[name]) for name, entry in queries.items()}
+        sent = {name: _sent(*self._placed[name]) for name in came}
+        self.deltas = (*self.deltas, Delta(version, new, sent, gone))
+        if first or len(self.deltas) > _DELTAS:
+            self._send_whole(version)
+
+    def _send_whole(self, version: int) -> None:
+        everything = {name: _sent(*placed) for name, placed in self._placed.items()}
+        whole = Delta(version, tuple(self._streams.values()), everything, ())
+        if self.whole is not None:
+            self.whole.unpersist()
+        self.whole = self._context.broadcast(pickle.dumps(whole))
+        self.base, self.deltas = version, ()
+
+
+def _sent(entry: Registered, choice: Choice) -> SentQuery:
+    return SentQuery(entry.serial, entry.query, entry.created, entry.paused, choice)
+
+
+def _figures(part: ShareRows) -> TaskFigures:
+    rows = sum(part.counted.values())
+    return TaskFigures(rows, part.seconds, dict(part.figures.seconds), part.rebuilt)
+
+
+def _gathered(parts: list[ShareRows], queries: Mapping[str, Registered]) -> Outputs:
+    failures = {name: InputError(why) for part in parts for name, why in part.failures.items()}
+    outputs: dict[str, pa.Table] = {}
+    for name, entry in queries.items():
+        schema = entry.query.schema
+        tables = [unpacked(part.rows[name], schema) for part in parts if name in part.rows and name not in failures]
+        outputs[name] = pa.concat_tables(tables) if tables else schema.empty_table()
+    return outputs, failures
+
+
+def executor_for(
+    partitions: int | Literal["auto"] | None, spark: Any, journal: Journal, threshold: float
+) -> Driver | Tasks:
+    """Who computes rows, as `Engine` is told.
+
+    Raises:
+        SpecError: `partitions` is no number from 1, nor "auto", nor None.
+    """
+    if partitions is None:
+        return Driver()
+    if partitions == "auto":
+        return Tasks(spark, journal, following_load(spark.sparkContext.defaultParallelism, threshold))
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, 'auto', or None for the driver")
+    return Tasks(spark, journal, fixed(partitions))

@@ -1,0 +1,326 @@
+"""The frame of a query: which words are the outputs, the streams, the windows, the conditions.
+
+Words come from the SQL tokenizer; this module reads the clauses word by word, because `WITHIN` stands where no SQL
+grammar knows it and because what is missing or not allowed here deserves its own message. Expressions
+stay stretches of words, for the expression parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from streamjoin.adhoc.language.plan import MAX_SOURCES, MIN_SOURCES
+from streamjoin.adhoc.language.windows import read_window
+from streamjoin.model.errors import ExpressionError, QueryError
+from streamjoin.model.source_text import SourceText, Span, Word
+from streamjoin.model.window import Window
+
+SHAPE: Final = "SELECT ... FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN ...] [WHERE ...]"
+_NO_AGGREGATES: Final = "an ad-hoc query joins and does not aggregate; aggregate its result"
+_WHOLE: Final = "a query's result is a stream without an end"
+_REFUSED: Final = {
+    "GROUP_BY": f"GROUP BY is not allowed here: {_NO_AGGREGATES}",
+    "HAVING": f"HAVING is not allowed here: {_NO_AGGREGATES}",
+    "DISTINCT": f"DISTINCT is not allowed here: {_WHOLE}",
+    "ORDER_BY": f"ORDER BY is not allowed here: {_WHOLE}",
+    "LIMIT": f"LIMIT is not allowed here: {_WHOLE}",
+    "OFFSET": f"OFFSET is not allowed here: {_WHOLE}",
+    "FETCH": f"FETCH is not allowed here: {_WHOLE}",
+    "QUALIFY": "QUALIFY is not allowed here: there are no window functions",
+    "WINDOW": "WINDOW is not allowed here: each join has its own, JOIN b WITHIN 3 SECONDS ON ...",
+    "UNION": "UNION is not allowed here: create one query for each SELECT",
+    "EXCEPT": "EXCEPT is not allowed here: create one query for each SELECT",
+    "INTERSECT": "INTERSECT is not allowed here: create one query for each SELECT",
+    "WITH": "WITH is not allowed here: a query reads streams, not subqueries",
+    "INTO": "INTO is not allowed here: the result goes to the query's sink",
+    "LATERAL": "LATERAL is not allowed here: a query reads streams, not subqueries",
+}
+_OUTER: Final = "outer joins are not allowed here; allowed: JOIN, which is an inner join"
+_JOINS: Final = {
+    "LEFT": _OUTER,
+    "RIGHT": _OUTER,
+    "FULL": _OUTER,
+    "OUTER": _OUTER,
+    "SEMI": "semi joins are not allowed here; allowed: JOIN, which is an inner join",
+    "ANTI": "anti joins are not allowed here; allowed: JOIN, which is an inner join",
+    "CROSS": "a cross join is not allowed here: write JOIN ... WITHIN ... ON with a condition",
+    "NATURAL": "NATURAL is not allowed here: write the condition after ON",
+    "ASOF": "ASOF is not allowed here; allowed: JOIN ... WITHIN ... ON",
+    "STRAIGHT_JOIN": "STRAIGHT_JOIN is not allowed here; allowed: JOIN ... WITHIN ... ON",
+}
+_STARTS: Final = frozenset({"FROM", "JOIN", "INNER", "ON", "USING", "WHERE", "COMMA", *_REFUSED, *_JOINS})
+
+
+class QueryText(SourceText):
+    """A query's text: its errors know their place."""
+
+    def error(self, message: str, start: int, end: int) -> ExpressionError:
+        """An error with the line of `start` and carets under the span."""
+        line, column = self.position(min(start, len(self.text)))
+        return QueryError(self.shown(message, start, end), message, line, column, max(1, end - start))
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The words from `first` to before `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A stream as the text names it, and its alias."""
+
+    stream: str
+    alias: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Item:
+    """An output: its words and the name that AS gives it."""
+
+    words: Stretch
+    name: str | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class JoinClause:
+    """`JOIN table WITHIN window ON condition`."""
+
+    table: Table
+    window: Window
+    window_span: Span
+    on: Stretch
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """A query's frame."""
+
+    items: tuple[Item, ...]
+    first: Table
+    joins: tuple[JoinClause, ...]
+    where: Stretch | None
+
+
+def read(source: SourceText) -> Clauses:
+    """The clauses of a query.
+
+    Raises:
+        QueryError: a clause is missing, out of place or not allowed.
+    """
+    return _Reader(source).query()
+
+
+class _Reader:
+    def __init__(self, source: SourceText) -> None:
+        self._source = source
+        words = list(source.words)
+        while words and words[-1].kind == "SEMICOLON":
+            words.pop()
+        self._words = words
+        self._at = 0
+
+    def query(self) -> Clauses:
+        if not self._words:
+            raise self._source.error(f"the query is empty; write {SHAPE}", 0, 0)
+        semicolon = next((word for word in self._words if word.kind == "SEMICOLON"), None)
+        if semicolon is not None:
+            raise self._error("';' ends a query: give one query at a time", semicolon)
+        if self._kind() in _REFUSED:
+            raise self._refused()
+        if not self._take("SELECT"):
+            raise self._error(f"a query starts with SELECT: {SHAPE}")
+        items = self._items()
+        first = self._table()
+        joins: list[JoinClause] = []
+        while self._is_join():
+            joins.append(self._join(len(joins) + MIN_SOURCES))
+        if not joins:
+            raise self._no_join(first)
+        where = self._stretch("WHERE") if self._take("WHERE") else None
+        if self._at < len(self._words):
+            raise self._unexpected()
+        return Clauses(items, first, tuple(joins), where)
+
+    # Words --------------------------------------------------------------------------------------------------------
+
+    def _kind(self, ahead: int = 0) -> str:
+        place = self._at + ahead
+        return self._words[place].kind if place < len(self._words) else ""
+
+    def _text(self, ahead: int = 0) -> str:
+        place = self._at + ahead
+        return self._source.of(self._words[place]) if place < len(self._words) else ""
+
+    def _take(self, kind: str) -> bool:
+        found = self._kind() == kind
+        self._at += found
+        return found
+
+    def _error(self, message: str, word: Word | None = None) -> ExpressionError:
+        if word is None:
+            if self._at >= len(self._words):
+                last = self._words[-1]
+                return self._source.error(message, last.end, last.end + 1)
+            word = self._words[self._at]
+        return self._source.error(message, word.start, word.end)
+
+    def _refused(self) -> ExpressionError:
+        return self._error(_REFUSED[self._kind()])
+
+    def _unexpected(self) -> ExpressionError:
+        if self._kind() in _REFUSED:
+            return self._refused()
+        if self._kind() in ("ON", "USING"):
+            return self._error(f"{self._text().upper()} follows JOIN ... WITHIN ...: {SHAPE}")
+        return self._error(f"unexpected {self._text()!r}; a query is {SHAPE}")
+
+    def _end(self, *, commas: bool = False) -> int:
+        """Where the stretch that starts here ends: at the next clause outside parentheses."""
+        depth, place = 0, self._at
+        while place < len(self._words):
+            kind = self._words[place].kind
+            depth += (kind == "L_PAREN") - (kind == "R_PAREN")
+            if depth <= 0 and self._starts_clause(place, commas):
+                break
+            place += 1
+        return place
+
+    def _starts_clause(self, place: int, commas: bool) -> bool:
+        kind = self._words[place].kind
+        before = self._words[place - 1].kind if place else ""
+        after = self._words[place + 1].kind if place + 1 < len(self._words) else ""
+        if before == "DOT" or after == "DOT" or kind not in _STARTS:
+            return False
+        if kind == "COMMA":
+            return commas
+        if kind in ("LEFT", "RIGHT", "WINDOW", "OFFSET") and after in ("L_PAREN", "") and before != "R_PAREN":
+            return False
+        if kind == "DISTINCT":
+            return False
+        return not (kind == "FROM" and before == "DISTINCT")
+
+    def _stretch(self, after: str, *, commas: bool = False) -> Stretch:
+        first = self._at
+        self._at = self._end(commas=commas)
+        if self._at == first:
+            raise self._error(f"something is missing after {after}", self._words[first - 1])
+        return Stretch(first, self._at)
+
+    # Clauses ------------------------------------------------------------------------------------------------------
+
+    def _items(self) -> tuple[Item, ...]:
+        if self._kind() in ("DISTINCT", "ALL"):
+            raise self._error(_REFUSED["DISTINCT"])
+        items = [self._item()]
+        while self._take("COMMA"):
+            items.append(self._item())
+        if not self._take("FROM"):
+            raise self._error("FROM is missing: " + SHAPE) if not self._kind() else self._unexpected()
+        return tuple(items)
+
+    def _item(self) -> Item:
+        stretch = self._stretch(self._text(-1), commas=True)
+        words = self._words[stretch.first : stretch.end]
+        span = words[0].start, words[-1].end
+        if len(words) > 2 and words[-2].kind == "ALIAS":
+            return Item(Stretch(stretch.first, stretch.end - 2), self._name(words[-1], "an output"), span)
+        if words[-1].kind == "ALIAS":
+            raise self._error("a name is missing after AS", words[-1])
+        kinds = [word.kind for word in words[-3:]]
+        named = kinds[-1] in ("VAR", "IDENTIFIER") and "INTERVAL" not in kinds
+        if named and len(kinds) > 1 and kinds[-2] in ("VAR", "IDENTIFIER", "NUMBER", "STRING", "R_PAREN", "END"):
+            return Item(Stretch(stretch.first, stretch.end - 1), self._name(words[-1], "an output"), span)
+        return Item(stretch, None, span)
+
+    def _name(self, word: Word, what: str) -> str:
+        text = self._source.of(word)
+        if word.kind == "IDENTIFIER":
+            return text[1:-1].replace('""', '"')
+        if word.kind in _STARTS or not text.replace("_", "a").isalnum() or text[0].isdigit():
+            raise self._error(f"{what} needs a name here, not {text!r}; put an odd name in double quotes", word)
+        return text
+
+    def _table(self) -> Table:
+        if self._kind() in ("L_PAREN", "SELECT", "VALUES", "LATERAL", "UNNEST"):
+            raise self._error("a subquery is not allowed here: name a stream")
+        if not self._kind():
+            raise self._error("the name of a stream is missing")
+        word = self._words[self._at]
+        stream = self._name(word, "a stream")
+        self._at += 1
+        if self._kind() == "DOT":
+            raise self._error("a stream has a plain name, without a catalog or database before it")
+        if self._kind() == "L_PAREN":
+            raise self._error("a table function is not allowed here: name a stream", word)
+        alias, last = stream, word
+        if self._take("ALIAS") or (self._kind() and not self._clause_follows()):
+            if not self._kind():
+                raise self._error("a name is missing after AS")
+            last = self._words[self._at]
+            alias = self._name(last, "a stream's alias")
+            self._at += 1
+        return Table(stream, alias, (word.start, last.end))
+
+    def _clause_follows(self) -> bool:
+        return self._kind() in _STARTS or self._text().upper() == "WITHIN"
+
+    def _is_join(self) -> bool:
+        if self._kind() == "COMMA":
+            raise self._error(f"a comma between streams is not allowed here: write {SHAPE}")
+        if self._kind() in _JOINS:
+            raise self._error(_JOINS[self._kind()])
+        if self._kind() == "INNER" and self._kind(1) == "JOIN":
+            self._at += 1
+        return self._take("JOIN")
+
+    def _join(self, number: int) -> JoinClause:
+        if number > MAX_SOURCES:
+            raise self._error(f"a query joins at most {MAX_SOURCES} streams; this is number {number}")
+        table = self._table()
+        if self._text().upper() != "WITHIN":
+            raise self._no_window(table)
+        within = self._words[self._at]
+        self._at += 1
+        written = self._text() if self._kind() == "NUMBER" else None
+        unit = "" if self._kind(1) in _STARTS else self._text(1)
+        window = read_window(written, unit, self._window_error(within))
+        last = self._words[self._at + 1]
+        self._at += 2
+        if self._kind() == "USING":
+            raise self._error("USING is not allowed here: write the condition after ON")
+        if not self._take("ON"):
+            message = (
+                f"a join needs a condition: ON is missing, as in ON a.k = {table.alias}.k; cross joins are not allowed"
+            )
+            raise self._error(message)
+        return JoinClause(table, window, (within.start, last.end), self._stretch("ON"))
+
+    def _window_error(self, within: Word) -> Callable[[str], ExpressionError]:
+        """An error at WITHIN and the two words after it, as far as they are there."""
+        last = within
+        for word in self._words[self._at : self._at + 2]:
+            if word.kind in _STARTS:
+                break
+            last = word
+        return lambda message: self._source.error(message, within.start, last.end)
+
+    def _no_window(self, table: Table) -> ExpressionError:
+        if self._kind() and self._kind() not in _STARTS:
+            return self._error(f"unexpected {self._text()!r}: after the stream and its alias comes WITHIN")
+        message = (
+            f"WITHIN is missing: say how far apart joined tuples may be, as in JOIN {table.stream} WITHIN 3 SECONDS "
+            "ON ... or WITHIN 100 ROWS"
+        )
+        return self._source.error(message, *table.span)
+
+    def _no_join(self, first: Table) -> ExpressionError:
+        if self._kind() and self._kind() != "WHERE":
+            return self._unexpected()
+        return self._source.error(f"a query joins {MIN_SOURCES} to {MAX_SOURCES} streams: {SHAPE}", *first.span)

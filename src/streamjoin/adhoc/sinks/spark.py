@@ -1,0 +1,218 @@
+"""Sinks that Spark serves: a Kafka topic, and a view that SQL can read.
+
+However many queries write to Kafka, the rows of a batch go there in one Spark job for each cluster of brokers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.adhoc.sinks.base import NewestRows, Target
+from streamjoin.config.pipeline import is_secret, without_secrets
+from streamjoin.model.errors import SpecError
+
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+Sent = tuple[str | None, str]
+"""A key and a value."""
+
+
+@dataclass(frozen=True)
+class KafkaSink:
+    """A Kafka topic, at least once: after a crash the rows of the newest batch may come a second time.
+
+    A row becomes one JSON object, NULLs included; times are ISO texts.
+
+    Args:
+        servers: the brokers, as in `kafka.bootstrap.servers`.
+        topic: the topic.
+        key: the column that becomes the record's key.
+        options: further options of Spark's Kafka writer. ${NAME} in one is taken from the environment when rows are
+            written, so that the checkpoint has only the name. With a secret written out (a password, JAAS) nothing
+            of the sink is kept, and a restart needs `Engine.attach`.
+    """
+
+    servers: str
+    topic: str
+    key: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    kind: ClassVar[str] = "kafka"
+
+    def __post_init__(self) -> None:
+        for what in ("servers", "topic"):
+            if not isinstance(getattr(self, what), str) or not getattr(self, what):
+                raise SpecError(f"a KafkaSink needs its {what} as a text, not {getattr(self, what)!r}")
+        fixed = {str(name): str(value) for name, value in self.options.items()}
+        object.__setattr__(self, "options", MappingProxyType(fixed))
+
+    def open(self, target: Target) -> KafkaWriter:
+        """A writer for a query.
+
+        Raises:
+            SpecError: the key is no column of the query.
+        """
+        if self.key is not None and self.key not in target.schema.names:
+            raise SpecError(f"the key {self.key!r} is no output of the query; it has: {', '.join(target.schema.names)}")
+        self.resolved()
+        return KafkaWriter(self, target.spark)
+
+    def resolved(self) -> dict[str, str]:
+        """The options with what the environment says, as Spark takes them.
+
+        Raises:
+            SpecError: the environment has no such variable.
+        """
+        found = {key: _VARIABLE.sub(_from_environment, value) for key, value in self.options.items()}
+        return {**found, "kafka.bootstrap.servers": self.servers}
+
+    def spec(self) -> dict[str, Any] | None:
+        """All fields; None with a secret among them."""
+        if any(is_secret(key) and not _VARIABLE.search(value) for key, value in self.options.items()):
+            return None
+        return {
+            "kind": self.kind,
+            "servers": self.servers,
+            "topic": self.topic,
+            "key": self.key,
+            "options": dict(self.options),
+        }
+
+    def __str__(self) -> str:
+        return f"kafka {self.topic} at {self.servers}"
+
+
+class KafkaWriter:
+    """See the module; writers of equal `together` can be written by one job."""
+
+    def __init__(self, sink: KafkaSink, spark: Any) -> None:
+        self.sink = sink
+        self._spark = spark
+
+    @property
+    def together(self) -> tuple[Any, ...]:
+        """What a common job must have in common."""
+        return KafkaSink.kind, self.sink.servers, tuple(sorted(self.sink.options.items()))
+
+    def write(self, batch: int, rows: pa.Table) -> None:
+        """Send a batch."""
+        self.write_all(batch, [(self, rows)])
+
+    def write_all(self, batch: int, parts: Sequence[tuple[KafkaWriter, pa.Table]]) -> None:  # noqa: ARG002
+        """Send the rows of several queries in one job."""
+        topics: list[str] = []
+        sent: list[Sent] = []
+        for writer, rows in parts:
+            found = json_rows(rows, writer.sink.key)
+            topics += [writer.sink.topic] * len(found)
+            sent += found
+        table = pa.table(
+            {
+                "topic": pa.array(topics, pa.string()),
+                "key": pa.array([key for key, _ in sent], pa.string()),
+                "value": pa.array([value for _, value in sent], pa.string()),
+            }
+        )
+        frame = self._spark.createDataFrame(table)
+        options = self.sink.resolved()
+        try:
+            frame.write.format("kafka").options(**options).save()
+        except Exception as error:
+            told = str(getattr(error, "desc", None) or error).strip().splitlines() or ["Spark gave no reason"]
+            raise OSError(f"Kafka did not take the rows: {without_secrets(told[0], options)}") from error
+
+    def close(self) -> None:
+        """Nothing is open between two batches."""
+
+
+def _from_environment(variable: re.Match[str]) -> str:
+    found = os.environ.get(variable[1])
+    if found is None:
+        raise SpecError(f"the environment has no variable {variable[1]!r}, which an option of a KafkaSink names")
+    return found
+
+
+def json_rows(rows: pa.Table, key: str | None) -> list[Sent]:
+    """The rows as JSON objects, each with its key.
+
+    >>> json_rows(pa.table({"a": [1, None], "b": ["x", "y"]}), "b")
+    [('x', '{"a":1,"b":"x"}'), ('y', '{"a":null,"b":"y"}')]
+    """
+    columns = {name: _jsonable(column) for name, column in zip(rows.column_names, rows.columns, strict=True)}
+    values = zip(*columns.values(), strict=True)
+    texts = [json.dumps(dict(zip(columns, row, strict=True)), separators=(",", ":"), default=str) for row in values]
+    keys = [None] * len(texts) if key is None else [None if k is None else str(k) for k in columns[key]]
+    return list(zip(keys, texts, strict=True))
+
+
+def _jsonable(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        zone = "" if column.type.tz is None else "Z"
+        plain = column.cast(pa.timestamp(column.type.unit))
+        return [None if text is None else text + zone for text in pc.strftime(plain, "%Y-%m-%dT%H:%M:%S").to_pylist()]
+    values = column.to_pylist()
+    if pa.types.is_floating(column.type):
+        # JSON has no word for these; Spark writes texts too.
+        return [
+            v if v is None or math.isfinite(v) else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(v), "NaN")
+            for v in values
+        ]
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return [None if v is None else v.hex() for v in values]
+    return [v if v is None or isinstance(v, bool | int | float | str | list | dict) else str(v) for v in values]
+
+
+@dataclass(frozen=True)
+class TableSink:
+    """A temporary view of the session with the newest rows, for SQL: `spark.table(view)`."""
+
+    view: str
+    limit: int = 10_000
+    kind: ClassVar[str] = "table"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.view, str) or not self.view.isidentifier():
+            raise SpecError(f"the view of a TableSink is named by letters, digits and _, not {self.view!r}")
+        if self.limit < 1:
+            raise SpecError(f"the limit of a TableSink is a number of rows from 1, not {self.limit!r}")
+
+    def open(self, target: Target) -> TableWriter:
+        """A writer that keeps the view."""
+        return TableWriter(self, target)
+
+    def spec(self) -> dict[str, Any]:
+        """All fields."""
+        return {"kind": self.kind, "view": self.view, "limit": self.limit}
+
+    def __str__(self) -> str:
+        return f"table {self.view}, newest {self.limit:,} rows"
+
+
+class TableWriter:
+    """Makes the view anew for each batch with rows."""
+
+    def __init__(self, sink: TableSink, target: Target) -> None:
+        self._sink, self._spark = sink, target.spark
+        self._rows = NewestRows(target.schema, sink.limit)
+        self._show()
+
+    def write(self, batch: int, rows: pa.Table) -> None:
+        """Add the rows of a batch."""
+        self._rows.write(batch, rows)
+        self._show()
+
+    def _show(self) -> None:
+        rows = self._rows.newest(self._sink.limit)
+        self._spark.createDataFrame(rows).createOrReplaceTempView(self._sink.view)
+
+    def close(self) -> None:
+        """Remove the view."""
+        self._spark.catalog.dropTempView(self._sink.view)

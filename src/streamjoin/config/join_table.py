@@ -1,0 +1,205 @@
+"""The `[join]` table of a pipeline file as a `JoinSpec`.
+
+A condition may be one text: its parts that are an equality or a band of columns become `Equi` and `Band`, by which rows
+can be found and cut into partitions, and the rest stays a `Theta`. The same condition holds either way.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+from streamjoin.config.pipeline import Settings
+from streamjoin.config.table import Table
+from streamjoin.model import durations
+from streamjoin.model.expression import And, Arithmetic, Column, Compare, Expression, Function, Literal
+from streamjoin.model.parsing import parse_condition
+from streamjoin.model.predicates import Band, Equi, Predicate, Term, Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+
+_ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
+_TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
+_KEYS = (
+    "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
+    "self_join",
+)  # fmt: skip
+_WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
+
+
+def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
+    """The whole table: what is joined, and how; `late` is where late rows go."""
+    table.only(*_KEYS)
+    ordered, positions, punctuate = (
+        bool(table.get(key, (bool,), example=f"{key} = true")) for key in ("ordered", "positions", "punctuate")
+    )
+    if punctuate and not ordered:
+        table.fail("punctuate = true ends the rows of a batch, so it needs ordered = true as well", "punctuate")
+    idle = table.text("idle", 'idle = "10 seconds"')
+    if idle is not None:
+        table.made(lambda: durations.nanoseconds(idle), "idle")
+    columns = table.texts("columns", 'columns = ["sym_left", "px", "bid"]')
+    settings = Settings(
+        ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late
+    )
+    return _spec(table), settings
+
+
+def term_lines(table: Table) -> dict[str, int]:
+    """The line of each term of the condition, as `on.0`, `on.1`, ...; the table was read before."""
+    value = table.values["on"]
+    if isinstance(value, list):
+        items = [(_item(table, item, "on", number), table.line("on", number)) for number, item in enumerate(value)]
+    else:
+        items = [(_condition(table), table.line("on"))]
+    lines = [line for predicate, line in items for _ in predicate.terms()]
+    return {f"on.{number}": line for number, line in enumerate(lines)}
+
+
+def _spec(table: Table) -> JoinSpec:
+    on = table.made(lambda: _condition(table), "on")
+    window = _windows(table)
+    time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
+    order: Any = table.one_of("order", ("event_time", "arrival"), "event_time")
+    how: Any = table.one_of("how", ("inner", "left", "right", "full", "semi", "anti"), "inner")
+    lateness = table.get("lateness", (str, int), example='lateness = "2 seconds"')
+    self_join = bool(table.get("self_join", (bool,), example="self_join = true"))
+    table.finish()
+    if lateness is not None:
+        table.made(lambda: TimeWindow(lateness), "lateness")
+    return table.made(
+        lambda: JoinSpec(on=on, window=window, time=time, order=order, how=how, self_join=self_join, lateness=lateness),
+        *(("how",) if how != "inner" else ()),
+    )
+
+
+def condition(text: str) -> Predicate:
+    """A condition in SQL as the strongest predicates it is made of.
+
+    >>> str(condition("l.k = r.k AND abs(l.x - r.y) <= 3 AND l.v < r.v"))
+    'l.k = r.k and |l.x - r.y| <= 3 and (l.v < r.v)'
+    """
+    whole = parse_condition(text)
+    parts = whole.terms if isinstance(whole, And) else (whole,)
+    return reduce(lambda one, other: one & other, map(_predicate, parts))
+
+
+def _predicate(part: Expression) -> Predicate:
+    equality = _equality(part)
+    band = _band(part) if equality is None else equality
+    return Theta(str(part)) if band is None else band
+
+
+def _equality(part: Expression) -> Term | None:
+    if not isinstance(part, Compare) or part.operator != "=":
+        return None
+    columns = _both_sides(part.left, part.right)
+    return Equi(*columns) if columns else None
+
+
+def _band(part: Expression) -> Term | None:
+    """`abs(column - column) <= number`, which a Band tests without overflow and an index can find."""
+    if not isinstance(part, Compare) or part.operator not in ("<", "<="):
+        return None
+    distance, difference = part.right, part.left
+    if not isinstance(distance, Literal) or isinstance(distance.value, bool):
+        return None
+    if not isinstance(distance.value, (int, float, Decimal)) or distance.value < 0:
+        return None
+    strict = part.operator == "<"
+    if strict and distance.value == 0:
+        return None
+    if not isinstance(difference, Function) or difference.name != "ABS":
+        return None
+    inner = difference.arguments[0]
+    if not isinstance(inner, Arithmetic) or inner.operator != "-":
+        return None
+    columns = _both_sides(inner.left, inner.right)
+    return Band(*columns, distance.value, strict=strict) if columns else None
+
+
+def _both_sides(one: Expression, other: Expression) -> tuple[str, str] | None:
+    """The left and the right column, if there is one of each, in either order."""
+    if not isinstance(one, Column) or not isinstance(other, Column) or one.qualifier == other.qualifier:
+        return None
+    return (one.name, other.name) if one.qualifier == "l" else (other.name, one.name)
+
+
+def _condition(table: Table) -> Predicate:
+    value = table.get("on", (str, dict, list), example=_ON)
+    if value is None or value == []:
+        table.missing("on", _ON)
+    if isinstance(value, str):
+        return condition(value)
+    if isinstance(value, dict):
+        return _item(table, value, "on")
+    return reduce(lambda one, other: one & other, (_item(table, item, "on", n) for n, item in enumerate(value)))
+
+
+def _item(table: Table, item: object, *place: str | int) -> Predicate:
+    """One item of a list of conditions."""
+    if isinstance(item, str):
+        return table.made(lambda: condition(item), *place)
+    if not isinstance(item, dict):
+        table.fail(f"a condition is {_TERM}, not {item!r}", *place)
+    return _term(table.below(item, *place))
+
+
+def _term(table: Table) -> Predicate:
+    equi = table.pair("equi", 'equi = "sym", or ["left", "right"]')
+    theta = table.text("theta", 'theta = "l.qty < r.size"')
+    band = table.pair("band", 'band = ["px", "bid"]')
+    kinds = [name for name in ("equi", "band", "theta") if name in table.values]
+    bounds = {key: _distance(table, key) for key in ("distance", "below", "above")}
+    strict = bool(table.get("strict", (bool,), example="strict = true"))
+    table.finish()
+    if len(kinds) != 1:
+        table.fail(f"a condition is one of {_TERM}; this has {' and '.join(kinds) or 'none'}")
+    if band is None and (strict or any(bound is not None for bound in bounds.values())):
+        table.fail("distance, below, above and strict belong to a band: write { band = [...], distance = ... }")
+    if equi is not None:
+        return table.made(lambda: Equi(*_two(equi)), "equi")
+    if theta is not None:
+        return table.made(lambda: Theta(theta), "theta")
+    left, right = _two(band or "")
+    return table.made(
+        lambda: Band(left, right, bounds["distance"], below=bounds["below"], above=bounds["above"], strict=strict),
+        "band",
+    )
+
+
+def _distance(table: Table, key: str) -> int | float | str | None:
+    found: int | float | str | None = table.get(
+        key, (int, float, str), example=f'{key} = 0.25, or "2 seconds" for times'
+    )
+    return found
+
+
+def _two(names: str | tuple[str, str]) -> tuple[str, str]:
+    return (names, names) if isinstance(names, str) else names
+
+
+def _windows(table: Table) -> Window | tuple[Window, Window]:
+    value = table.get("window", (str, int, dict, list), example=_WINDOW)
+    if value is None:
+        table.missing("window", 'window = "5 seconds"')
+    if not isinstance(value, list):
+        return _window(table, value, "window")
+    if len(value) != 2:
+        table.fail(f"a list of windows holds two, a left and a right one, not {len(value)}: {_WINDOW}", "window")
+    return _window(table, value[0], "window", 0), _window(table, value[1], "window", 1)
+
+
+def _window(table: Table, value: Any, *place: str | int) -> Window:
+    if isinstance(value, (str, int)):
+        return table.made(lambda: TimeWindow(value), *place)
+    if not isinstance(value, dict):
+        table.fail(f"a window is {_WINDOW}, not {value!r}", *place)
+    inner = table.below(value, *place)
+    count = inner.get("count", (int,), example="{ count = 1000 }")
+    length = inner.get("time", (str, int), example='{ time = "5 seconds" }')
+    inner.finish()
+    if (count is None) == (length is None):
+        table.fail('a window is either { count = 1000 } or { time = "5 seconds" }', *place)
+    return table.made(lambda: TimeWindow(length) if count is None else CountWindow(count), *place)

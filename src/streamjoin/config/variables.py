@@ -1,0 +1,72 @@
+"""Environment variables that override keys of a TOML file: `STREAMJOIN_SERVICE__PORT=9000` is `port` in `[service]`.
+
+Two underscores separate the parts; case does not matter. A key that the file has is found whatever its case, others
+are taken in lower case, so that a wrong name is refused like a wrong key, naming the variable.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamjoin.config.lines import Path as KeyPath
+
+PREFIX: Final = "STREAMJOIN_"
+_BETWEEN: Final = "__"
+_TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def overlay(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """The values with what the environment says, and the variable of each path that it says.
+
+    >>> overlay({"service": {"port": 1}}, {"STREAMJOIN_SERVICE__PORT": "9000", "STREAMJOIN_URL": "x"})
+    ({'service': {'port': '9000'}}, {('service', 'port'): 'STREAMJOIN_SERVICE__PORT'})
+    """
+    found = dict(values)
+    variables: dict[KeyPath, str] = {}
+    for name in sorted(environment):
+        parts = name.removeprefix(PREFIX).split(_BETWEEN)
+        if not name.startswith(PREFIX) or len(parts) < 2 or not all(parts):
+            continue
+        path = _set(found, parts, environment[name])
+        for length in range(1, len(path) + 1):
+            # A table that only the environment has is the variable's too.
+            if length == len(path) or not _has(values, path[:length]):
+                variables.setdefault(path[:length], name)
+    return found, variables
+
+
+def _set(table: dict[str, Any], parts: list[str], text: str) -> KeyPath:
+    key = next((known for known in table if known.lower() == parts[0].lower()), parts[0].lower())
+    if len(parts) == 1:
+        table[key] = text
+        return (key,)
+    below = table.get(key)
+    table[key] = inner = dict(below) if isinstance(below, Mapping) else {}
+    return (key, *_set(inner, parts[1:], text))
+
+
+def _has(values: Mapping[str, Any], path: KeyPath) -> bool:
+    here: Any = values
+    for key in path:
+        if not isinstance(here, Mapping) or key not in here:
+            return False
+        here = here[key]
+    return True
+
+
+def of_kind(text: str, kinds: tuple[type, ...]) -> Any:
+    """A variable's text as one of the kinds that a key takes; the text where it is none of them.
+
+    >>> of_kind("9000", (int,)), of_kind("9000", (str,)), of_kind("yes", (bool,)), of_kind("[1, 2]", (str, list))
+    (9000, '9000', True, [1, 2])
+    """
+    if bool in kinds and text.strip().lower() in _TRUTH:
+        return _TRUTH[text.strip().lower()]
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    wanted = tuple(kind for kind in kinds if kind not in (str, bool))
+    return value if isinstance(value, wanted) and not isinstance(value, bool) else text

@@ -1,0 +1,1 @@
+"""What clients can ask: queries, streams, the system, and the models of their answers."""

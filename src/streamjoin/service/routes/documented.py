@@ -1,0 +1,36 @@
+"""What the OpenAPI description says of answers that are not the usual one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamjoin.service.routes.models import ProblemDetails
+from streamjoin.service.web.problems import MEDIA_TYPE
+
+_ABOUT: Final = {
+    400: "The body can't be read.",
+    401: "The token is missing or wrong.",
+    403: "A page of another origin may not do this.",
+    404: "There is no such thing.",
+    405: "Not with this method.",
+    409: "Not now: the name is taken, there are too many queries, or the query's state does not allow it.",
+    413: "The body is too large.",
+    421: "The Host header names another machine.",
+    422: "The request or the query is wrong; `places` tells where in the text.",
+    503: "The engine starts, stops or has failed, or too many event streams are open.",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error answers for the description."""
+    schema = {"$ref": "#/components/schemas/ProblemDetails"}
+    return {
+        status: {"model": ProblemDetails, "description": _ABOUT[status], "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in statuses
+    }
+
+
+ERRORS: Final = problems(400, 401, 403, 421, 422, 503)
+EVENTS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "Events without an end.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}

@@ -1,0 +1,81 @@
+"""The routes of streams: the list, one of them, and the rows of it that were set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pyarrow as pa
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from streamjoin.model import json_values
+from streamjoin.service.contract import Engine
+from streamjoin.service.routes import models
+from streamjoin.service.routes.answers import respond
+from streamjoin.service.routes.documented import ERRORS, problems
+from streamjoin.service.state import service_of
+from streamjoin.service.web.problems import Problem
+
+router = APIRouter(prefix="/api/v1/streams", tags=["streams"], responses=ERRORS)
+Name = Annotated[str, Path(max_length=200, description="The stream's name.", examples=["trades"])]
+Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
+
+
+def _found(engine: Engine, name: str) -> Any:
+    found = next((stream for stream in engine.streams() if stream.name == name), None)
+    if found is None:
+        raise Problem(404, "no-such-stream", f"there is no stream {name!r}")
+    return found
+
+
+@router.get("", response_model=models.Streams, summary="List the streams")
+async def streams(request: Request) -> Response:
+    """All streams with columns, rates, lag, watermark, and how many rows were set aside."""
+    service = service_of(request)
+    engine = service.engine
+    return await service.together.answer("streams", lambda: respond({"streams": engine.streams()}))
+
+
+@router.get("/{name}", response_model=models.StreamModel, summary="Show a stream", responses=problems(404))
+def stream(request: Request, name: Name) -> Response:
+    """One stream."""
+    return respond(_found(service_of(request).engine, name))
+
+
+@router.get("/{name}/late", response_model=models.RowsAside, summary="Rows that came too late", responses=problems(404))
+def late(request: Request, name: Name, limit: Limit = 100) -> Response:
+    """The newest rows that came too late or had no usable time, oldest of them first."""
+    engine = service_of(request).engine
+    found = _found(engine, name)
+    return _aside(engine.late, name, limit, found.late + found.untimed)
+
+
+@router.get(
+    "/{name}/malformed",
+    response_model=models.RowsAside,
+    summary="Records that could not be decoded",
+    responses=problems(404),
+)
+def malformed(request: Request, name: Name, limit: Limit = 100) -> Response:
+    """The newest records that do not fit the schema, with where they came from, oldest of them first."""
+    engine = service_of(request).engine
+    return _aside(engine.malformed, name, limit, _found(engine, name).malformed)
+
+
+def _aside(read: Callable[[str, int], pa.Table], name: str, limit: int, total: int) -> Response:
+    table = _readable(read(name, limit))
+    body = {"columns": json_values.columns(table), "rows": json_values.rows(table), "total": total}
+    return Response(json_values.text(body), 200, media_type="application/json")
+
+
+def _readable(table: pa.Table) -> pa.Table:
+    """With binary columns as texts where they are texts: what a broker sent is told as it was written."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type):
+            try:
+                text = table.column(index).cast(pa.string())
+            except pa.ArrowInvalid:
+                continue
+            table = table.set_column(index, field.name, text)
+    return table

@@ -1,0 +1,165 @@
+"""The routes of everything but queries and streams: plan, changelog, history, health, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import PlainTextResponse, Response
+
+from streamjoin._version import __version__
+from streamjoin.service import metrics
+from streamjoin.service.contract import Engine
+from streamjoin.service.event_stream import EventStream, engine_events
+from streamjoin.service.plan_graph import PlanGraph
+from streamjoin.service.routes import models
+from streamjoin.service.routes.answers import respond
+from streamjoin.service.routes.documented import ERRORS, EVENTS, problems
+from streamjoin.service.state import Service, service_of
+from streamjoin.service.web.problems import Problem
+
+router = APIRouter()
+_DOT = "text/vnd.graphviz"
+
+
+@router.get(
+    "/api/v1/health",
+    response_model=models.Health,
+    tags=["service"],
+    summary="Whether the process answers",
+    responses=problems(421),
+)
+async def health() -> Response:
+    """For a liveness probe; needs no token."""
+    return respond({"status": "ok"})
+
+
+@router.get(
+    "/api/v1/ready",
+    response_model=models.Readiness,
+    tags=["service"],
+    summary="Whether queries are served",
+    responses={503: {"model": models.Readiness, "description": "Not yet, or not any more."}, **problems(421)},
+)
+async def ready(request: Request) -> Response:
+    """For a readiness probe; needs no token."""
+    phase, reason = service_of(request).ready
+    if phase == "running":
+        return respond({"status": "ready", "reason": None})
+    return respond({"status": phase, "reason": reason}, 503)
+
+
+@router.get(
+    "/api/v1/info", response_model=models.Info, tags=["service"], summary="Version, limits, sinks", responses=ERRORS
+)
+def info(request: Request) -> Response:
+    """The service itself; the token is not part of it."""
+    service = service_of(request)
+    config = service.config
+    place = config.checkpoint.removeprefix("file://").removeprefix("file:")
+    return respond(
+        {
+            "version": __version__,
+            "started_at": service.started_at,
+            "checkpoint_present": "://" in place or FilePath(place).exists(),
+            "limits": asdict(config.limits),
+            "sinks": list(config.sinks),
+            "trigger": config.trigger,
+        }
+    )
+
+
+@router.get(
+    "/api/v1/plan",
+    response_model=models.PlanModel,
+    tags=["plan"],
+    summary="The shared plan with measured figures",
+    responses={
+        200: {"content": {_DOT: {"schema": {"type": "string"}}, "text/plain": {"schema": {"type": "string"}}}},
+        **ERRORS,
+    },
+)
+async def plan(
+    request: Request,
+    format: Annotated[Literal["json", "dot", "text"] | None, Query(description="Instead of Accept.")] = None,  # noqa: A002
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
+    service = service_of(request)
+    wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
+    make = partial(_plan, service, service.engine, wanted)
+    return await service.together.answer(f"plan as {wanted}", make, dear=True, waiting=service.questions)
+
+
+def _plan(service: Service, engine: Engine, wanted: str) -> Response:
+    explanation = engine.explain()
+    if wanted == "dot":
+        return Response(_called(explanation.dot), media_type=_DOT)
+    if wanted == "text":
+        return PlainTextResponse(str(explanation))
+    streams = [stream.name for stream in engine.streams()]
+    last = service.hub.last
+    sinks = {query.name: str(query.sink) for query in engine.queries()}
+    graph = PlanGraph(explanation, streams, sinks, last.rows_out if last is not None else {})
+    return respond(graph.as_data())
+
+
+def _called(text: Any) -> str:
+    return str(text() if callable(text) else text)
+
+
+@router.get(
+    "/api/v1/changelog",
+    response_model=models.Changes,
+    tags=["plan"],
+    summary="Creates, drops and pauses, in order",
+    responses=ERRORS,
+)
+def changelog(
+    request: Request,
+    since: Annotated[int, Query(ge=0, lt=1 << 62, description="Only those after this serial number.")] = 0,
+) -> Response:
+    """The changelog with the batch from which each change is in force."""
+    return respond({"changes": service_of(request).engine.changelog(since)})
+
+
+@router.get(
+    "/api/v1/history", response_model=models.History, tags=["plan"], summary="The newest batches", responses=ERRORS
+)
+async def history(request: Request) -> Response:
+    """Up to 600 batches, oldest first."""
+    service = service_of(request)
+    service.engine  # noqa: B018 - refuses while there is none
+    return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), dear=True)
+
+
+@router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as they come", responses={**EVENTS, **ERRORS})
+async def events(request: Request) -> Response:
+    """Server-sent events: `batch`, `change`, `skipped` where a reader was too slow, `end`."""
+    service = service_of(request)
+    return EventStream(service, partial(engine_events, service, service.engine))
+
+
+@router.get(
+    "/metrics",
+    tags=["service"],
+    summary="Figures for Prometheus",
+    response_class=PlainTextResponse,
+    responses=problems(401, 421),
+)
+def prometheus(request: Request) -> Response:
+    """In Prometheus's text format; while there is no engine, of the requests alone."""
+    service = service_of(request)
+    text = metrics.Text()
+    metrics.of_requests(text, service.requests, service.readers, service.connections)
+    metrics.of_waiting(text, {"questions": service.questions, "changes": service.changes})
+    text.one("ready", "gauge", "Whether queries are served.", float(service.ready[0] == "running"))
+    try:
+        engine = service.engine
+    except Problem:
+        return PlainTextResponse(str(text), media_type=metrics.MEDIA_TYPE)
+    metrics.of_engine(text, engine.streams(), engine.queries(), service.hub.last, service.hub.published)
+    return PlainTextResponse(str(text), media_type=metrics.MEDIA_TYPE)

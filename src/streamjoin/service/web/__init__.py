@@ -1,0 +1,1 @@
+"""What stands before every route: connections, limits, tokens, errors, shared answers."""

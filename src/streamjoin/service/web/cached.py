@@ -1,0 +1,122 @@
+"""Answers kept for a moment: what many clients ask of one batch is made once, so that asking costs the stream little.
+
+`Kept` stands before the routes and gives the bytes of an answer again, without routing or making it. The invariant: an
+answer is given again only while no batch ended and no change was made since it was begun, and never for longer than a
+quarter of a second, because lags and rates go on without batches; dear ones, the plan and the history, may be a
+second old. `Together` is for what is not there yet: all who ask while it is made wait for the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streamjoin.service.hub import Hub
+from streamjoin.service.web.waiting import Waiting
+
+LONGEST: Final = 0.25
+LONGEST_DEAR: Final = 1.0
+MOST: Final = 64
+LARGEST: Final = 1 << 19
+_DEAR: Final = frozenset({"/api/v1/plan", "/api/v1/history"})
+_KEPT: Final = ("/api/v1/queries", "/api/v1/streams", "/api/v1/plan", "/api/v1/history", "/api/v1/changelog")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The bytes of an answer, what was true when it was begun, and the route that made it."""
+
+    version: int
+    at: float
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    route: Any
+
+
+class Kept:
+    """ASGI middleware; see the module. Used on the event loop's thread alone."""
+
+    def __init__(self, app: ASGIApp, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._hub, self._clock = app, hub, clock
+        self._answers: OrderedDict[tuple[str, bytes, bytes], _Answer] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give what is kept, or keep what is given."""
+        if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(_KEPT):
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        dear = path in _DEAR
+        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"") if dear else b""
+        key = (path, scope["query_string"], accept)
+        # Both are taken before: what happens meanwhile makes the answer old.
+        version, now = self._hub.changes if dear else self._hub.version, self._clock()
+        kept = self._answers.get(key)
+        if kept is not None and kept.version == version and now - kept.at < (LONGEST_DEAR if dear else LONGEST):
+            scope["route"] = kept.route
+            await send({"type": "http.response.start", "status": 200, "headers": list(kept.headers)})
+            await send({"type": "http.response.body", "body": kept.body})
+            return
+        noted = _Noted(send)
+        await self._app(scope, receive, noted)
+        if noted.whole:
+            self._keep(key, _Answer(version, now, noted.headers, noted.body, scope.get("route")))
+
+    def _keep(self, key: tuple[str, bytes, bytes], answer: _Answer) -> None:
+        self._answers[key] = answer
+        self._answers.move_to_end(key)
+        while len(self._answers) > MOST:
+            self._answers.popitem(last=False)
+
+
+class _Noted:
+    """Passes an answer on and has it afterwards, if it came in one piece, is right, and not large."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._status = 0
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.body = b""
+        self.whole = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self.headers = message["status"], tuple(message.get("headers", ()))
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.body = message.get("body", b"")
+            # Only an answer of one piece tells its length.
+            known = any(name == b"content-length" and value == b"%d" % len(self.body) for name, value in self.headers)
+            self.whole = self._status == 200 and known and len(self.body) <= LARGEST
+        await self._send(message)
+
+
+class Together:
+    """See the module; used on the event loop's thread alone."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._begun: dict[tuple[str, int], asyncio.Future[Response]] = {}
+
+    async def answer(
+        self, key: str, make: Callable[[], Response], *, dear: bool = False, waiting: Waiting | None = None
+    ) -> Response:
+        """The answer under `key`; `make` runs on a thread of the pool, or of `waiting` if it waits for the engine.
+
+        A dear one is not made anew for a batch that ends meanwhile, only after a change.
+        """
+        version = self._hub.changes if dear else self._hub.version
+        made = self._begun.get((key, version))
+        if made is None:
+            made = asyncio.ensure_future(run_in_threadpool(make) if waiting is None else waiting.run(make))
+            self._begun[key, version] = made
+            made.add_done_callback(lambda _: self._begun.pop((key, version)))
+        # One that leaves does not take the answer from the others.
+        return await asyncio.shield(made)

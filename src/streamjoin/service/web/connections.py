@@ -1,0 +1,222 @@
+"""The open connections of the service: how many there may be, and how long a client may keep one waiting.
+
+A connection costs file descriptors, and the engine needs some of the same process to write. Invariants: connections
+never use more than half of the descriptors; a client that sends no complete request, or takes nothing of its
+answer, is let go after a fixed time, with or without a token. Where all places are taken, a new connection gets that of
+the client that has kept the service waiting for its request the longest (those that never had an answer first); only
+where every client waits for an answer is the new one refused. Everything here runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from streamjoin.model.errors import SetupError
+from streamjoin.service.web.problems import MEDIA_TYPE, Problem
+
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections that the event loop accepts before it looks at anything else."""
+_NOT_YET_COUNTED: Final = 4 * ACCEPTED_AT_ONCE
+"""Accepted connections are counted, and those they push out closed, a few rounds of the event loop later."""
+_DESCRIPTORS: Final = 2
+"""Of a connection: its socket, and the file of the page that it is being sent."""
+_FEWEST: Final = 16
+MOST_HEADER_BYTES: Final = 65_536
+PATIENCE: Final = 60.0
+"""Seconds that a client may take nothing of its answer."""
+_GOODBYE: Final = 5.0
+"""Seconds that a closed connection may take for what it has not sent yet."""
+_EVERY: Final = 0.5
+_LOG = logging.getLogger("streamjoin.service")
+
+
+def places(wanted: int) -> int:
+    """How many connections the limit on open files has room for, at most `wanted`; raises the soft limit if it must.
+
+    Raises:
+        SetupError: the limit on open files leaves no room to serve anybody.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * (_DESCRIPTORS * wanted + _NOT_YET_COUNTED)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < needed and soft != hard:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+        except (OSError, ValueError):  # pragma: no cover - systems that refuse what they promise
+            pass
+    room = (soft // 2 - _NOT_YET_COUNTED) // _DESCRIPTORS
+    if room < _FEWEST:
+        least = 2 * (_DESCRIPTORS * _FEWEST + _NOT_YET_COUNTED)
+        raise SetupError(
+            f"a process may open {soft} files here, and the service needs at least {least}: raise it with ulimit -n"
+        )
+    return min(wanted, room)
+
+
+class Connections:
+    """See the module. `most` connections at the same time; a whole request comes within `request_seconds`."""
+
+    def __init__(self, most: int, request_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most = most
+        self.request_seconds = request_seconds
+        self.clock = clock
+        self.ended: Counter[str] = Counter()
+        """How many were ended by the service, by reason."""
+        self._open: set[Connection] = set()
+
+    @property
+    def open(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
+    @property
+    def protocol(self) -> type[asyncio.Protocol]:
+        """What uvicorn makes of a new connection."""
+        return cast("type[asyncio.Protocol]", partial(Connection, self))
+
+    def opened(self, connection: Connection) -> None:
+        """Give a new connection a place, or refuse it."""
+        if len(self._open) >= self.most:
+            idle = [other for other in self._open if other.waiting_since is not None]
+            if not idle:
+                self._note("full")
+                told = f"{self.most} connections are open, which is the most"
+                connection.refuse(Problem(503, "too-many-connections", told, headers={"Retry-After": "5"}))
+                return
+            # A client that was answered before may be about to ask again.
+            slowest = min(idle, key=lambda other: (other.answered, other.waiting_since or 0.0))
+            self._note("pushed_out")
+            slowest.transport.abort()
+            # It is lost a moment later, and must not be chosen again until then.
+            self._open.discard(slowest)
+        self._open.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+
+    def _note(self, reason: str) -> None:
+        self.ended[reason] += 1
+        _LOG.warning("a connection was ended by the service: %s", reason.replace("_", " "))
+
+    def sweep(self) -> None:
+        """End the connections whose clients took too long."""
+        now = self.clock()
+        for connection in tuple(self._open):
+            if _older(connection.closing_since, now, _GOODBYE) or _older(connection.paused_since, now, PATIENCE):
+                self._note("answer_not_taken")
+                connection.transport.abort()
+                self._open.discard(connection)
+            elif connection.transport.is_closing():
+                connection.closing_since = connection.closing_since or now
+            elif _older(connection.waiting_since, now, self.request_seconds):
+                self._note("request_too_slow")
+                told = f"a request comes whole within {self.request_seconds:g} seconds"
+                connection.refuse(Problem(408, "request-too-slow", told))
+
+    async def watch(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            self.sweep()
+
+
+def _older(since: float | None, now: float, seconds: float) -> bool:
+    return since is not None and now - since > seconds
+
+
+class Connection(HttpToolsProtocol):
+    """A client's connection, which knows since when it waits for what."""
+
+    def __init__(self, connections: Connections, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._all = connections
+        self._header_bytes = 0
+        self.waiting_since: float | None = None
+        """Since when the client owes a request, or the rest of one."""
+        self.paused_since: float | None = None
+        """Since when it takes nothing of an answer."""
+        self.closing_since: float | None = None
+        self.answered = False
+        """Whether it has had an answer."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected."""
+        super().connection_made(transport)
+        self.waiting_since = self._all.clock()
+        self._all.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has gone."""
+        self._all.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """It sends something."""
+        if self.transport.is_closing():
+            return
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is before and (before is None or before.response_complete):
+            self._header_bytes += len(data)
+            if self._header_bytes > MOST_HEADER_BYTES:
+                told = f"a request's headers are at most {MOST_HEADER_BYTES:,} bytes"
+                self.refuse(Problem(431, "headers-too-large", told))
+        else:
+            self._header_bytes = 0
+        self._note_request()
+
+    def on_response_complete(self) -> None:
+        """A request was answered."""
+        self.answered = True
+        super().on_response_complete()
+        self._note_request()
+
+    def _note_request(self) -> None:
+        cycle = self.cycle
+        whole = cycle is not None and not cycle.response_complete and not cycle.more_body
+        # While the service itself reads no further, the client owes nothing.
+        if whole or self.flow.read_paused:
+            self.waiting_since = None
+        elif self.waiting_since is None:
+            self.waiting_since = self._all.clock()
+
+    def pause_writing(self) -> None:
+        """The client does not take what is sent."""
+        super().pause_writing()
+        self.paused_since = self._all.clock()
+
+    def resume_writing(self) -> None:
+        """It takes it again."""
+        super().resume_writing()
+        self.paused_since = None
+
+    def refuse(self, problem: Problem) -> None:
+        """End the connection with an answer, if none was begun."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = json.dumps(problem.body()).encode()
+            more = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
+            head = (
+                f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+                f"content-length: {len(body)}\r\n{more}connection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode("ascii") + body)
+        if self.cycle is not None:
+            # What the route answers later must not follow this answer.
+            self.cycle.disconnected = True
+        self.transport.close()

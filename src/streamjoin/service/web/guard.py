@@ -1,0 +1,179 @@
+"""What stands before every request: host, origin, token and size checks, security headers, and a count of answers.
+
+The invariants: no request that fails a check reaches a route; the token is compared in constant time and is in no
+message; a check never reads the body, so that a large one costs nothing. CORS is off: no header ever allows a foreign
+page to read, and unsafe requests that a foreign page can send without being allowed to read are refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streamjoin.service.config import ServiceConfig, is_loopback
+from streamjoin.service.metrics import Requests
+from streamjoin.service.web.problems import Problem, unexpected
+
+OPEN: Final = frozenset({"/", "/api/v1/health", "/api/v1/ready"})
+"""Paths that need no token: the page itself holds no data, and probes carry no header."""
+_OPEN_PREFIX: Final = "/static/"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_LONGEST_LENGTH: Final = 15
+_SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
+"""Headers that are checked here. Given twice, a proxy or a route may see another one than was checked."""
+_POLICY: Final = (
+    b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    b"require-trusted-types-for 'script'"
+)
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", _POLICY),
+)
+
+
+class Guard:
+    """ASGI middleware; see the module."""
+
+    def __init__(self, app: ASGIApp, config: ServiceConfig, requests: Requests) -> None:
+        self._app = app
+        self._token = config.token.encode() if config.token is not None else None
+        self._limit = config.limits.request_bytes
+        self._requests = requests
+        self._hosts = _hosts(config)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, pass on, count."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+        status = 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _add_headers(message, scope["path"])
+            await send(message)
+
+        try:
+            headers: dict[bytes, bytes] = dict(scope["headers"])
+            refused = _doubled(scope["headers"]) or self._refusal(scope["method"], scope["path"], headers)
+            if refused is not None:
+                await refused.response(scope["path"])(scope, receive, noted)
+            else:
+                await self._within_size(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._requests.count(scope["method"], route, status, time.perf_counter() - begin)
+
+    def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Problem | None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts is not None and host_name(host) not in self._hosts:
+            return Problem(421, "wrong-host", "the Host header names another machine; add it to allowed_hosts")
+        if self._token is not None and not (path in OPEN or path.startswith(_OPEN_PREFIX)):
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+                told = "send the service's token: Authorization: Bearer ..."
+                return Problem(401, "unauthorized", told, headers={"WWW-Authenticate": "Bearer"})
+        if method not in _SAFE and _is_foreign(headers, host):
+            return Problem(403, "foreign-origin", "pages of another origin may not change anything here")
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > _LONGEST_LENGTH or int(length) > self._limit:
+            return self._too_large()
+        return None
+
+    def _too_large(self) -> Problem:
+        return Problem(413, "too-large", f"a request's body is at most {self._limit:,} bytes")
+
+    async def _within_size(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, counting what comes without a length."""
+        size = 0
+        started = False
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > self._limit:
+                    raise _TooLarge
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, noted)
+        except _TooLarge:
+            if not started:
+                await self._too_large().response(scope["path"])(scope, receive, send)
+        except Exception as error:
+            told = unexpected(scope["method"], scope["path"], error)
+            if not started:
+                await told.response(scope["path"])(scope, receive, send)
+
+
+class _TooLarge(BaseException):
+    """Passes through handlers of `Exception`, which would make it an internal error."""
+
+
+def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
+    names = [name for name, _ in headers if name in _SINGLE]
+    if len(names) == len(set(names)):
+        return None
+    twice = next(name for name in names if names.count(name) > 1).decode("ascii")
+    return Problem(400, "doubled-header", f"the header {twice} is given more than once")
+
+
+def host_name(host: str) -> str:
+    """A Host header without its port.
+
+    >>> host_name("localhost:8765"), host_name("[::1]:8765"), host_name("::1")
+    ('localhost', '::1', '::1')
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.lower() if host.count(":") > 1 else host.partition(":")[0].lower()
+
+
+def _hosts(config: ServiceConfig) -> frozenset[str] | None:
+    """The names by which the service may be called; None for any.
+
+    On loopback anything else is a foreign page whose name was made to lead here (DNS rebinding).
+    """
+    if is_loopback(config.host):
+        named = {"localhost", "127.0.0.1", "::1", host_name(config.host)}
+        return frozenset(named | {host.lower() for host in config.allowed_hosts})
+    return frozenset(host.lower() for host in config.allowed_hosts) or None
+
+
+def _is_foreign(headers: dict[bytes, bytes], host: str) -> bool:
+    if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        return True
+    origin = headers.get(b"origin")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
+    except ValueError:
+        return True
+
+
+def _add_headers(message: MutableMapping[str, Any], path: str) -> None:
+    added = [*_HEADERS]
+    if path.startswith("/api/"):
+        added.append((b"cache-control", b"no-store"))
+    elif path.startswith(_OPEN_PREFIX):
+        # After an upgrade the page and its modules must be of one version.
+        added.append((b"cache-control", b"no-cache"))
+    message["headers"] = [*message.get("headers", []), *added]

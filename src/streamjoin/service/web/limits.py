@@ -1,0 +1,55 @@
+"""Whether a query stays within the service's limits: its streams and its windows, before the engine sees it.
+
+Reads the frame of the text alone, so an error points at the place; names and types are the engine's to check.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamjoin.adhoc.language import clauses
+from streamjoin.adhoc.language.clauses import JoinClause, QueryText
+from streamjoin.model.parsing import Scan
+from streamjoin.model.window import CountWindow, TimeWindow
+from streamjoin.service.config import Limits
+
+MOST_WORDS: Final = 5000
+"""Words, numbers and signs of a query: what it costs to read it grows with them."""
+
+
+def check_limits(sql: str, limits: Limits) -> None:
+    """Refuse a query that asks for more than is allowed.
+
+    Raises:
+        QueryError: it has too many words, joins too many streams, or a window is too long; or its text is no query.
+    """
+    source = Scan.of(QueryText(sql)).source
+    if len(source.words) > MOST_WORDS:
+        extra = source.words[MOST_WORDS]
+        message = f"a query of this service has at most {MOST_WORDS:,} words and signs, not {len(source.words):,}"
+        raise source.error(message, extra.start, extra.end)
+    frame = clauses.read(source)
+    if len(frame.joins) + 1 > limits.streams_in_query:
+        excess = frame.joins[limits.streams_in_query - 1]
+        raise source.error(
+            f"this service joins at most {limits.streams_in_query} streams in a query, not {len(frame.joins) + 1}",
+            *excess.table.span,
+        )
+    for join in frame.joins:
+        told = _too_long(join, limits)
+        if told is not None:
+            raise source.error(told, *join.window_span)
+
+
+def _too_long(join: JoinClause, limits: Limits) -> str | None:
+    window = join.window
+    if isinstance(window, TimeWindow) and window.is_duration:
+        if window.length > limits.window_seconds * 1e9:
+            return f"a window of this service is at most {limits.window_seconds:,g} seconds"
+        return None
+    size = window.n if isinstance(window, CountWindow) else window.length
+    return (
+        f"a window of this service is at most {limits.window_rows:,} rows or units"
+        if size > limits.window_rows
+        else None
+    )

@@ -1,0 +1,60 @@
+"""Threads for requests that wait for the engine, apart from those that all other routes share.
+
+Between two batches the engine answers everything that waits, so a request may wait as long as a batch takes. The
+invariant: however many wait, the routes that answer from memory find a thread at once; and no more wait than are told,
+the rest are refused and may come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+from streamjoin.service.web.problems import Problem
+
+THREADS: Final = 16
+QUEUED: Final = 64
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Waiting:
+    """See the module. `what` names the requests; used on the event loop's thread alone."""
+
+    def __init__(self, what: str, threads: int = THREADS, queued: int = QUEUED) -> None:
+        self._what = what
+        self._threads, self._most = threads, threads + queued
+        self._limiter: tuple[asyncio.AbstractEventLoop, CapacityLimiter] | None = None
+        self.open = 0
+        """How many there are, running or queued."""
+        self.refused = 0
+
+    async def run(self, function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
+        """What a function gives, called on one of these threads.
+
+        Raises:
+            Problem: too many wait.
+        """
+        if self.open >= self._most:
+            self.refused += 1
+            told = f"{self.open} {self._what} wait for the engine, which is the most; try again soon"
+            raise Problem(503, "engine-busy", told, headers={"Retry-After": "2"})
+        self.open += 1
+        try:
+            call: Callable[[], Any] = partial(function, *arguments, **options)
+            found: _T = await anyio.to_thread.run_sync(call, limiter=self._limits())
+            return found
+        finally:
+            self.open -= 1
+
+    def _limits(self) -> CapacityLimiter:
+        # A limiter belongs to the loop that it was first used on.
+        loop = asyncio.get_running_loop()
+        if self._limiter is None or self._limiter[0] is not loop:
+            self._limiter = loop, CapacityLimiter(self._threads)
+        return self._limiter[1]

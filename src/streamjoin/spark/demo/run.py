@@ -1,0 +1,317 @@
+"""The demo: two simulated feeds, written as files while it runs, joined on Spark while they arrive.
+
+It ends by itself and then checks itself: Spark's own batch join of the files that the feeds left must find the very
+pairs that were shown. It writes only below the directory it is given, and clears only what a demo put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from streamjoin.model.errors import InputError, StreamJoinError
+from streamjoin.model.predicates import Band, Equi
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import TimeWindow
+from streamjoin.spark.demo.feeds import QUOTES_DDL, TRADES_DDL, Market, play
+from streamjoin.spark.demo.figures import Figures, Watch
+from streamjoin.spark.demo.view import closing, is_live, view
+from streamjoin.spark.runtime.session import session
+from streamjoin.spark.stages.late import late
+from streamjoin.spark.stream_join import join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SPEC = JoinSpec(
+    on=Equi("sym") & Band("px", "bid", 0.015),
+    window=TimeWindow("2 seconds"),
+    time="ts",
+    order="event_time",
+)
+EXAMPLE = "examples/trades_near_quotes.py"
+MARKER = ".streamjoin-demo"
+
+_LOG = "spark.log"
+_PARTS = ("trades", "quotes", "matches", "checkpoint", _LOG)
+_EVERY = timedelta(milliseconds=250)
+_POLL = 0.2
+_MOST_CORES = 4
+"""More only split batches of a thousand rows into more tasks."""
+_CHECKED = ("ts_left", "sym_left", "px", "qty", "ts_right", "bid", "ask")
+
+
+def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
+    """Run the demo; the feeds last `seconds`, the result stays in `output`.
+
+    Raises:
+        InputError: `output` holds something else, or can't be written to.
+        SetupError: Spark can't start.
+        StreamJoinError: the join failed, or its result is not that of a batch join.
+        KeyboardInterrupt: Ctrl-C, after everything was stopped.
+    """
+    market = Market(symbols=400, seed=seed, trades_per_second=1_000, quotes_per_second=3_000)
+    cores = min(_MOST_CORES, os.cpu_count() or 1)
+    with claimed(output), CtrlC() as ctrl_c:
+        with _step(console, "starting Spark"):
+            spark = _session(cores, output / _LOG)
+        try:
+            with _step(console, "warming up: a little of both feeds through the same join"):
+                _warm_up(spark, market, ctrl_c)
+            figures = _live(spark, market, seconds, output, console, ctrl_c)
+            title = f"{figures.matches:,} matches of {figures.trades:,} trades and {figures.quotes:,} quotes"
+            rows = _summary(figures, output, cores)
+            if ctrl_c.pressed:
+                closing(console, f"stopped by Ctrl-C: {title}", rows)
+                raise KeyboardInterrupt
+            with _step(console, "checking: Spark's own batch join of the same files"):
+                checked = _check(spark, output, figures.matches)
+            closing(console, title, [*rows[:-2], ("checked", checked), *rows[-2:]])
+        finally:
+            spark.stop()
+
+
+@contextlib.contextmanager
+def claimed(output: Path) -> Iterator[None]:
+    """Hold `output` as this demo's own, empty; whatever a demo did not write stays."""
+    try:
+        held = _cleared(output)
+    except OSError as error:
+        raise InputError(f"can't write to {output}: {error}") from error
+    with held:
+        yield
+
+
+def _cleared(output: Path) -> IO[str]:
+    """Clear `output` and give its marker, locked for as long as it is open."""
+    marker = output / MARKER
+    if output.exists() and not marker.is_file() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(
+            f"{output} is not empty and no demo's: nothing there was touched; name another place with --output"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        held = opened.enter_context(marker.open("w"))
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another demo is running in {output}: wait for it, or use another --output") from None
+        held.write("Made by `streamjoin demo`, which clears this directory when it runs again.\n")
+        held.flush()
+        for path in (output / part for part in _PARTS):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        opened.pop_all()
+        return held
+
+
+@contextlib.contextmanager
+def _step(console: Console, what: str) -> Iterator[None]:
+    if is_live(console):
+        with console.status(f"{what} ...", spinner="dots" if console.encoding.startswith("utf") else "line"):
+            yield
+    else:
+        console.print(f"{what} ...", markup=False, highlight=False, soft_wrap=True)
+        yield
+
+
+def _session(cores: int, log: Path) -> SparkSession:
+    config = {
+        # Spark's default is a type of its own making, which other readers of Parquet take for local time.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.streaming.numRecentProgressUpdates": 20,
+        # A minute is too short for Java's second compiler to earn what it costs.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    # On a thread of its own, as on the main one pyspark would make Ctrl-C its own.
+    with _errors_to(log), ThreadPoolExecutor(1) as pool:
+        return pool.submit(session, "streamjoin-demo", f"local[{cores}]", config=config).result()
+
+
+@contextlib.contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """Give the processes started here a file as error stream: workers that are stopped at work complain there."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    except StreamJoinError:
+        os.write(terminal, log.read_bytes())
+        raise
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def _joined(spark: SparkSession, feeds: Path) -> DataFrame:
+    trades = spark.readStream.schema(TRADES_DDL).parquet(str(feeds / "trades"))
+    quotes = spark.readStream.schema(QUOTES_DDL).parquet(str(feeds / "quotes"))
+    return join(trades, quotes, SPEC)
+
+
+def _start(joined: DataFrame, output: Path, **trigger: Any) -> StreamingQuery:
+    writer = joined.writeStream.format("parquet").option("path", str(output / "matches"))
+    writer = writer.option("checkpointLocation", str(output / "checkpoint"))
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _warm_up(spark: SparkSession, market: Market, ctrl_c: CtrlC) -> None:
+    """Compile what is compiled at first use, in Java and in Python, so that the live part shows the join."""
+    with tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch:
+        for _ in play(market, Path(scratch), duration=2 * _EVERY, every=_EVERY, speed=1e6):
+            pass
+        query = _start(_joined(spark, Path(scratch)), Path(scratch), availableNow=True)
+        try:
+            while not query.awaitTermination(1):
+                if ctrl_c.pressed:
+                    raise KeyboardInterrupt
+        finally:
+            query.stop()
+
+
+class CtrlC:
+    """Notes the first Ctrl-C and raises at the second: raised inside a call to Spark it breaks the connection."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def __enter__(self) -> CtrlC:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, *_: object) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+
+class _Feeds(threading.Thread):
+    """Plays the market into files, then waits until the query has joined all of it."""
+
+    def __init__(self, market: Market, output: Path, seconds: float, query: StreamingQuery) -> None:
+        super().__init__(name="feeds", daemon=True)
+        self.error: Exception | None = None
+        self._market, self._output, self._seconds, self._query = market, output, seconds, query
+        self._over = threading.Event()
+
+    def stop(self) -> None:
+        """End soon, whatever is left to play."""
+        self._over.set()
+
+    def now(self) -> float:
+        """As the feeds' clock: seconds of the monotonic one."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """As the feeds' clock: wait, but no longer than until `stop`."""
+        self._over.wait(seconds)
+
+    def run(self) -> None:
+        """What the thread does."""
+        duration = timedelta(seconds=self._seconds)
+        try:
+            for _ in play(self._market, self._output, duration=duration, every=_EVERY, clock=self):
+                if self._over.is_set():
+                    return
+            self._query.processAllAvailable()
+        except Exception as error:
+            self.error = error
+
+
+def _live(
+    spark: SparkSession, market: Market, seconds: float, output: Path, console: Console, ctrl_c: CtrlC
+) -> Figures:
+    """Run feeds and join side by side, and show them until all is joined or Ctrl-C was pressed."""
+    for feed in ("trades", "quotes"):
+        (output / feed).mkdir()
+    query = _start(_joined(spark, output), output)
+    watch = Watch(output, market.start, _EVERY)
+    feeds = _Feeds(market, output, seconds, query)
+    began = time.monotonic()
+    feeds.start()
+    with view(console, seconds) as show:
+        try:
+            while feeds.is_alive() and not ctrl_c.pressed and query.isActive:
+                feeds.join(_POLL)
+                show(watch.update(time.monotonic() - began, query.recentProgress))
+        finally:
+            feeds.stop()
+            query.stop()
+        feeds.join()
+        # Spark reports a batch a moment after its rows can be read; a stopped query has reported all.
+        watch.figures.finished = True
+        show(watch.update(watch.figures.elapsed, query.recentProgress))
+    failure = query.exception() or feeds.error
+    if failure is not None and not ctrl_c.pressed:
+        raise StreamJoinError(f"the join stopped: {failure}")
+    return watch.figures
+
+
+def _summary(figures: Figures, output: Path, cores: int) -> list[tuple[str, str]]:
+    median, p95 = figures.latency or (0.0, 0.0)
+    took = max(figures.elapsed, 1e-9)
+    late_rows = late(output / "checkpoint").num_rows if figures.batches else 0
+    here = Path(__file__).resolve().parents[4] / EXAMPLE
+    code = _short(here) if here.exists() else f"{EXAMPLE} in the repository"
+    rows_in, rows_out = (figures.trades + figures.quotes) / took, figures.matches / took
+    return [
+        ("rate", f"{rows_in:,.0f} rows/s in, {rows_out:,.0f} rows/s out, on Spark in local mode with {cores} cores"),
+        ("latency", f"median {median:.2f} s, 95% within {p95:.2f} s (row written to match readable)"),
+        ("late", f"{late_rows:,} rows came too late to be joined"),
+        ("result", f"{_short(output / 'matches')} (Parquet)"),
+        ("code", f"{code} (the same join, to start from)"),
+    ]
+
+
+def _check(spark: SparkSession, output: Path, shown: int) -> str:
+    """Compare result and batch join as multisets, by number of rows and sum of hashes."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    trades = spark.read.schema(TRADES_DDL).parquet(str(output / "trades"))
+    quotes = spark.read.schema(QUOTES_DDL).parquet(str(output / "quotes"))
+    left = trades.withColumnsRenamed({"ts": "ts_left", "sym": "sym_left"})
+    right = quotes.withColumnsRenamed({"ts": "ts_right", "sym": "sym_right"})
+    pairs = left.join(
+        right,
+        F.expr(
+            "sym_left = sym_right AND abs(px - bid) <= 0.015D AND "
+            "ts_left BETWEEN ts_right - INTERVAL 2 SECONDS AND ts_right + INTERVAL 2 SECONDS"
+        ),
+    )
+    digest = F.count(F.lit(1)), F.sum(F.pmod(F.xxhash64(*_CHECKED), F.lit(2**31)))
+    found = spark.read.parquet(str(output / "matches")).agg(*digest).first()
+    expected = pairs.agg(*digest).first()
+    if found is None or expected is None or tuple(found) != tuple(expected) or found[0] != shown:
+        raise StreamJoinError(
+            f"the demo's result is wrong: a batch join finds {expected and expected[0]:,} pairs, the result holds "
+            f"{found and found[0]:,} and {shown:,} were shown; please report this with the seed"
+        )
+    return f"Spark's own batch join of the same files finds the same {shown:,} pairs"
+
+
+def _short(path: Path) -> str:
+    """The path from where the user stands, where that is shorter."""
+    absolute = path.resolve()
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,187 @@
+"""How the demo looks: a live frame on a terminal, a line now and then elsewhere, and the closing words.
+
+Only drawing: what is shown comes in as `Figures`. Without a UTF-8 terminal the curves are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+
+from rich import box
+from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from streamjoin.spark.demo.figures import Figures
+
+CONDITION = "same symbol, |price - bid| <= 1.5 cents, at most 2 seconds apart"
+WIDTH = 100
+PLAIN_SECONDS = 2.0
+_BARS = "▁▂▃▄▅▆▇█"
+_OTHER_ROWS = 24
+"""Lines of the frame and the closing words besides the matches themselves."""
+
+Show = Callable[[Figures], None]
+
+
+def is_live(console: Console) -> bool:
+    """Whether the console can redraw what it has shown."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+@contextlib.contextmanager
+def view(console: Console, seconds: float) -> Iterator[Show]:
+    """A function that shows figures: in place on a terminal, as plain lines anywhere else."""
+    if not is_live(console):
+        yield _PlainLines(console)
+        return
+    with Live(frame(Figures(), seconds, console), console=console, auto_refresh=False) as live:
+        yield lambda figures: live.update(frame(figures, seconds, console), refresh=True)
+
+
+class _PlainLines:
+    """A line of figures every few seconds of the run."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = PLAIN_SECONDS
+
+    def __call__(self, figures: Figures) -> None:
+        if figures.elapsed < self._next:
+            return
+        self._next = figures.elapsed + PLAIN_SECONDS
+        self._console.print(plain_line(figures), markup=False, highlight=False, soft_wrap=True)
+
+
+def plain_line(figures: Figures) -> str:
+    """The figures of one moment on one line."""
+    trades, quotes, matches = figures.rates
+    parts = [
+        f"{figures.elapsed:3.0f} s",
+        f"trades {trades:,.0f}/s",
+        f"quotes {quotes:,.0f}/s",
+        f"matches {matches:,.0f}/s",
+        f"latency {_seconds(figures.latency[0])}" if figures.latency else "latency -",
+        f"window {figures.window.trades + figures.window.quotes:,}",
+        f"batch {_seconds(figures.batch_median)}",
+    ]
+    return "  ".join(parts)
+
+
+def frame(figures: Figures, seconds: float, console: Console) -> RenderableType:
+    """The whole live picture."""
+    width = min(WIDTH, console.width)
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        ProgressBar(total=seconds, completed=min(figures.elapsed, seconds), width=max(20, width - 30)),
+        _moment(figures, seconds),
+    )
+    head = Group(Text.assemble(("trades", "bold cyan"), " joined with ", ("quotes", "bold cyan"), ": ", CONDITION), bar)
+    room = max(3, min(10, console.height - _OTHER_ROWS))
+    return Group(
+        Panel(head, title="[bold]streamjoin on Spark[/]", title_align="left", width=width, border_style="cyan"),
+        Padding(_numbers(figures, curves=console.encoding.startswith("utf"), width=width), (0, 2)),
+        Padding(_matches(figures, room, width - 4), (1, 2, 0, 2)),
+    )
+
+
+def _numbers(figures: Figures, *, curves: bool, width: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", width=8)
+    table.add_column(justify="right", width=17)
+    table.add_column(width=30)
+    table.add_column(style="green", no_wrap=True, overflow="crop")
+    room = max(0, min(32, width - 68)) if curves else 0
+    window, waits = figures.window, figures.latency
+    trades, quotes, matches = figures.rates
+    table.add_row("trades", f"{trades:,.0f} rows/s", f"{figures.trades:,} so far")
+    table.add_row("quotes", f"{quotes:,.0f} rows/s", f"{figures.quotes:,} so far")
+    table.add_row("matches", f"{matches:,.0f} rows/s", f"{figures.matches:,} so far", curve(figures.match_rates, room))
+    table.add_row(
+        "latency",
+        _seconds(waits[0]) if waits else "-",
+        f"95% within {_seconds(waits[1])}" if waits else "",
+        curve(figures.latencies, room),
+    )
+    last = figures.batch_seconds[-1] if figures.batch_seconds else 0.0
+    table.add_row(
+        "batch",
+        _seconds(last) if last else "-",
+        f"median {_seconds(figures.batch_median)} of {figures.batches}" if last else "",
+        curve(list(figures.batch_seconds), room),
+    )
+    held = f"{_bytes(window.size)} in {_count(window.runs, 'sorted run')}"
+    table.add_row("window", f"{window.trades + window.quotes:,} rows", held)
+    table.add_row("late", f"{window.late:,} rows")
+    return table
+
+
+def _matches(figures: Figures, number: int, width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, width=width)
+    for name in ("matched at", "symbol", "qty", "price", "bid", "ask", "apart", "quote came"):
+        justify: JustifyMethod = "left" if name in ("matched at", "symbol") else "right"
+        # Rich marks what it cuts with a character that not every terminal has.
+        table.add_column(name, justify=justify, no_wrap=True, overflow="crop")
+    for row in figures.newest[:number]:
+        table.add_row(
+            f"{row['ts']:%H:%M:%S.%f}"[:-3],
+            Text(row["sym_left"], style="bold cyan"),
+            f"{row['qty']:,}",
+            f"{row['px']:.2f}",
+            f"{row['bid']:.2f}",
+            f"{row['ask']:.2f}",
+            f"{100 * (row['px'] - row['bid']):+.0f} ct",
+            _apart(row["ts_left"] - row["ts_right"]),
+        )
+    for _ in range(number - len(figures.newest)):
+        table.add_row()
+    return table
+
+
+def curve(values: Sequence[float], room: int) -> str:
+    """The last values as a row of bars from zero to the largest.
+
+    >>> curve([0.0, 1.0, 2.0, 4.0], 3)
+    '▃▅█'
+    """
+    shown = list(values)[-room:] if room else []
+    top = max(shown, default=0.0)
+    return "".join(_BARS[min(7, int(8 * value / top))] if top else _BARS[0] for value in shown)
+
+
+def closing(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """The last words: a title, and what was found as name and text."""
+    console.print()
+    console.print(title, style="bold green", highlight=False, soft_wrap=True)
+    for name, text in rows:
+        line = Text.assemble((f"  {name:<9}", "bold"), text)
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _moment(figures: Figures, seconds: float) -> str:
+    if figures.elapsed <= seconds:
+        return f"{figures.elapsed:.0f} of {seconds:g} s"
+    return "all joined" if figures.finished else "joining the rest"
+
+
+def _apart(span: timedelta) -> str:
+    milliseconds = span / timedelta(milliseconds=1)
+    return f"{abs(milliseconds):,.0f} ms {'before' if milliseconds >= 0 else 'after'}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.0f} kB"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,1 @@
+"""A pipeline from a file: sources, join, sink."""

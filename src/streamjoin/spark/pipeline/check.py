@@ -1,0 +1,46 @@
+"""`streamjoin run --check`: whether Spark and the join take what a pipeline file says; nothing is read or written.
+
+The sources are replaced by streams of the same columns that read nothing, so that neither files nor brokers nor the
+cluster have to be there. A Spark of this machine parses types and expressions, and the join is fitted to the columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamjoin.config.pipeline import Pipeline
+from streamjoin.spark.pipeline.run import join_streams, sent
+from streamjoin.spark.pipeline.sources import checked_source
+from streamjoin.spark.runtime.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SQL = "spark.sql."
+_ELSEWHERE = ("spark.sql.catalog", "spark.sql.extensions", "spark.sql.warehouse", "spark.sql.hive")
+"""Settings that need classes or places which a check does without."""
+
+
+def check_pipeline(pipeline: Pipeline, spark: SparkSession | None = None) -> str:
+    """The columns of the result. A session that is given is left running; otherwise one is started and stopped.
+
+    Raises:
+        PipelineFileError: Spark or the join can't take something the file says; the message names the line.
+        SetupError: there is no pyspark or no Java.
+    """
+    started = _session(pipeline) if spark is None else spark
+    try:
+        rows = {name: checked_source(started, pipeline, name) for name in pipeline.sides}
+        joined = join_streams(pipeline, rows)
+        sent(joined, pipeline)
+        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in joined.schema)
+    finally:
+        if spark is None:
+            started.stop()
+
+
+def _session(pipeline: Pipeline) -> SparkSession:
+    conf = {
+        key: value for key, value in pipeline.conf.items() if key.startswith(_SQL) and not key.startswith(_ELSEWHERE)
+    }
+    return session(f"{pipeline.name}: check", "local[1]", config=conf)

@@ -1,0 +1,284 @@
+"""Runs a pipeline: sources, join, sink, until it is told to stop or what was there is done.
+
+A stop never loses or repeats anything: the batch that runs when it is asked for is let to its end, and whatever begins
+in the moment after is run again from the checkpoint at the next start. Secrets of the file are in no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from streamjoin.config.pipeline import Pipeline, without_secrets
+from streamjoin.config.pipeline import Source as Origin
+from streamjoin.model.errors import CheckpointError, InputError, PipelineFileError, SpecError, StreamJoinError
+from streamjoin.spark.pipeline.blame import refused_part
+from streamjoin.spark.pipeline.progress import Figures
+from streamjoin.spark.pipeline.sources import Streams, at_line, open_source
+from streamjoin.spark.pipeline.view import ROWS_OUT, Totals, shown
+from streamjoin.spark.runtime import jars
+from streamjoin.spark.runtime.session import session
+from streamjoin.spark.sources import Source
+from streamjoin.spark.stages.late import late
+from streamjoin.spark.stream_join import join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL = 0.2
+_LONGEST = 600
+_OURS = re.compile(r"streamjoin\.model\.errors\.\w+: (.+)")
+_TRACE = re.compile(r"\s*(?:at |\.\.\. \d+ more|=+ |JVM stacktrace)")
+
+
+def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = None) -> Totals:
+    """Run until SIGINT or SIGTERM, or with `trigger = "available now"` until everything there is joined.
+
+    A session that is given is left running; otherwise one is started and stopped.
+
+    Raises:
+        PipelineFileError: Spark can't take something the file says; the message names the line.
+        SetupError: Spark can't start, or the Kafka connector can't be had.
+        StreamJoinError: the pipeline failed while it ran.
+        KeyboardInterrupt: a second signal came before the batch ended.
+    """
+    own = spark is None
+    with Stopping() as stopping:
+        started = _session(pipeline, console) if spark is None else spark
+        try:
+            with contextlib.ExitStack() as scratch:
+                checkpoint = pipeline.checkpoint or scratch.enter_context(_passing())
+                if stopping.asked:
+                    return Totals()
+                figures = scratch.enter_context(Figures(started, pipeline.progress, console))
+                queries = _start(started, pipeline, checkpoint)
+                return _watch(pipeline, queries, checkpoint, console, stopping, figures)
+        finally:
+            if own:
+                started.stop()
+
+
+class Stopping:
+    """Notes the first SIGINT or SIGTERM; the second one raises."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Stopping:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextlib.contextmanager
+def _passing() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="streamjoin-") as place:
+        yield place
+
+
+def _session(pipeline: Pipeline, console: Console) -> SparkSession:
+    conf: dict[str, str] = dict(pipeline.conf)
+    if pipeline.needs_kafka and not jars.brings_connector(conf):
+        if jars.present() is None:
+            console.print("fetching Spark's Kafka connector (once) ...", highlight=False)
+        conf |= jars.classpath_setting(conf, jars.fetch())
+    # On a thread of its own, as on the main one pyspark would make Ctrl-C its own.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(session, pipeline.name, pipeline.master, config=conf, memory=pipeline.memory).result()
+
+
+def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
+    """The join's query, and one for the malformed records of each source that keeps them."""
+    streams = {name: open_source(spark, pipeline, name) for name in pipeline.sides}
+    joined = join_streams(pipeline, {name: found.rows for name, found in streams.items()})
+    started: list[StreamingQuery] = []
+    try:
+        started.append(_write(joined, pipeline, checkpoint))
+        for side, source in pipeline.sides.items():
+            if source.malformed is not None:
+                started.append(_write_malformed(streams[side], pipeline, side, source.malformed, checkpoint))
+    except CheckpointError as error:
+        raise CheckpointError(f"the pipeline {pipeline.file} did not start: {error}") from error
+    except BaseException:
+        for query in started:
+            query.stop()
+        raise
+    return started
+
+
+def join_streams(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> DataFrame:
+    """The join of a pipeline's sources.
+
+    Raises:
+        PipelineFileError: it does not fit their columns; the message names the line.
+    """
+    try:
+        sides = [_side(pipeline.side(side), rows) for side in ("left", "right")]
+        return join(sides[0], sides[1] or None, pipeline.spec, **asdict(pipeline.join))
+    except (SpecError, InputError) as error:
+        line = pipeline.lines[refused_part(pipeline, rows)]
+        raise PipelineFileError(f"{pipeline.file}, line {line}: {_one_line(error)}") from error
+
+
+def _side(sources: Mapping[str, Origin], rows: Mapping[str, DataFrame]) -> list[Source]:
+    return [Source(rows[name], given.name, given.by, given.position, given.values) for name, given in sources.items()]
+
+
+def _one_line(error: Exception) -> str:
+    """What is wrong, without the picture of the place in a condition's text."""
+    return str(error).partition("\n")[0]
+
+
+def _write(joined: DataFrame, pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    sink = pipeline.sink
+    counted = joined.observe(ROWS_OUT, F.count(F.lit(1)).alias("rows"))
+    rows = sent(counted, pipeline)
+    with at_line(pipeline, "sink"):
+        writer = rows.writeStream.format(sink.format).options(**sink.options)
+        writer = writer.option("checkpointLocation", checkpoint).queryName(sink.name or pipeline.name)
+        if sink.path is not None:
+            writer = writer.option("path", sink.path)
+        query: StreamingQuery = _triggered(writer, pipeline).start()
+        return query
+
+
+def sent(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """The rows as the sink takes them: for Kafka one JSON object each, NULLs included.
+
+    Raises:
+        PipelineFileError: the sink's `select` or `key` does not fit them; the message names the line.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    sink = pipeline.sink
+    if sink.select:
+        with at_line(pipeline, "sink.select"):
+            rows = rows.selectExpr(*sink.select)
+    if sink.format != "kafka":
+        return rows
+    value = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"}).alias("value")
+    with at_line(pipeline, "sink.key"):
+        key = [] if sink.key is None else [F.col(sink.key).cast("string").alias("key")]
+        return rows.select(*key, value)
+
+
+def _write_malformed(streams: Streams, pipeline: Pipeline, side: str, path: str, checkpoint: str) -> StreamingQuery:
+    if streams.malformed is None:
+        raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines[side]}: nothing of this source is decoded")
+    with at_line(pipeline, side):
+        writer = streams.malformed.writeStream.format("parquet").option("path", path)
+        writer = writer.option("checkpointLocation", f"{checkpoint}/malformed/{side}")
+        query: StreamingQuery = _triggered(writer.queryName(f"{pipeline.name} malformed {side}"), pipeline).start()
+        return query
+
+
+def _triggered(writer: Any, pipeline: Pipeline) -> Any:
+    trigger = pipeline.trigger
+    if trigger.available_now:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=trigger.every) if trigger.every else writer
+
+
+def _watch(
+    pipeline: Pipeline,
+    queries: list[StreamingQuery],
+    checkpoint: str,
+    console: Console,
+    stopping: Stopping,
+    figures: Figures,
+) -> Totals:
+    """Show what the queries do until they end or are to end; then say what was done."""
+    totals = Totals()
+    main = queries[0]
+    try:
+        with shown(console, totals) as show:
+            while any(query.isActive for query in queries) and not stopping.asked:
+                time.sleep(_POLL)
+                show(totals.take(main.recentProgress))
+                figures.take(main)
+                _raise_failure(pipeline, queries)
+            if stopping.asked:
+                for query in queries:
+                    _let_the_batch_end(query)
+            show(totals.take(main.recentProgress))
+        _raise_failure(pipeline, queries)
+    finally:
+        for query in queries:
+            query.stop()
+    figures.take(main, last=True)
+    totals.take(main.recentProgress)
+    _report(pipeline, totals, checkpoint, console, stopped=stopping.asked)
+    return totals
+
+
+def _let_the_batch_end(query: StreamingQuery) -> None:
+    """Wait until the batch that runs now is committed; Spark has no call for it."""
+    before = query.lastProgress
+    while query.isActive and query.status["isTriggerActive"]:
+        now = query.lastProgress
+        if now is not None and (before is None or now["batchId"] != before["batchId"]):
+            return
+        time.sleep(_POLL / 4)
+
+
+def _raise_failure(pipeline: Pipeline, queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        failure = query.exception()
+        if failure is not None:
+            raise StreamJoinError(f"the pipeline {pipeline.file} stopped: {cause(str(failure), pipeline)}")
+
+
+def cause(message: str, pipeline: Pipeline) -> str:
+    """The part of a failed query's message that tells a user something."""
+    ours = _OURS.findall(message)
+    told = ours[-1] if ours else _java_cause(message)
+    options = [source.options for source in pipeline.sides.values()]
+    return without_secrets(told, pipeline.conf, pipeline.sink.options, *options)
+
+
+def _java_cause(message: str) -> str:
+    innermost = message.rsplit("Caused by: ", 1)[-1]
+    lines = itertools.takewhile(lambda line: line.strip() and not _TRACE.match(line), innermost.strip().splitlines())
+    told = " ".join(line.strip() for line in lines) or "Spark gave no reason"
+    return told if len(told) <= _LONGEST else told[:_LONGEST] + " ..."
+
+
+def _report(pipeline: Pipeline, totals: Totals, checkpoint: str, console: Console, *, stopped: bool) -> None:
+    lines = [f"{'stopped' if stopped else 'done'}: {totals}"]
+    if totals.batches:
+        # A query that was stopped in its first batch has no log yet.
+        with contextlib.suppress(StreamJoinError):
+            rows = late(checkpoint).num_rows
+            if rows:
+                lines.append(
+                    f"late: {rows:,} rows since the first start; streamjoin.spark.stages.late({checkpoint!r}) has them"
+                )
+    for side, count in totals.malformed.items():
+        if count:
+            place = pipeline.sides[side].malformed
+            table = f"[source.{side.partition('-')[0]}]"
+            told = f"in {place}" if place else f"only counted; name a place with malformed = in {table}"
+            lines.append(f"malformed: {count:,} value{'s' * (count != 1)} on the {side}, {told}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,291 @@
+"""The sources of a pipeline as streaming DataFrames, and what of them could not be decoded.
+
+Every record goes one of two ways: into the join, or to the malformed ones. `open_source` gives them apart: they are
+counted in the query's own progress and, where the file names a path, written there by a query of their own.
+`open_marked` gives both in one frame, for a reader that sets them aside itself. None is dropped without a count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamjoin.config.pipeline import KAFKA_COLUMNS, Source, SourceFile, without_secrets
+from streamjoin.model.errors import PipelineFileError, SetupError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+MALFORMED = "streamjoin_malformed_"
+"""The name of a side's count in Spark's observed metrics; the side follows."""
+
+_CORRUPT = "__streamjoin_corrupt"
+
+
+MARK = "__streamjoin_malformed"
+"""The column of a marked frame that says of a record that could not be decoded what it was, and of others nothing."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """One source: the rows to join, and the malformed records where there can be any."""
+
+    rows: DataFrame
+    malformed: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Marked:
+    """One source as one frame; `mark` is the column that only malformed records have, None where none can be."""
+
+    frame: DataFrame
+    mark: str | None = None
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """All records, which of them are malformed, the columns of a row, and what is kept of a malformed record."""
+
+    frame: DataFrame
+    columns: tuple[Column, ...]
+    bad: Column | None = None
+    about: tuple[Column, ...] = ()
+
+
+def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
+    """The streams of one side.
+
+    Raises:
+        PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
+        SetupError: Spark has no Kafka connector.
+    """
+    found = _decoded(spark, pipeline, side)
+    if found.bad is None:
+        return Streams(_chosen(found.frame.select(*found.columns), pipeline, side))
+    with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
+        good = _counted(found.frame, side, found.bad).where(~found.bad).select(*found.columns)
+        malformed = found.frame.where(found.bad).select(*found.about)
+    return Streams(_chosen(good, pipeline, side), malformed)
+
+
+def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
+    """The stream with its malformed records in it, so that one reader gets both and each record once.
+
+    Raises:
+        PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
+        SetupError: Spark has no Kafka connector.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = _decoded(spark, pipeline, side)
+    if found.bad is None:
+        return Marked(_chosen(found.frame.select(*found.columns), pipeline, side))
+    with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
+        mark = F.when(found.bad, F.struct(*found.about)).alias(MARK)
+        frame = found.frame.select(*found.columns, mark)
+    rows = _chosen(frame.where(F.col(MARK).isNull()).drop(MARK), pipeline, side)
+    return Marked(_guarded(frame, rows, pipeline.sides[side]) or _both(frame, rows), MARK)
+
+
+def checked_source(spark: SparkSession, pipeline: SourceFile, side: str) -> DataFrame:
+    """A stream with the columns of one side that reads nothing: no file and no broker is needed for it.
+
+    Raises:
+        PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
+    """
+    found = _decoded(spark, pipeline, side, _unread)
+    return _chosen(found.frame.select(*found.columns), pipeline, side)
+
+
+Load = Callable[["SparkSession", Source, "StructType | None", Mapping[str, str]], "DataFrame"]
+"""A source's records, from its schema where it has one, and further options."""
+
+
+def _read(spark: SparkSession, source: Source, schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
+    reader = spark.readStream.format(source.format).options(**source.options).options(**options)
+    reader = reader if schema is None else reader.schema(schema)
+    return reader.load() if source.path is None else reader.load(source.path)
+
+
+def _unread(spark: SparkSession, source: Source, schema: StructType | None, _: Mapping[str, str]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    own = _RECORDS.get(source.format, {})
+    types = own if schema is None else {field.name: field.dataType for field in schema.fields}
+    nothing = spark.readStream.format("rate").load()
+    return nothing.select(*(F.lit(None).cast(kind).alias(name) for name, kind in types.items()))
+
+
+_RECORDS: Mapping[str, Mapping[str, str]] = {
+    "rate": {"timestamp": "timestamp", "value": "bigint"},
+    "kafka": {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "timestampType": "int",
+    },
+}
+"""The columns of formats that bring their own."""
+
+
+def _decoded(spark: SparkSession, pipeline: SourceFile, side: str, load: Load = _read) -> _Decoded:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    source = pipeline.sides[side]
+    if source.format == "kafka":
+        return _kafka(spark, pipeline, side, load)
+    if source.format == "rate":
+        with at_line(pipeline, side, source):
+            return _Decoded(load(spark, source, None, {}), (F.col("*"),))
+    return _files(spark, pipeline, side, load)
+
+
+def _chosen(rows: DataFrame, pipeline: SourceFile, side: str) -> DataFrame:
+    """The rows that the file wants, with the columns that it wants."""
+    source = pipeline.sides[side]
+    if source.where is not None:
+        with at_line(pipeline, f"{side}.where", source):
+            rows = rows.where(source.where)
+    if source.select:
+        with at_line(pipeline, f"{side}.select", source):
+            rows = rows.selectExpr(*source.select)
+    return rows
+
+
+def _guarded(frame: DataFrame, rows: DataFrame, source: Source) -> DataFrame | None:
+    """`rows` and the malformed records in one pass; None where `select` does not give one column an expression.
+
+    What the file says is never computed of a malformed record: it could fail on what there is not.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    good = F.col(MARK).isNull()
+    if source.where is not None:
+        frame = frame.where(F.when(good, F.expr(source.where)).otherwise(True))
+    if not source.select:
+        return frame
+    if len(source.select) != len(rows.columns):
+        return None
+    named = zip(source.select, rows.columns, strict=True)
+    try:
+        found = frame.select(*(F.when(good, F.expr(text)).alias(name) for text, name in named), MARK)
+    except AnalysisException:
+        # Such as explode, which can't stand within another expression.
+        return None
+    same = [field.dataType for field in found.schema][:-1] == [field.dataType for field in rows.schema]
+    return found if same else None
+
+
+def _both(frame: DataFrame, rows: DataFrame) -> DataFrame:
+    """The same by reading everything twice."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kind = frame.schema[MARK].dataType
+    empty = (F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema)
+    bad = frame.where(F.col(MARK).isNotNull()).select(*empty, MARK)
+    return rows.select("*", F.lit(None).cast(kind).alias(MARK)).unionAll(bad)
+
+
+@contextlib.contextmanager
+def at_line(pipeline: SourceFile, part: str, source: Source | None = None) -> Iterator[None]:
+    """Make Spark's refusal of what the file says an error of that line."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        message = without_secrets(_first_line(error), pipeline.conf, source.options if source else {})
+        if "kafka" in message.lower() and "data source" in message.lower():
+            raise SetupError("Spark has no Kafka connector: `streamjoin doctor` says how to get it") from error
+        raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines.get(part, 1)}: {message}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
+
+
+def _kafka(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> _Decoded:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    source = pipeline.sides[side]
+    with at_line(pipeline, side, source):
+        records = load(spark, source, None, {})
+    extra = [F.col(name).alias(as_name) for name, as_name in source.metadata.items()]
+    if not source.can_be_malformed:
+        kind = "string" if source.decode == "text" else "binary"
+        columns = extra or [F.col(name) for name in KAFKA_COLUMNS]
+        return _Decoded(records, (F.col("value").cast(kind).alias("value"), *columns))
+    schema = _schema(pipeline, side)
+    text = F.col("value").cast("string")
+    options = {**source.decode_options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    with at_line(pipeline, f"{side}.schema", source):
+        whole = _with_corrupt(schema)
+        decoded = F.from_json(text, whole, options) if source.decode == "json" else _from_csv(text, whole, options)
+        parsed = records.withColumn("__row", decoded)
+    bad = F.col("__row").isNull() | F.col(f"__row.{_CORRUPT}").isNotNull() | (F.trim(text) == "") | text.isNull()
+    rows = [F.col("__row").getField(name).alias(name) for name in schema.names]
+    about = [F.col(name) for name in (*KAFKA_COLUMNS, "value")]
+    return _Decoded(parsed.withColumn("__bad", bad), (*rows, *extra), F.col("__bad"), tuple(about))
+
+
+def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # from_csv takes the schema as text only.
+    return F.from_csv(text, schema.toDDL(), options)
+
+
+def _files(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> _Decoded:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    source = pipeline.sides[side]
+    schema = _schema(pipeline, side)
+    if not source.can_be_malformed:
+        with at_line(pipeline, side, source):
+            return _Decoded(load(spark, source, schema, {}), (F.col("*"),))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "columnPruning": "false"}
+    with at_line(pipeline, side, source):
+        read = load(spark, source, _with_corrupt(schema), options)
+    columns = [F.col(_quoted(name)) for name in schema.names]
+    place = F.col("_metadata.file_path").alias("file")
+    # What could be read of it is kept too; without it Spark would refuse to read the malformed alone.
+    read_of_it = F.to_json(F.struct(*columns)).alias("read")
+    about = (place, F.col(_CORRUPT).alias("value"), read_of_it)
+    return _Decoded(read, tuple(columns), F.col(_CORRUPT).isNotNull(), about)
+
+
+def _quoted(name: str) -> str:
+    """A column's name as Spark takes it where a dot would mean a field."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _counted(frame: DataFrame, side: str, bad: Column) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # All columns are named in the count: a reader that is asked for some of them would not see what is wrong elsewhere.
+    columns = [_quoted(name) for name in frame.columns]
+    return frame.observe(MALFORMED + side, F.count(F.when(bad, F.struct(*columns))).alias("rows"))
+
+
+def _schema(pipeline: SourceFile, side: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    with at_line(pipeline, f"{side}.schema"):
+        schema = StructType.fromDDL(pipeline.sides[side].schema or "")
+    if not isinstance(schema, StructType):
+        place = f"{pipeline.file}, line {pipeline.lines[f'{side}.schema']}"
+        raise PipelineFileError(f"{place}: the schema is one type, not columns: write 'ts TIMESTAMP, px DOUBLE'")
+    return schema
+
+
+def _with_corrupt(schema: StructType) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([*schema.fields, StructField(_CORRUPT, StringType())])

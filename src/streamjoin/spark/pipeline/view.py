@@ -1,0 +1,143 @@
+"""What a running pipeline shows: one line that is redrawn on a terminal, a line for each batch anywhere else.
+
+The figures come from Spark's own progress reports; the rows out and the malformed ones are counted inside the query by
+observed metrics, so that they are the same for every sink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from streamjoin.config.pipeline import Pipeline, Sink, Source
+from streamjoin.config.pipeline import shown as shown_options
+from streamjoin.spark.pipeline.sources import MALFORMED
+
+ROWS_OUT = "streamjoin_rows_out"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch that had rows, as Spark reported it."""
+
+    number: int
+    rows_in: int
+    rows_out: int
+    seconds: float
+    malformed: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        bad = "".join(f", {count:,} malformed on the {side}" for side, count in self.malformed.items() if count)
+        rate = f"{self.rows_in / self.seconds:,.0f} rows/s" if self.seconds > 0 else "-"
+        return f"batch {self.number}: {self.rows_in:,} rows in, {self.rows_out:,} out, {rate}{bad}"
+
+
+@dataclass
+class Totals:
+    """The batches of this start so far; each is taken once."""
+
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    malformed: dict[str, int] = field(default_factory=dict)
+    last: Batch | None = None
+
+    def take(self, progress: Iterable[Mapping[str, Any]]) -> list[Batch]:
+        """Add what is new; Spark reports idle moments too, under the number of the batch to come."""
+        fresh = []
+        for report in progress:
+            batch = batch_of(report)
+            if batch is None or (self.last is not None and batch.number <= self.last.number):
+                continue
+            self.last = batch
+            self.batches += 1
+            self.rows_in += batch.rows_in
+            self.rows_out += batch.rows_out
+            for side, count in batch.malformed.items():
+                self.malformed[side] = self.malformed.get(side, 0) + count
+            fresh.append(batch)
+        return fresh
+
+    def __str__(self) -> str:
+        bad = f", {sum(self.malformed.values()):,} malformed" if self.malformed else ""
+        batches = f"{self.batches:,} batch{'' if self.batches == 1 else 'es'}"
+        return f"{batches}, {self.rows_in:,} rows in, {self.rows_out:,} out{bad}"
+
+
+def batch_of(report: Mapping[str, Any]) -> Batch | None:
+    """The batch in one of Spark's progress reports; None for an idle moment."""
+    if not report["numInputRows"]:
+        return None
+    observed = report["observedMetrics"] or {}
+    return Batch(
+        number=report["batchId"],
+        rows_in=report["numInputRows"],
+        rows_out=_observed(observed.get(ROWS_OUT)),
+        seconds=(report["durationMs"] or {}).get("triggerExecution", 0) / 1000,
+        malformed={
+            name.removeprefix(MALFORMED): _observed(metric)
+            for name, metric in sorted(observed.items())
+            if name.startswith(MALFORMED)
+        },
+    )
+
+
+def _observed(metric: Any) -> int:
+    return 0 if metric is None else int(metric["rows"] or 0)
+
+
+@contextlib.contextmanager
+def shown(console: Console, totals: Totals) -> Iterator[Callable[[list[Batch]], None]]:
+    """A function that shows the batches that are new."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda fresh: _print(console, fresh)
+        return
+    with Live(Text("waiting for rows ..."), console=console, auto_refresh=False, transient=True) as live:
+
+        def redraw(fresh: list[Batch]) -> None:
+            if fresh:
+                live.update(Text(f"{fresh[-1]}\n{totals}"), refresh=True)
+
+        yield redraw
+
+
+def _print(console: Console, fresh: list[Batch]) -> None:
+    for batch in fresh:
+        console.print(str(batch), markup=False, highlight=False, soft_wrap=True)
+
+
+def describe(pipeline: Pipeline) -> str:
+    """What a pipeline file means, without its secrets."""
+    spec = pipeline.spec
+    left, right = spec.windows
+    lines = [f"{name}: {_origin(source)}" for name, source in pipeline.sides.items()]
+    windows = str(left) if left == right else f"{left} on the left, {right} on the right"
+    lines.append(f"join: {spec.predicate}, window {windows}{', one stream with itself' if spec.self_join else ''}")
+    settings = {key: value for key, value in asdict(pipeline.join).items() if value not in (None, False)}
+    if settings:
+        lines.append("run with: " + ", ".join(f"{key} = {value}" for key, value in settings.items()))
+    lines.append(f"sink: {_goal(pipeline.sink)}")
+    lines.append(f"checkpoint: {pipeline.checkpoint or 'none: everything is forgotten at the end'}")
+    lines.append(f"trigger: {pipeline.trigger}")
+    if pipeline.progress is not None:
+        lines.append(f"progress: {pipeline.progress}")
+    return "\n".join(lines)
+
+
+def _origin(source: Source) -> str:
+    what = f"{source.format} {source.path}" if source.path else source.format
+    return f"{what}{_options(source.options)}"
+
+
+def _goal(sink: Sink) -> str:
+    return f"{sink.format} {sink.path or sink.name or ''}".rstrip() + _options(sink.options)
+
+
+def _options(options: Mapping[str, str]) -> str:
+    return f" ({shown_options(options)})" if options else ""

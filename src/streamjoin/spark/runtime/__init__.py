@@ -1,0 +1,1 @@
+"""Sessions, Java, jars, workers and checkpoints."""

@@ -1,0 +1,284 @@
+"""Where a join's log lies: under the checkpoint of the query that runs it, which is named after the join was built.
+
+`join` returns a DataFrame; the checkpoint comes later, with `writeStream`. Spark tells listeners of a query's start
+before its first batch and waits for them. That is when the checkpoint is known: the listener here puts the
+place of the log, and a number for this start, into the settings of the query's own session, which Spark hands to
+every task. What is wrong with the checkpoint ends the query there, before its first batch; where Spark does not let it,
+the reason travels to the tasks in the same way and is raised by the first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from streamjoin.model.errors import CheckpointError, SetupError, StateError, StreamJoinError
+from streamjoin.spark.runtime.heap import settle
+from streamjoin.spark.runtime.stage_names import name_stages
+from streamjoin.spark.stages.late_output import catch_up, forget_uncommitted
+from streamjoin.storage.background import Merger, Mergers
+from streamjoin.storage.blueprint import TASK, Blueprint
+from streamjoin.storage.log import WindowLog, new_epoch
+from streamjoin.storage.places import Place, entries, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DIRECTORY = "streamjoin"
+_SETTING = "spark.streamjoin.log."
+_MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+_ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
+_USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
+_COMMITS_LATER = (
+    "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
+    "back to batches whose window is gone; leave the option out"
+)
+_TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
+
+
+@dataclass
+class Running:
+    """A join of a running query, its log, and up to which batch its late rows are known to be written."""
+
+    join: Blueprint
+    log: WindowLog
+    late_written: int = -1
+
+
+_joins: dict[str, Blueprint] = {}
+_watched: dict[str, Any] = {}
+_lock = threading.Lock()
+_logger = logging.getLogger(__name__)
+_mergers = Mergers()
+_running: dict[str, list[Running]] = {}
+_refused: dict[str, StreamJoinError] = {}
+
+
+def log_root(checkpoint: str | Path, name: str) -> Place:
+    """Where the log of the join called `name` lies."""
+    return place(str(checkpoint)) / DIRECTORY / name
+
+
+def joins_in(plan: str) -> list[str]:
+    """The tokens of the joins in a plan that Spark printed."""
+    return list(dict.fromkeys(_TASKS.findall(plan)))
+
+
+def expect(spark: SparkSession, blueprint: Blueprint) -> None:
+    """Be told when a query with this join starts on `spark`."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Starts(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            _started(spark, str(event.id), str(event.runId))
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            _progressed(str(event.progress.runId), int(event.progress.batchId))
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            _mergers.ended(str(event.runId))
+            _running.pop(str(event.runId), None)
+
+    session = spark._jsparkSession.sessionUUID()
+    with _lock:
+        _joins[blueprint.token] = blueprint
+        if session not in _watched:
+            _watched[session] = Starts()
+            spark.streams.addListener(_watched[session])
+
+
+def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
+    query = spark._jsparkSession.streams().get(query_id).streamingQuery()
+    tokens = [token for token in joins_in(query.analyzedPlan().toString()) if token in _joins]
+    if not tokens:
+        return
+    settings = query.sparkSessionForStream().conf()
+    joins = [_joins[token] for token in tokens]
+    try:
+        starts = _begun(query, joins)
+    except Exception as error:
+        # Whatever it is, nobody else would tell: Spark drops what a listener raises.
+        failure = _ours(error, query)
+        found = json.dumps({"error": type(failure).__name__, "message": str(failure)})
+        for token in tokens:
+            settings.set(_SETTING + token, found)
+        _refuse(spark, query, run_id, failure)
+        return
+    _unmeasured(settings, joins)
+    _in_one_job(settings)
+    name_stages(spark, query, joins)
+    for join, log in starts:
+        settings.set(_SETTING + join.token, json.dumps({"root": str(log.root), "epoch": log.epoch}))
+        _running.setdefault(run_id, []).append(Running(join, log))
+        _mergers.add(run_id, Merger(join, log))
+
+
+def _begun(query: Any, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLog]]:
+    """Begin another start of each join's log. No two have one name: Spark refuses a metric's name twice."""
+    if "AsyncProgressTracking" in query.getClass().getSimpleName():
+        raise SetupError(_COMMITS_LATER)
+    checkpoint = place(query.resolvedCheckpointRoot())
+    committed = newest_number(checkpoint / "commits")
+    starts = []
+    for join in joins:
+        root = checkpoint / DIRECTORY / join.name
+        _check_spark(checkpoint, root)
+        log = WindowLog(root, new_epoch(root, join.description), join)
+        starts.append((join, log))
+        if join.late is not None:
+            _late_output(join.late, log, committed)
+    return starts
+
+
+def _late_output(location: str, log: WindowLog, committed: int) -> None:
+    """Bring the late output to where the query stands: a start that was killed may have left some out."""
+    try:
+        forget_uncommitted(log.root, place(location), committed)
+        catch_up(log.root, place(location), committed)
+    except (StreamJoinError, OSError) as error:
+        _logger.warning("late rows could not be written to %s: %s", location, error)
+
+
+def _ours(error: Exception, query: Any) -> StreamJoinError:
+    if isinstance(error, StreamJoinError):
+        return error
+    reason = f"{type(error).__name__}: {error}" if not isinstance(error, OSError) else str(error)
+    return CheckpointError(f"no window log can be kept in {query.resolvedCheckpointRoot()}: {reason}")
+
+
+def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinError) -> None:
+    """End a query that is about to start, before it plans a batch or writes anything.
+
+    Spark has no call for it: `stop` would wait for the very thread that waits for us. So its state is set to what Spark
+    itself sets when a query fails, and when one is stopped while it starts. Where that can't be done, the first task
+    fails with the error.
+    """
+    from py4j.protocol import Py4JError
+
+    jvm: Any = spark._jvm
+    text = f"{type(failure).__name__}: {failure}"
+    try:
+        cause = jvm.java.lang.IllegalStateException(text)
+        nothing = getattr(jvm, "scala.collection.immutable.Map$EmptyMap$")
+        died = jvm.org.apache.spark.sql.streaming.StreamingQueryException(
+            text, cause, "STREAM_FAILED", getattr(nothing, "MODULE$")
+        )
+        getattr(query, "streamDeathCause_$eq")(died)
+        ended = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
+        query.state().set(getattr(ended, "MODULE$"))
+    except (Py4JError, TypeError) as error:
+        _logger.info("the query could not be ended at its start: %s", error)
+        return
+    _refused[run_id] = failure
+
+
+def refused(run_id: str) -> StreamJoinError | None:
+    """Why a query that has just started was refused, if it was; it is told once."""
+    return _refused.pop(run_id, None)
+
+
+def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
+    """Spare Spark from measuring an Arrow batch after each row, for the query whose settings these are.
+
+    Where all columns have a fixed width the limit on rows bounds the bytes as well. What else goes through the stages
+    are packed parts, which then need offsets of 64 bits: together they may come to more than 2 GB.
+    """
+    widths = [_row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
+    rows = int(settings.get(_MOST_ROWS))
+    bounded = rows > 0 and all(width is not None and width * rows <= _FEW_BYTES for width in widths)
+    if not bounded or settings.get(_MOST_BYTES) != _USUAL_BYTES:
+        return
+    settings.set(_MOST_BYTES, _UNLIMITED)
+    settings.set(_LARGE, "true")
+
+
+def _in_one_job(settings: Any) -> None:
+    """Have Spark run a batch as one job, for the query whose settings these are, unless somebody set it otherwise.
+
+    Adaptive execution runs a job for every shuffle and plans anew after each. The join cuts its ranges by what it knows
+    of the batch, so that nothing is left to adapt, and jobs are what a small batch spends its time on.
+    """
+    if not settings.getAll().contains(_ADAPTIVE):
+        settings.set(_ADAPTIVE, "false")
+
+
+def _row_bytes(schema: pa.Schema) -> int | None:
+    """The bytes of a row whose columns all have a fixed width."""
+    try:
+        return sum(-(-int(field.type.bit_width) // 8) for field in schema)
+    except ValueError:
+        return None
+
+
+def _progressed(run_id: str, batch: int) -> None:
+    """A query has committed a batch."""
+    for running in _running.get(run_id, ()):
+        late, log = running.join.late, running.log
+        if late is not None:
+            try:
+                # The batch has written them, unless it could not.
+                catch_up(log.root, place(late), batch, running.late_written)
+                running.late_written = batch
+            except (StreamJoinError, OSError) as error:
+                # The rows stay in the log, and another batch writes them if it can.
+                _logger.warning("late rows could not be written to %s: %s", late, error)
+        try:
+            log.prune(log.version(batch))
+        except (StreamJoinError, OSError) as error:
+            # Whoever needs what can't be read says so; what can't be removed now is removed after another batch.
+            _logger.info("nothing was removed from the window log in %s: %s", log.root, error)
+    _mergers.progressed(run_id, batch)
+
+
+def logs_of(run_id: str) -> list[WindowLog]:
+    """The logs of the joins in a running query."""
+    return [running.log for running in _running.get(run_id, ())]
+
+
+def newest_number(directory: Place) -> int:
+    """The newest entry of one of Spark's logs, or of ours, which are named by their batch; -1 if there is none."""
+    return max((int(entry.name) for entry in entries(directory) if entry.name.isdigit()), default=-1)
+
+
+def _check_spark(checkpoint: Place, root: Place) -> None:
+    """Refuse a checkpoint of which Spark's own part is gone: a version is written after the offsets of its batch."""
+    version, offsets = newest_number(root / "versions"), newest_number(checkpoint / "offsets")
+    if version > offsets:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} was deleted by half: the window log holds batch {version}, but Spark's "
+            f"offsets end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest too"
+        )
+
+
+def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
+    """Within a task: the log of this join in the running query, and the batch's number."""
+    from pyspark import TaskContext
+
+    import streamjoin.model.errors as errors
+
+    settle()
+    context = TaskContext.get()
+    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+    setting = context.getLocalProperty(_SETTING + blueprint.token) if context else None
+    if batch is None or setting is None:
+        raise StateError(
+            "a join runs only inside a micro-batch of the streaming query that it was started in: not in continuous or "
+            "real-time mode, and within foreachBatch only on the thread that calls it"
+        )
+    found = json.loads(setting)
+    if "error" in found:
+        kind = getattr(errors, found["error"], CheckpointError)
+        raise kind(found["message"])
+    return WindowLog(place(found["root"]), found["epoch"], blueprint), int(batch)

@@ -1,0 +1,158 @@
+"""What a machine has of all that a join on Spark needs, and how to get what is missing.
+
+Looks and changes nothing; starts no JVM beyond asking Java for its version. A finding is
+`ok`, `optional` (something is missing that not everybody needs) or `missing`, which is the only one that fails.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from streamjoin._cache import cache_dir
+from streamjoin._version import __version__
+from streamjoin.model.errors import SetupError
+from streamjoin.spark.runtime import jars
+from streamjoin.spark.runtime.java import find_java
+
+SPARK = "4.3"
+LEAST_MEMORY = 2 << 30
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: Literal["ok", "optional", "missing"]
+    told: str
+    fix: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything; one that can't be looked at is a finding too."""
+    looks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+        ("java", _java),
+        ("spark", _spark),
+        ("kernels", _kernels),
+        ("kafka", _kafka),
+        ("memory", _memory),
+        ("service", _service),
+    )
+    found = []
+    for what, look in looks:
+        try:
+            found.append(look())
+        except (OSError, ValueError) as error:
+            found.append(Finding(what, "missing", f"could not be looked at: {error}", "see the message"))
+    return found
+
+
+def is_healthy(findings: list[Finding]) -> bool:
+    """Whether joins run on Spark here."""
+    return all(finding.state != "missing" for finding in findings)
+
+
+def as_data(findings: list[Finding]) -> dict[str, Any]:
+    """The findings for programs; the keys stay as they are from version to version."""
+    return {
+        "version": __version__,
+        "healthy": is_healthy(findings),
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def as_text(findings: list[Finding]) -> str:
+    """The findings for people."""
+    width = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.what:<{width}}  {finding.state:<8}  {finding.told}")
+        if finding.fix:
+            lines.append(f"{'':<{width}}  {'':<8}  -> {finding.fix}")
+    return "\n".join(lines)
+
+
+def _java() -> Finding:
+    try:
+        java = find_java()
+    except SetupError as error:
+        return Finding("java", "missing", str(error), "pip install 'streamjoin[spark]', or install a JDK 17 or 21")
+    return Finding("java", "ok", f"Java {java.version} from {java.origin}, {java.home}")
+
+
+def _spark() -> Finding:
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("spark", "missing", "pyspark is not installed", "pip install 'streamjoin[spark]'")
+    if not version.startswith(f"{SPARK}."):
+        told = f"pyspark {version}; the join relies on internals of {SPARK}"
+        return Finding("spark", "missing", told, "pip install 'streamjoin[spark]'")
+    return Finding("spark", "ok", f"pyspark {version}")
+
+
+def _kernels() -> Finding:
+    place = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir())
+    compiled = sum(1 for _ in place.rglob("*.nbc")) if place.is_dir() else 0
+    nearest = next(parent for parent in (place, *place.parents) if parent.exists())
+    if not os.access(nearest, os.W_OK):
+        told = f"{place} can't be written to, so every process compiles its kernels anew"
+        return Finding("kernels", "optional", told, "set XDG_CACHE_HOME to a directory that can be written to")
+    if not compiled:
+        told = f"none compiled yet in {place}; the first join will wait for it"
+        return Finding("kernels", "optional", told, "streamjoin warmup")
+    return Finding("kernels", "ok", f"{compiled} compiled kernels in {place}")
+
+
+def _kafka() -> Finding:
+    versions = f"connector {jars.CONNECTOR[0].version}, clients {jars.CONNECTOR[2].version}"
+    try:
+        found = jars.present()
+    except SetupError as error:
+        return Finding("kafka", "missing", str(error), f"rm -r {jars.directory()}; streamjoin doctor --fetch")
+    if found is None:
+        told = f"the jars are not here ({versions}); only pipelines from or to Kafka need them"
+        fix = "streamjoin doctor --fetch; `streamjoin run` also fetches them when a pipeline needs them"
+        return Finding("kafka", "optional", told, fix)
+    told = f"{versions} in {found[0].parent}; none for Spark {SPARK} was published when these were chosen and tested"
+    return Finding("kafka", "ok", told)
+
+
+def _service() -> Finding:
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        told = f"{' and '.join(missing)} not installed; only `streamjoin serve` needs them"
+        return Finding("service", "optional", told, "pip install 'streamjoin[service]'")
+    return Finding("service", "ok", f"fastapi {importlib.metadata.version('fastapi')}")
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = _available() or total
+    disk = shutil.disk_usage(next(p for p in (cache_dir(), *cache_dir().parents) if p.exists())).free
+    told = f"{_gib(free)} of {_gib(total)} GiB available, {_gib(disk)} GiB of disk for the cache"
+    if free < LEAST_MEMORY:
+        return Finding(
+            "memory", "optional", told, "Spark wants 2 GiB or more: close something, or set memory = in [spark]"
+        )
+    return Finding("memory", "ok", told)
+
+
+def _available() -> int | None:
+    """What Linux counts as available; None elsewhere."""
+    if not _MEMINFO.exists():
+        return None
+    lines = _MEMINFO.read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f}"

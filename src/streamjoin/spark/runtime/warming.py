@@ -1,0 +1,94 @@
+"""Kernels ready before the first task: loaded, or compiled once a host, by the daemon that workers are forked from.
+
+Small joins through the stages of a batch reach the kernels that tasks use, for the usual types of keys; forked workers
+inherit them. One process of a host compiles at a time: others wait for it at a lock and then load what it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from streamjoin._cache import cache_dir
+from streamjoin.model.binding import bind
+from streamjoin.model.predicates import Band, Equi, Predicate
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.spark.stages.gate import Collect, GateOfBatch
+from streamjoin.spark.stages.output import plain
+from streamjoin.spark.stages.parts import Part, opened, unpack
+from streamjoin.spark.stages.route import Route, part_schema
+from streamjoin.spark.stages.scaling import planned
+from streamjoin.spark.stages.task import RangeOfBatch
+from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
+from streamjoin.storage.log import WindowLog
+
+_ROWS, _RANGES, _BATCHES = 16, 2, 2
+_CONDITIONS: tuple[Predicate, ...] = (Band("i", "i", 1), Band("f", "f", 0.5), Equi("s") & Band("f", "f", 0.5))
+
+
+def warm() -> None:
+    """Run the small joins; a host whose cache can't be written to compiles for itself, which workers inherit too."""
+    with alone(), tempfile.TemporaryDirectory(prefix="streamjoin-") as scratch:
+        for number, (on, window, gate) in enumerate(_joins()):
+            spec = JoinSpec(on, window, time="t", order="event_time")
+            bound = bind(spec, _table(0).schema, _table(0).schema)
+            _run(Blueprint(bound, "join", _RANGES, gate=gate), Path(scratch) / str(number))
+
+
+def _joins() -> Iterator[tuple[Predicate, Window, GatePlan | None]]:
+    for on in _CONDITIONS:
+        yield on, TimeWindow(_ROWS), None
+    source = (SourcePlan("0000"),)
+    yield _CONDITIONS[0], CountWindow(_ROWS), GatePlan((source, source))
+
+
+def _table(batch: int) -> pa.RecordBatch:
+    numbers = range(_ROWS * batch, _ROWS * (batch + 1))
+    columns = {
+        "t": pa.array(numbers, pa.int64()),
+        "i": pa.array([n % 5 for n in numbers], pa.int64()),
+        "f": pa.array([n % 5 for n in numbers], pa.float64()),
+        "s": pa.array([f"key {n % 5}" for n in numbers]),
+    }
+    return pa.record_batch(columns)
+
+
+def _run(blueprint: Blueprint, root: Path) -> None:
+    log = WindowLog(root, 1, blueprint)
+    schemas = part_schema(blueprint, 0), part_schema(blueprint, 1)
+    for batch in range(_BATCHES):
+        received: list[list[pa.RecordBatch]] = [[] for _ in range(_RANGES)]
+        for part in _parts(blueprint, log, batch):
+            received[part.partition] += part.packed()
+        for partition, parts in enumerate(received):
+            share = RangeOfBatch(blueprint, log, batch, partition)
+            for _ in plain(blueprint, share.join(unpack(parts, schemas)[1])):
+                pass
+
+
+def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
+    rows = _table(batch)
+    if blueprint.gate is not None:
+        collected = [row for side in (0, 1) for row in Collect(blueprint, side, 0).part(rows, 0, 0).packed()]
+        yield from GateOfBatch(blueprint, log, batch).parts(opened(collected)[1], None)
+        return
+    cut = planned(blueprint, log.version(batch - 1))
+    for side in (0, 1):
+        yield from Route(blueprint, side).cut(rows, cut, side, 0, 0)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hold the host's lock, where there can be one."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            cache_dir().mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context((cache_dir() / "compiling.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

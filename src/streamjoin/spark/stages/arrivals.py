@@ -1,0 +1,117 @@
+"""A side's new rows in a range: sorted, in words, with the late ones set apart.
+
+Without a gate, a row is late when it is further behind the largest time of its side in all earlier batches than the
+spec's lateness allows; rows of one batch are never late for each other. A row without a time is set apart as well.
+Both are reported by the range that owns them, and nowhere else. Behind a gate neither comes this far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.sweep import make_ascending
+from streamjoin.spark.stages.pairing import Probes, tick_bounds
+from streamjoin.spark.stages.parts import Received
+from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, index_words
+from streamjoin.storage.blueprint import SIDES, Blueprint
+from streamjoin.storage.ranges import MOST
+from streamjoin.storage.segments import Segment
+from streamjoin.windows.clock import NEVER, minus, to_ticks
+from streamjoin.windows.encoding import Encoded, SideEncoder, flat
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LATE, NO_TIME = "late", "no time"
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What came: all as probes, those of them that the range stores, and what was late, by reason."""
+
+    probes: Probes
+    owned: Probes
+    clock: int | None
+    late: dict[str, pa.Table]
+    name: str
+
+    @property
+    def late_counts(self) -> dict[str, int]:
+        """The late rows by side and reason."""
+        return {f"{self.name}: {reason}": rows.num_rows for reason, rows in self.late.items()}
+
+
+def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | None) -> Arrivals:
+    """Prepare the rows of one side, given the side's clock before the batch."""
+    bound = blueprint.bound
+    if bound.time is None:
+        raise AssertionError("a spec without a time column is refused when the join is built")
+    name: Literal["left", "right"] = "right" if side else "left"
+    table = received.table.combine_chunks()
+    encoded = SideEncoder(bound, name).encode(table)
+    ticks, missing = to_ticks(table.column(bound.time.right if side else bound.time.left), bound.time.multipliers[side])
+    ungated = clock is not None and blueprint.gate is None
+    late = ticks < clock - blueprint.lateness if ungated and clock is not None else np.zeros(encoded.n, np.bool_)
+    usable = ~late
+    reasons = {LATE: late}
+    if missing is not None:
+        usable &= ~missing
+        reasons = {LATE: late & ~missing, NO_TIME: missing}
+    newest = int(ticks[usable].max()) if usable.any() else None
+    if encoded.valid is not None:
+        usable &= encoded.valid
+    probes, own = _probes(blueprint, side, table, encoded, ticks, usable, received.owned)
+    # In a self-join every row comes in both roles; one of them reports it.
+    if bound.spec.self_join and side:
+        reasons = {}
+    set_apart = {reason: _rows(table, mask, received.owned) for reason, mask in reasons.items() if mask.any()}
+    return Arrivals(probes, probes.chosen(own), newest, set_apart, SIDES[side])
+
+
+def _probes(
+    blueprint: Blueprint, side: int, table: pa.Table, encoded: Encoded, ticks: Array, usable: Array, owned: int
+) -> tuple[Probes, Array]:
+    """The usable rows by word, and which of them the range stores."""
+    index = index_words(encoded)
+    places = np.flatnonzero(usable)
+    words, order = sort_entries(index.word[places], places)
+    terms = [encoded.terms[i].take(order) for i in blueprint.open_terms]
+    rows = table.take(pa.array(order))
+    ids, seqs, upto = (_column(rows, name) for name in (ROW_ID, SEQ, UPTO))
+    rows = rows.drop_columns([name for name in (ROW_ID, SEQ, UPTO) if name in rows.column_names])
+    segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids, seqs)
+    bounds = tuple((term.lo, term.hi) for term in terms)
+    first = None
+    if upto is None:
+        window = blueprint.windows
+        back, ahead = (window[0], window[1]) if side else (window[1], window[0])
+        since, until = tick_bounds(segment.ticks, back, ahead)
+    else:
+        since, first = _reach(blueprint, 1 - side, upto, segment.ticks)
+        until = np.full(upto.size, MOST)
+    lo, hi = index.lo[order], index.hi[order]
+    make_ascending(lo, hi)
+    probes = Probes(segment, lo, hi, bounds, since, until, first, upto)
+    return probes, order < owned
+
+
+def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> tuple[Array, Array]:
+    """How far rows reach back into the window of the other side, in ticks and in numbers."""
+    window, itself = blueprint.windows[other], int(blueprint.bound.spec.self_join)
+    if blueprint.counted[other]:
+        return np.full(upto.size, NEVER), upto - window + itself
+    return minus(ticks, window), np.zeros(upto.size, np.int64)
+
+
+def _column(rows: pa.Table, name: str) -> Array | None:
+    return np.asarray(flat(rows.column(name)).to_numpy()) if name in rows.column_names else None
+
+
+def _rows(table: pa.Table, mask: Array, owned: int) -> pa.Table:
+    """The chosen rows that this range stores."""
+    rows = table.slice(0, owned).filter(pa.array(mask[:owned]))
+    return rows.drop_columns([ROW_ID]) if ROW_ID in rows.column_names else rows

@@ -1,0 +1,79 @@
+"""What a join tells Spark's own progress reports, through an observed metric.
+
+Figures travel in a column beside the parts, of which a batch has a few, and are aggregated where parts enter the
+shuffle: rows of results are never touched for it. Rows are those of the batch; the window is as the batch found it, the
+gate as the batch left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamjoin.spark.stages.parts import COPIES, DDL, SCHEMA, Part, markers
+from streamjoin.spark.stages.punctuation import Punctuation
+from streamjoin.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS = ("left_rows", "right_rows", "copies")
+"""Summed: rows that ranges store, and copies that only probe."""
+WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late")
+GATE = ("bound", "position", "waiting", "gate_lag")
+NAMES = (*ROWS, *WINDOW, *GATE)
+
+OBSERVED_DDL = f"{DDL}, figures array<bigint>"
+_SCHEMA = SCHEMA.append(pa.field("figures", pa.list_(pa.int64())))
+
+
+def metric_name(join: str) -> str:
+    """The name under which the figures are in a progress report's `observedMetrics`.
+
+    >>> metric_name("join")
+    'streamjoin_join'
+    """
+    return f"streamjoin_{join}"
+
+
+def observed(parts: DataFrame, join: str) -> DataFrame:
+    """`parts` as they travel on, with their figures taken note of."""
+    from pyspark.sql import functions as f
+
+    figures = parts["figures"]
+    aggregates = [
+        (f.sum if name in ROWS else f.max)(f.get(figures, f.lit(i))).alias(name) for i, name in enumerate(NAMES)
+    ]
+    return parts.observe(metric_name(join), *aggregates).drop("figures")
+
+
+def packed(part: Part) -> Iterator[pa.RecordBatch]:
+    """A part as Spark carries it, with how many rows it holds."""
+    rows = [0, 0, 0]
+    rows[2 if part.side >= COPIES else part.side] = part.rows.num_rows
+    for number, row in enumerate(part.packed()):
+        yield _with_figures(row, None if number else rows)
+
+
+def standing(
+    partitions: int, before: Manifest, ranges: int, mark: int, gate: Punctuation | None = None
+) -> pa.RecordBatch:
+    """The empty parts of a routing task, with what it knows of the window and the gate."""
+    blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
+    window = [
+        *(sum(run.extents[side].rows for run in before.runs) for side in (0, 1)),
+        sum(block.length for block in blocks),
+        len(before.runs),
+        before.merged_runs,
+        ranges,
+        sum(before.late.values()),
+    ]
+    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag]
+    return _with_figures(markers(partitions, mark), [0, 0, 0, *window, *gated])
+
+
+def _with_figures(rows: pa.RecordBatch, first: Sequence[int | None] | None) -> pa.RecordBatch:
+    figures = pa.array([first, *([None] * (rows.num_rows - 1))], pa.list_(pa.int64()))
+    return pa.record_batch([*rows.columns, figures], schema=_SCHEMA)

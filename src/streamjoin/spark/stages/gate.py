@@ -1,0 +1,295 @@
+"""The two stages that come before a join which needs one order: count windows, ordered output, several sources.
+
+*Collect* packs every source's rows for one task. *Gate*, that task, takes what waited after the batch before, sets late
+rows aside, decides what is ready, numbers it, and sends it to the ranges; the rest waits in a file of the log.
+The file is published before the first row leaves and is the same whenever the batch runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.model.errors import InputError
+from streamjoin.spark.runtime.checkpoints import open_log
+from streamjoin.spark.stages.arrivals import LATE, NO_TIME
+from streamjoin.spark.stages.figures import packed, standing
+from streamjoin.spark.stages.gating import Progress, Rows, Standing, advanced, late_in, numbered, ordered, ready_in
+from streamjoin.spark.stages.late import late_rows
+from streamjoin.spark.stages.parts import Part, markers, opened
+from streamjoin.spark.stages.punctuation import Punctuation, write_punctuation
+from streamjoin.spark.stages.route import SEQ, UPTO, by_range, conformed, index_words
+from streamjoin.spark.stages.scaling import agreed, planned
+from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.pieces import Block, Sheet
+from streamjoin.storage.ranges import Cuts, sample
+from streamjoin.windows.clock import to_ticks
+from streamjoin.windows.encoding import SideEncoder, flat, integer_values
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SOURCE, _TICKS = "#source", "#ticks"
+_SAMPLED = 4096
+_PART_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Collect:
+    """The stage of one source: its rows, packed, on their way to the gate."""
+
+    blueprint: Blueprint
+    side: int
+    source: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack every batch as it is."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        yield markers(1)
+        for number, batch in enumerate(batches):
+            if batch.num_rows:
+                yield from self.part(batch, task, number).packed()
+
+    def part(self, batch: pa.RecordBatch, task: int, number: int) -> Part:
+        """One input batch as a part."""
+        rows = conformed(batch, self.blueprint.schema(self.side))
+        return Part(0, self.side + 2 * self.source, task, number, rows)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One side's rows before the gate: what waited and what came, with their sources."""
+
+    table: pa.Table
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The stage of the gate."""
+
+    blueprint: Blueprint
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Let out what is ready, cut into parts."""
+        log, batch = open_log(self.blueprint)
+        received = list(batches)
+        now = next((rows.column(5)[0].as_py() for rows in received if rows.num_columns > 5 and rows.num_rows), None)
+        _, found = opened(received)
+        with log.advising(batch):
+            gate = GateOfBatch(self.blueprint, log, batch)
+            for part in gate.parts(found, now):
+                yield from packed(part)
+            yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.mark, gate.punctuation)
+
+
+class GateOfBatch:
+    """The gate in one batch."""
+
+    def __init__(self, blueprint: Blueprint, log: WindowLog, batch: int) -> None:
+        if blueprint.gate is None or blueprint.bound.time is None:
+            raise AssertionError("a gate's stage in a join without one")
+        self._blueprint = blueprint
+        self._plan: GatePlan = blueprint.gate
+        self._time = blueprint.bound.time
+        self._log = log
+        self._batch = batch
+        self.before = log.version(batch - 1)
+        self.punctuation: Punctuation | None = None
+        """What the batch says of all that follows, once its parts are made."""
+        self.ranges = self.mark = 0
+        self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
+
+    def parts(self, found: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
+        """Publish where the gate stands after the batch, then the ready rows by range."""
+        stood, waited = self._resumed()
+        fresh = [self._fresh(side, found) for side in self._sides]
+        late: list[pa.Table] = []
+        kept = [self._without_late(stood, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
+        lateness = self._blueprint.lateness
+        batch = [(side, new.rows) for side, new in zip(self._sides, fresh, strict=True)]
+        after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
+        held = [_together(old, new) for old, new in zip(waited, kept, strict=True)]
+        ready = [ready_in(after, side, side_held.rows) for side, side_held in zip(self._sides, held, strict=True)]
+        tables, after = self._numbered(after, held, ready)
+        cut = planned(self._blueprint, self.before, self._sample(tables))
+        rest = [_chosen(side_held, ~mask) for side_held, mask in zip(held, ready, strict=True)]
+        self.ranges, self.mark = cut.ranges, agreed(self.before, cut)
+        self._publish(stood, after, rest, late, cut)
+        for role, table in enumerate(tables):
+            for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):
+                for target, kind, rows in by_range(self._blueprint, role, batch_rows, cut, number * _PART_ROWS):
+                    yield Part(target, role + kind, 0, number, rows)
+
+    def _resumed(self) -> tuple[Standing, list[Waiting]]:
+        """Where the gate stood before the batch, and what waited."""
+        declared = [(side, name) for side in self._sides for plan in self._plan.sources[side] for name in plan.declared]
+        if self.before.batch < 0:
+            nothing = [self._nothing(side) for side in self._sides]
+            return Standing({key: Progress(None, None) for key in declared}), nothing
+        footer, piece = self._log.gate(self.before.batch, self.before.epoch)
+        waited = []
+        for side in self._sides:
+            blocks = [Block(*block) for block in footer["blocks"][side]]
+            parts = [piece.batch(block, self._waiting_schema(side)) for block in blocks]
+            table = pa.Table.from_batches(parts, schema=self._waiting_schema(side)).combine_chunks()
+            names = pc.dictionary_encode(flat(table.column(_SOURCE)))
+            rows = Rows(
+                integer_values(flat(table.column(_TICKS))), _codes(names), names.dictionary.to_pylist(), frozenset()
+            )
+            waited.append(Waiting(table.drop_columns([_SOURCE, _TICKS]), rows))
+        return Standing.from_json(footer["standing"]), waited
+
+    def _nothing(self, side: int) -> Waiting:
+        empty = np.empty(0, np.int64)
+        return Waiting(self._blueprint.schema(side).empty_table(), Rows(empty, empty, ()))
+
+    def _waiting_schema(self, side: int) -> pa.Schema:
+        head = [pa.field(_SOURCE, pa.string()), pa.field(_TICKS, pa.int64())]
+        return pa.schema([*head, *self._blueprint.schema(side)])
+
+    def _fresh(self, side: int, found: Sequence[tuple[int, int, int, pa.Buffer]]) -> Waiting:
+        """The new rows of one side, each source's in its order; rows without a time have no source."""
+        schema = self._blueprint.schema(side)
+        together = self._nothing(side)
+        for i, plan in enumerate(self._plan.sources[side]):
+            batches = [pa.ipc.read_record_batch(body, schema) for code, _, _, body in found if code == side + 2 * i]
+            if batches:
+                table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
+                together = _together(together, self._from_source(side, plan, table))
+        return together
+
+    def _from_source(self, side: int, plan: SourcePlan, table: pa.Table) -> Waiting:
+        if plan.position is not None:
+            column = flat(table.column(plan.position))
+            if column.null_count:
+                raise InputError(
+                    f"source {plan.name!r} of the {SIDES[side]} side has rows without a {plan.position!r}, which "
+                    "orders it: leave them out with a filter"
+                )
+            table = table.take(pa.array(np.argsort(integer_values(column), kind="stable")))
+        name = self._time.right if side else self._time.left
+        ticks, missing = to_ticks(table.column(name), self._time.multipliers[side])
+        names, source = [plan.name], np.zeros(table.num_rows, np.int64)
+        if plan.by is not None:
+            values = pc.dictionary_encode(pc.fill_null(flat(table.column(plan.by)).cast(pa.string()), ""))
+            names, source = [f"{plan.name}/{value}" for value in values.dictionary.to_pylist()], _codes(values)
+        if missing is not None:
+            source = np.where(missing, -1, source)
+        return Waiting(table, Rows(ticks, source, names, frozenset(names if plan.position else ())))
+
+    def _without_late(self, standing: Standing, side: int, new: Waiting, late: list[pa.Table]) -> Waiting:
+        """The new rows that are not late; the late ones are added to `late`."""
+        masks = {LATE: late_in(standing, side, new.rows, self._blueprint.lateness), NO_TIME: new.rows.source < 0}
+        reasons = {reason: new.table.filter(pa.array(mask)) for reason, mask in masks.items() if mask.any()}
+        if reasons:
+            late.append(late_rows(self._blueprint.bound, self._batch, SIDES[side], reasons))
+        return _chosen(new, ~(masks[LATE] | masks[NO_TIME]))
+
+    def _numbered(
+        self, after: Standing, held: Sequence[Waiting], ready: Sequence[Array]
+    ) -> tuple[list[pa.Table], Standing]:
+        """The ready rows of both roles in order, with their numbers."""
+        orders = [ordered(side.rows, np.flatnonzero(mask)) for side, mask in zip(held, ready, strict=True)]
+        tables = [side.table.take(pa.array(order)) for side, order in zip(held, orders, strict=True)]
+        sizes = [order.size for order in orders]
+        first = after.counts
+        if len(self._sides) == 1:
+            seqs = first[0] + np.arange(sizes[0], dtype=np.int64)
+            table = _with_numbers(tables[0], seqs, seqs)
+            return [table, table], replace(after, counts=(first[0] + sizes[0],) * 2)
+        upto = numbered(*(side.rows.ticks[order] for side, order in zip(held, orders, strict=True)))
+        out = [
+            _with_numbers(tables[side], first[side] + np.arange(sizes[side]), first[1 - side] + upto[side])
+            for side in (0, 1)
+        ]
+        return out, replace(after, counts=(first[0] + sizes[0], first[1] + sizes[1]))
+
+    def _sample(self, tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
+        """The distribution of the ready rows' words."""
+        if not self._blueprint.bound.index:
+            return []
+        found = []
+        for side, table in enumerate(tables):
+            name: Literal["left", "right"] = "right" if side else "left"
+            step = max(1, table.num_rows // _SAMPLED)
+            some = table.take(pa.array(np.arange(0, table.num_rows, step)))
+            encoded = SideEncoder(self._blueprint.bound, name).encode(some)
+            words = index_words(encoded).word
+            words = np.sort(words if encoded.valid is None else words[encoded.valid])
+            found += [(word, rows * step) for word, rows in sample(words, 256)]
+        return found
+
+    def _publish(
+        self, before: Standing, after: Standing, rest: Sequence[Waiting], late: Sequence[pa.Table], cut: Cuts
+    ) -> None:
+        if late:
+            self._log.write_late(self._batch, 0, pa.concat_tables(late))
+        sheets: list[list[Sheet]] = [[], []]
+        for side, held in zip(self._sides, rest, strict=True):
+            names = pa.array(held.rows.names, pa.string()).take(pa.array(held.rows.source))
+            columns = [names, pa.array(held.rows.ticks), *held.table.columns]
+            table = pa.Table.from_arrays(columns, schema=self._waiting_schema(side)).combine_chunks()
+            sheets[side] = [Sheet(batch, 0, 0) for batch in table.to_batches()]
+        tick = None if after.bound == Standing({}).bound else after.bound[0]
+        counted, itself = self._blueprint.counted, len(self._sides) == 1
+        positions = [side.counts[0] if itself else sum(side.counts) for side in (before, after)]
+        waiting = [side.rows.ticks.size for side in rest]
+        facts = {
+            "standing": after.to_json(),
+            "waiting": waiting,
+            "clocks": [after.counts[side] if counted[side] else tick for side in (0, 1)],
+            "late": _counted(late),
+            "lag": after.lag,
+            "bound": tick,
+            "cuts": cut.to_json(),
+            "positions": positions,
+        }
+        self._log.publish_gate(self._batch, (sheets[0], sheets[1]), facts)
+        self.punctuation = Punctuation(self._batch, tick, positions[1], sum(waiting), after.lag)
+        write_punctuation(self._log.root, self._log.epoch, self.punctuation)
+
+
+def _counted(late: Sequence[pa.Table]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for table in late:
+        for side, reason in zip(table["side"].to_pylist(), table["reason"].to_pylist(), strict=True):
+            counts[f"{side}: {reason}"] = counts.get(f"{side}: {reason}", 0) + 1
+    return counts
+
+
+def _codes(values: pa.DictionaryArray) -> Array:
+    return np.asarray(values.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _with_numbers(table: pa.Table, seqs: Array, upto: Array) -> pa.Table:
+    numbers = (pa.array(seqs.astype(np.int64)), pa.array(upto.astype(np.int64)))
+    return table.append_column(SEQ, numbers[0]).append_column(UPTO, numbers[1]).combine_chunks()
+
+
+def _together(old: Waiting, new: Waiting) -> Waiting:
+    """The rows of both, `old` first."""
+    names = [*old.rows.names, *(name for name in new.rows.names if name not in old.rows.names)]
+    places = np.array([*(names.index(name) for name in new.rows.names), -1], np.int64)
+    rows = Rows(
+        np.concatenate([old.rows.ticks, new.rows.ticks]),
+        np.concatenate([old.rows.source, places[new.rows.source]]),
+        names,
+        old.rows.strict | new.rows.strict,
+    )
+    return Waiting(pa.concat_tables([old.table, new.table]).combine_chunks(), rows)
+
+
+def _chosen(waiting: Waiting, mask: Array) -> Waiting:
+    if mask.all():
+        return waiting
+    rows = replace(waiting.rows, ticks=waiting.rows.ticks[mask], source=waiting.rows.source[mask])
+    return Waiting(waiting.table.filter(pa.array(mask)), rows)

@@ -1,0 +1,205 @@
+"""Finding the pairs of sorted probes and sorted segments, and testing what the index leaves open.
+
+Within a range each pair is found once: left arrivals probe the right rows that the range stores, old and new, and
+right arrivals probe the old left rows. So a pair with a new left row is found in the range that owns the right
+row, and a pair of a new right row with a stored left one in the range of the left row.
+
+Without a gate, whether two tuples are in each other's window depends on their times alone. With the earlier one on
+the left it is r - l <= left window, else l - r <= right window: seen from a probe, one interval of ticks of the
+other. Behind a gate the later of two tuples must reach back to the earlier, by time or by count: a probe finds what
+came before it, so of two new rows either may be the probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.kernels.within import stretches, sweep_within
+from streamjoin.model.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression import Expression
+from streamjoin.storage.ranges import LEAST, MOST
+from streamjoin.storage.segments import Segment
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CAPACITY = 1 << 18
+"""Candidates held at once; results leave in batches of at most this many rows."""
+
+_TILE_PROBES, _TILE_STORED = 64, 4096
+
+
+@dataclass(frozen=True)
+class Probes:
+    """New rows sorted by word, with the intervals of words, of open terms and of ticks that they match.
+
+    Behind a gate `upto` is how many tuples of the other side come before each, and `first` the number of the first of
+    them that is in its window by count.
+    """
+
+    rows: Segment
+    lo: Array
+    hi: Array
+    bounds: tuple[tuple[Array, Array], ...]
+    since: Array
+    until: Array
+    first: Array | None = None
+    upto: Array | None = None
+
+    def chosen(self, own: Array) -> Probes:
+        """The rows where `own` is true; a slice where they lie side by side."""
+        if own.all():
+            return self
+        places = np.flatnonzero(own)
+        n = places.size
+        if n and int(places[-1] - places[0]) + 1 == n:
+            begin = int(places[0])
+            return self._at(slice(begin, begin + n), self.rows.part(begin, begin + n))
+        return self._at(places, self.rows.take(places))
+
+    def _at(self, places: Any, rows: Segment) -> Probes:
+        return replace(
+            self,
+            rows=rows,
+            lo=self.lo[places],
+            hi=self.hi[places],
+            bounds=tuple((lo[places], hi[places]) for lo, hi in self.bounds),
+            since=self.since[places],
+            until=self.until[places],
+            first=None if self.first is None else self.first[places],
+            upto=None if self.upto is None else self.upto[places],
+        )
+
+    def ages(self, segment: Segment) -> Ages:
+        """What the window asks of stored rows: within these intervals of ticks and of numbers."""
+        if self.first is None or self.upto is None:
+            return Ages(self.since, self.until, self.since, self.until, segment.ticks, segment.ticks)
+        if segment.seqs is None:
+            raise AssertionError("rows behind a gate without their numbers")
+        return Ages(self.since, self.until, self.first, self.upto - 1, segment.ticks, segment.seqs)
+
+
+class Ages(NamedTuple):
+    """Intervals of ticks and of numbers, a pair for each probe, and the ticks and numbers of the stored rows.
+
+    Without a gate there are no numbers, and the ticks are there twice.
+    """
+
+    since: Array
+    until: Array
+    first: Array
+    last: Array
+    ticks: Array
+    seqs: Array
+
+    def hold(self, probe: Array, place: Array) -> Array:
+        """Whether each pair is within the window."""
+        ticks, seqs = self.ticks[place], self.seqs[place]
+        timely = (ticks >= self.since[probe]) & (ticks <= self.until[probe])
+        return timely & (seqs >= self.first[probe]) & (seqs <= self.last[probe])
+
+    def may_hold(self, probes: slice, stored: slice) -> bool:
+        """Whether a pair of some of the probes and some of the stored rows may be within the window."""
+        ticks, seqs = self.ticks[stored], self.seqs[stored]
+        timely = ticks.max() >= self.since[probes].min() and ticks.min() <= self.until[probes].max()
+        return bool(timely and seqs.max() >= self.first[probes].min() and seqs.min() <= self.last[probes].max())
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is left to test of a candidate: the residual, which may be all there is."""
+
+    residual: Expression | None
+    indexed: bool
+    probes_left: bool
+
+
+def tick_bounds(ticks: Array, back: int, ahead: int) -> tuple[Array, Array]:
+    """The ticks less `back` and more `ahead`, held at the ends of int64."""
+    least = np.where(ticks < LEAST + back, LEAST, ticks - back)
+    most = np.where(ticks > MOST - ahead, MOST, ticks + ahead)
+    return least, most
+
+
+def matches(probes: Probes, stored: Segment, condition: Condition) -> Iterator[tuple[Array, Array]]:
+    """(probe, place among the stored) of every pair that is a result, in batches."""
+    if probes.lo.size == 0 or stored.n == 0:
+        return
+    found = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
+    for probe, place in found:
+        probe, place = _tested(probes, stored, probe, place)
+        if condition.indexed and condition.residual is not None and probe.size:
+            keep = _holds(condition, probes.rows.rows, stored.rows, probe, place)
+            probe, place = probe[keep], place[keep]
+        if probe.size:
+            yield probe, place
+
+
+def _swept(probes: Probes, stored: Segment) -> Iterator[tuple[Array, Array]]:
+    """The pairs in each other's window whose words fit."""
+    ages, known = probes.ages(stored), stretches(stored.n)
+    cursor = np.array([0, 0, -1], np.int64)
+    out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
+    while cursor[0] < probes.lo.size:
+        held = sweep_within(
+            probes.lo, probes.hi, *ages[:4], stored.words, ages.ticks, ages.seqs, *known, cursor, out_probe, out_place
+        )
+        yield out_probe[:held], out_place[:held]
+
+
+def _tested(probes: Probes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
+    """The pairs of which also the open terms fit, and which are not a tuple with itself."""
+    keep = np.ones(probe.size, np.bool_)
+    for (lo, hi), words in zip(probes.bounds, stored.terms, strict=True):
+        word = words[place]
+        keep &= (word >= lo[probe]) & (word <= hi[probe])
+    if stored.ids is not None and probes.rows.ids is not None:
+        keep &= stored.ids[place] != probes.rows.ids[probe]
+    # Always copies: the arrays are filled again.
+    return probe[keep], place[keep]
+
+
+def _in_tiles(probes: Probes, stored: Segment, condition: Condition) -> Iterator[tuple[Array, Array]]:
+    """No word decides anything: evaluate the condition for tiles of probes and stored tuples near enough in age."""
+    ages = probes.ages(stored)
+    for begin in range(0, probes.lo.size, _TILE_PROBES):
+        rows = slice(begin, min(begin + _TILE_PROBES, probes.lo.size))
+        found = []
+        for first in range(0, stored.n, _TILE_STORED):
+            places = slice(first, min(first + _TILE_STORED, stored.n))
+            if ages.may_hold(rows, places):
+                probe, place = np.nonzero(_grid(condition, probes.rows.rows, stored.rows, rows, places))
+                probe, place = probe + begin, place + first
+                keep = ages.hold(probe, place)
+                found.append((probe[keep], place[keep]))
+        if found:
+            probe, place = (np.concatenate(column) for column in zip(*found, strict=True))
+            yield probe, place
+
+
+def _grid(condition: Condition, probing: pa.Table, found: pa.Table, rows: slice, places: slice) -> Array:
+    shape = (rows.stop - rows.start, places.stop - places.start)
+    if condition.residual is None:
+        return np.ones(shape, np.bool_)
+    values = {}
+    for column in condition.residual.columns:
+        probes = (column.qualifier == "l") == condition.probes_left
+        table, chosen, fold = (probing, rows, (-1, 1)) if probes else (found, places, (1, -1))
+        part = table.column(column.name).slice(chosen.start, chosen.stop - chosen.start)
+        values[column] = from_arrow(part).reshape(*fold)
+    return truth(evaluate(condition.residual, values), shape)
+
+
+def _holds(condition: Condition, probing: pa.Table, found: pa.Table, probe: Array, place: Array) -> Array:
+    if condition.residual is None:
+        raise AssertionError("nothing is left to test")
+    values = {}
+    for column in condition.residual.columns:
+        probes = (column.qualifier == "l") == condition.probes_left
+        table, chosen = (probing, probe) if probes else (found, place)
+        values[column] = from_arrow(table.column(column.name).take(pa.array(chosen)))
+    return truth(evaluate(condition.residual, values), (probe.size,))

@@ -1,0 +1,86 @@
+"""Punctuations: what each batch of a join behind a gate says about all that follows.
+
+After a batch, no result will come whose time is before its bound, and none at a gate position before its own. A
+punctuation is a small file next to the log, named after its batch and start; it counts once Spark has
+committed the batch, when the sink has its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.spark.runtime.checkpoints import log_root, newest_number
+from streamjoin.storage.pieces import atomic, damaged
+from streamjoin.storage.places import Place, entries, place
+
+KEPT = 100
+"""Punctuations of at least this many newest batches stay, as do the entries of Spark's own logs."""
+
+_FILE = re.compile(r"(\d+)\.(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Punctuation:
+    """One batch: the bound in ticks, the next gate position, how many rows wait, and how far behind the bound is."""
+
+    batch: int
+    bound: int | None
+    position: int
+    waiting: int
+    lag: int | None
+
+
+def write_punctuation(root: Place, epoch: int, punctuation: Punctuation) -> None:
+    """Keep a punctuation; those of long ago go."""
+    path = root / "punctuations" / f"{punctuation.batch:010}.{epoch:08}.json"
+    if path.exists():
+        return
+    with atomic(path) as file:
+        file.write(json.dumps(punctuation.__dict__, sort_keys=True).encode())
+    if punctuation.batch % KEPT == 0:
+        for old in entries(path.parent):
+            if (match := _FILE.fullmatch(old.name)) and int(match[1]) < punctuation.batch - KEPT:
+                old.unlink(missing_ok=True)
+
+
+def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
+    """The punctuations of the join under `checkpoint`, batch by batch, of the batches that are committed.
+
+    The columns are `batch`; `bound`, a time in the units of the join's clock (NULL before anything was ready): no
+    result before it follows; `position`: none at a smaller gate position follows; `waiting`, the rows that were not
+    ready; `lag`, how far the bound is behind the newest row. The newest 100 batches or more are there.
+
+    Args:
+        checkpoint: the `checkpointLocation` of the query.
+        name: the name of the join, if it was given one.
+
+    Raises:
+        CheckpointError: there is no such join, or its files can't be read.
+    """
+    root = log_root(checkpoint, name)
+    if not (root / "join.json").exists():
+        raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
+    committed = newest_number(place(str(checkpoint)) / "commits")
+    newest: dict[int, tuple[int, Place]] = {}
+    for path in entries(root / "punctuations"):
+        if match := _FILE.fullmatch(path.name):
+            batch, epoch = int(match[1]), int(match[2])
+            if batch <= committed:
+                newest[batch] = max(newest.get(batch, (0, path)), (epoch, path))
+    found = []
+    for _, (_, path) in sorted(newest.items()):
+        try:
+            found.append(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            # The oldest go while a batch runs.
+            continue
+        except (OSError, ValueError) as error:
+            raise damaged(path, error) from error
+    names = ("batch", "bound", "position", "waiting", "lag")
+    return pa.table({name: pa.array([entry[name] for entry in found], pa.int64()) for name in names})

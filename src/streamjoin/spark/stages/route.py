@@ -1,0 +1,127 @@
+"""Which rows go to which range, and the first stage of a join that needs no gate.
+
+A row goes to the range that owns it, where it will be stored, and as a copy to every other range where rows lie that
+it can match. A row whose key is NULL or NaN matches nothing and is not stored, but its time counts: it goes to
+some range, always the same for the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.kernels.sorting import sort_entries
+from streamjoin.spark.runtime.checkpoints import open_log
+from streamjoin.spark.stages.figures import packed, standing
+from streamjoin.spark.stages.parts import COPIES, Part
+from streamjoin.spark.stages.scaling import agreed, planned
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.ranges import Cuts
+from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ROW_ID = "#row"
+"""In a self-join, the column that tells a tuple from its equals, so that it does not meet itself."""
+
+SEQ, UPTO = "#seq", "#upto"
+"""Behind a gate: a tuple's number in its own side's stream, and how many tuples of the other side come before it."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """The stage for one side; in a self-join one stage sends each row in both roles."""
+
+    blueprint: Blueprint
+    side: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Cut every batch into parts."""
+        from pyspark import TaskContext
+
+        log, batch_id = open_log(self.blueprint)
+        with log.advising(batch_id):
+            before = log.version(batch_id - 1, keep=False)
+        cut = planned(self.blueprint, before)
+        context = TaskContext.get()
+        source = context.partitionId() if context else 0
+        yield standing(self.blueprint.partitions, before, cut.ranges, agreed(before, cut))
+        seen = 0
+        for number, batch in enumerate(batches):
+            if batch.num_rows == 0:
+                continue
+            for part in self.cut(batch, cut, source, number, seen):
+                yield from packed(part)
+            seen += batch.num_rows
+
+    def cut(self, batch: pa.RecordBatch, cut: Cuts, source: int, number: int, seen: int) -> Iterator[Part]:
+        """The parts of one input batch."""
+        rows = conformed(batch, self.blueprint.schema(self.side))
+        roles = [self.side]
+        if self.blueprint.bound.spec.self_join:
+            ids = np.arange(seen, seen + rows.num_rows, dtype=np.int64) + (source << 40)
+            rows = rows.append_column(ROW_ID, pa.array(ids))
+            roles = [0, 1]
+        for role in roles:
+            for partition, kind, part in by_range(self.blueprint, role, rows, cut, seen):
+                yield Part(partition, role + kind, source, number, part)
+
+
+def part_schema(blueprint: Blueprint, side: int) -> pa.Schema:
+    """The columns of a packed part."""
+    schema = blueprint.schema(side)
+    if blueprint.gate is not None:
+        return schema.append(pa.field(SEQ, pa.int64())).append(pa.field(UPTO, pa.int64()))
+    return schema.append(pa.field(ROW_ID, pa.int64())) if blueprint.bound.spec.self_join else schema
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` under the schema of its side: Spark may name another zone, or the fields of lists otherwise."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def index_words(encoded: Encoded) -> TermWords:
+    """The words that rows are stored under; in a join without a key all have the same."""
+    if encoded.index is not None:
+        return encoded.index
+    nothing = np.zeros(encoded.n, np.int64)
+    return TermWords(nothing, nothing, nothing)
+
+
+def by_range(
+    blueprint: Blueprint, role: int, rows: pa.RecordBatch, cut: Cuts, first: int
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """(range, 0 or `COPIES`, rows) for every range that gets some; `first` is the number of the first row."""
+    if cut.ranges == 1:
+        yield 0, 0, rows
+        return
+    side: Literal["left", "right"] = "right" if role else "left"
+    encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
+    index = index_words(encoded)
+    owner, lo, hi = cut.owners(index.word, first), index.lo, index.hi
+    if encoded.valid is not None:
+        anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % cut.ranges
+        owner = np.where(encoded.valid, owner, anywhere)
+        lo, hi = np.where(encoded.valid, lo, 1), np.where(encoded.valid, hi, 0)
+    numbers = np.arange(encoded.n, dtype=np.int64)
+    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, cut.copies(owner, lo, hi))):
+        for target, part in _grouped(rows, row, partition):
+            yield target, kind, part
+
+
+def _grouped(rows: pa.RecordBatch, row: Array, partition: Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if row.size == 0:
+        return
+    targets, order = sort_entries(partition, row)
+    chosen = rows.take(pa.array(order))
+    edges = np.flatnonzero(np.diff(targets)) + 1
+    for begin, end in zip([0, *edges], [*edges, targets.size], strict=True):
+        yield int(targets[begin]), chosen.slice(int(begin), int(end - begin))

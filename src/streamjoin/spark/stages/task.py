@@ -1,0 +1,186 @@
+"""The join's stage: one range's share of a batch, joined with the log and then part of it.
+
+The task of a range reads the version before its batch, pairs the new rows with the stored ones and with each
+other, and writes its piece of the next version: the new rows it owns, merged with its share of the runs that
+are due. The piece is published before the first result leaves, as whoever takes the results may stop early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.model.errors import CheckpointError, StreamJoinError
+from streamjoin.spark.runtime.checkpoints import open_log
+from streamjoin.spark.stages.arrivals import Arrivals, arrivals
+from streamjoin.spark.stages.late import late_rows
+from streamjoin.spark.stages.late_output import write_batch
+from streamjoin.spark.stages.output import Found, bound_to_order, plain, to_order
+from streamjoin.spark.stages.pairing import Condition, Probes, matches
+from streamjoin.spark.stages.parts import Received, marks, unpack
+from streamjoin.spark.stages.route import part_schema
+from streamjoin.spark.stages.scaling import agreed, asked_for, planned
+from streamjoin.spark.stages.spending import tell
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.places import place
+from streamjoin.storage.ranges import Cuts, sample
+from streamjoin.storage.segments import Segment, layout, merged, sheets, stored
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+T = TypeVar("T")
+
+_SAMPLE = 64
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JoinTask:
+    """The stage after the shuffle."""
+
+    blueprint: Blueprint
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Join what was sent to one range."""
+        from pyspark import TaskContext
+
+        log, batch = open_log(self.blueprint)
+        schemas = part_schema(self.blueprint, 0), part_schema(self.blueprint, 1)
+        sent = list(batches)
+        partition, received = unpack(sent, schemas)
+        if partition is None:
+            # Nothing was routed at all: no task follows whose partitions could have been put together.
+            context = TaskContext.get()
+            partition = context.partitionId() if context else 0
+        with log.advising(batch):
+            share = RangeOfBatch(self.blueprint, log, batch, partition)
+            share.check(marks(sent))
+            results = share.join(received)
+            gate = self.blueprint.gate
+            if gate is not None and gate.ordered:
+                yield from to_order(self.blueprint, share.positions, results, partition)
+                if gate.punctuated and partition == 0 and share.bound is not None:
+                    yield from bound_to_order(self.blueprint, share.bound, share.positions[1])
+            else:
+                yield from plain(self.blueprint, results)
+            tell(log, batch, partition)
+
+
+class RangeOfBatch:
+    """One range in one batch."""
+
+    def __init__(self, blueprint: Blueprint, log: WindowLog, batch: int, partition: int) -> None:
+        self._blueprint = blueprint
+        self._log = log
+        self._batch = batch
+        self._partition = partition
+        # One range always has a task, and one writer is enough.
+        self._before = log.version(batch - 1, keep=partition == 0)
+        self._clocks: list[int | None] | None = None
+        self._late: dict[str, int] = {}
+        self.positions = (0, 0)
+        """From which gate position to which the batch reaches."""
+        self.bound: int | None = None
+        """The time before which no result follows this batch."""
+        if blueprint.gate is None:
+            self._cuts = planned(blueprint, self._before)
+        else:
+            footer, _ = log.gate(batch)
+            self._cuts = Cuts.from_json(footer["cuts"])
+            self._clocks = footer["clocks"]
+            self.positions = footer["positions"]
+            self.bound = footer["bound"]
+            if partition == 0:
+                self._late = footer["late"]
+
+    def check(self, sent: set[int]) -> None:
+        """Refuse rows that were sent by another version of the log than this task goes by: they may be elsewhere."""
+        if not sent <= {agreed(self._before, self._cuts)}:
+            raise CheckpointError(
+                f"tasks of one batch have found different versions of the window log in {self._log.root}: another "
+                "query, or a task that Spark had given up, wrote to it meanwhile"
+            )
+
+    def join(self, received: tuple[Received, Received]) -> Iterator[Found]:
+        """Publish this range's piece, then yield its results; a task without a range has neither."""
+        if self._partition >= self._cuts.ranges:
+            return
+        left, right = (arrivals(self._blueprint, side, received[side], self._before.clocks[side]) for side in (0, 1))
+        span = self._cuts.span(self._partition)
+        old = [
+            [stored(self._log, self._blueprint, self._before, [run], side, span) for run in self._before.runs]
+            for side in (0, 1)
+        ]
+        self._publish((left, right), old)
+        if self._partition == 0:
+            # What can't be removed now, as others are at it too, the driver removes after the commit.
+            with contextlib.suppress(OSError):
+                self._log.prune(self._before)
+        for segment in _flat(old[1]):
+            yield from self._results(left.probes, segment, probes_left=True)
+        yield from self._results(left.probes, right.owned.rows, probes_left=True)
+        for segment in _flat(old[0]):
+            yield from self._results(right.probes, segment, probes_left=False)
+        if self._blueprint.gate is not None:
+            # A probe has found what came before it: the left rows that came before a new right one are to be found yet.
+            yield from self._results(right.owned, left.probes.rows, probes_left=False)
+
+    def _publish(self, new: tuple[Arrivals, Arrivals], old: Sequence[Sequence[Sequence[Segment]]]) -> None:
+        plan, before = self._blueprint, self._before
+        # What expires within the batch is not written. Another range may have seen later rows: it drops more.
+        horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
+        kept = before.kept(plan.horizons, plan.policy)
+        runs = []
+        for side, counted in enumerate(plan.counted):
+            segments = [*_flat(_folded(old[side], kept)), new[side].owned.rows]
+            runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
+        folded = _folded(before.runs, kept)
+        facts = {
+            "base": before.epoch,
+            "folded": [run.batch for run in folded],
+            "clocks": self._clocks or [side.clock for side in new],
+            "fresh": sum(side.owned.rows.n for side in new),
+            "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, _SAMPLE)],
+            "late": self._late | {name: n for side in new for name, n in side.late_counts.items() if n},
+            "extents": [run.extent(counted).facts for run, counted in zip(runs, plan.counted, strict=True)],
+            "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
+            "wanted": asked_for(self._log.root) if self._partition == 0 else None,
+            "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
+        }
+        left, right = (sheets(run, layout(plan, side)) for side, run in enumerate(runs))
+        late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
+        if any(rows.num_rows for rows in late):
+            self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
+        self._log.publish(self._batch, self._partition, self._cuts.ranges, (left, right), facts)
+        if plan.late is not None:
+            try:
+                write_batch(self._log, place(plan.late), self._batch, self._cuts.ranges)
+            except (StreamJoinError, OSError) as error:
+                # The rows are in the log: the driver writes them after the batch, or the next start of the query.
+                _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
+
+    def _results(self, probes: Probes, stored: Segment, *, probes_left: bool) -> Iterator[Found]:
+        bound = self._blueprint.bound
+        condition = Condition(bound.residual, bool(bound.index), probes_left)
+        for probe, partner in matches(probes, stored, condition):
+            yield Found(probes, stored, probe, partner, probes_left)
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((clock for clock in (one, other) if clock is not None), default=None)
+
+
+def _folded(runs: Sequence[T], kept: slice) -> list[T]:
+    return [*runs[: kept.start], *runs[kept.stop :]]
+
+
+def _flat(nested: Sequence[Sequence[Segment]]) -> list[Segment]:
+    return [segment for segments in nested for segment in segments]

@@ -1,0 +1,391 @@
+"""`join`: two sides of streaming DataFrames in, one out.
+
+Each side is cut into ranges of index words, Spark moves the parts to one task a range, and that task joins them
+with the window log. Where one order is needed a gate comes first, and where the output is ordered a sort comes last.
+What is wrong is found here, before a query exists.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from streamjoin.model import durations
+from streamjoin.model.binding import RESULT_TIME, bind
+from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow
+from streamjoin.spark.result_frame import result_frame
+from streamjoin.spark.runtime.checkpoints import expect, joins_in, refused
+from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
+from streamjoin.spark.stages.figures import OBSERVED_DDL, observed
+from streamjoin.spark.stages.gate import Collect, Gate
+from streamjoin.spark.stages.output import PARTNER, POSITION, PUNCTUATION, OrderTask, result_schema
+from streamjoin.spark.stages.parts import DDL
+from streamjoin.spark.stages.pruning import matched_columns, pruned
+from streamjoin.spark.stages.route import Route
+from streamjoin.spark.stages.task import JoinTask
+from streamjoin.storage.blueprint import TASK, Blueprint, GatePlan, SourcePlan
+from streamjoin.storage.merging import MergePolicy
+from streamjoin.storage.places import place
+from streamjoin.storage.ranges import MOST_PARTITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    Side = DataFrame | Source | Sequence[DataFrame | Source]
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+_WATERMARK = "spark.watermarkDelayMs"
+_USES_WATERMARK = re.compile(r"Deduplicate|Aggregate|GroupsWithState|TransformWithState|\bJoin\b")
+
+
+def join(
+    left: Side,
+    right: Side | None,
+    spec: JoinSpec,
+    *,
+    partitions: int | Literal["auto"] | None = "auto",
+    most_partitions: int | None = None,
+    ordered: bool = False,
+    positions: bool = False,
+    punctuate: bool = False,
+    idle: str | timedelta | None = None,
+    columns: Sequence[str] | None = None,
+    late: str | Path | None = None,
+    name: str | None = None,
+) -> DataFrame:
+    """Join two sides of streaming DataFrames; any sink can take the result.
+
+    The state lives under the checkpoint of the query that runs the join. With a sink that writes a batch once (files,
+    tables, Kafka transactions, ...) every result is there exactly once, whatever is killed on the way.
+
+    Count windows, `ordered=True` and several sources a side put a gate before the join: one task that gives all tuples
+    one order. It lets a tuple through once every source has passed its time. What is not ready when a query ends,
+    also one that ran over all that was available, waits in the checkpoint for the next start.
+
+    The join has clocks of its own (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: one that was
+    set on a side before the join is not on the result. To aggregate results by time, set one on the result's time,
+    `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late for
+    it; behind a gate, where results come in the order of their times, a delay of 0 is enough.
+
+    Args:
+        left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.
+        right: the right side; None for a self-join.
+        spec: what to join, with order="event_time".
+        partitions: how many tasks join side by side. "auto" takes as many as the load needs, up to
+            `spark.sql.shuffle.partitions`; None takes all of them. It may be another one at the next start.
+        most_partitions: how far `rescale` may raise the number while the query runs; `partitions` when not given.
+        ordered: whether the rows of a batch, partition after partition, are in result order.
+        positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
+            place in the order of all tuples, and `partner`, the earlier one's place on its side.
+        punctuate: with `ordered=True`, whether each batch ends with a punctuation: a row whose column `punctuation` is
+            true and whose `ts` is a bound, before which no later result follows; what else it has is NULL. In results
+            `punctuation` is false. `spark.punctuations` has the same bounds for any join behind a gate.
+        idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
+        columns: the columns of the result that are wanted; others are neither moved nor stored. All when not given.
+        late: a directory for late rows as Parquet files, one for each batch that has some, besides `spark.late`. A file
+            is there when its batch is done. The tasks write it, so all machines must reach the directory.
+        name: where the state lies under the checkpoint, and after `streamjoin_` the name of the join's figures among
+            the observed metrics of Spark's progress; needed only where one query holds several joins next to each
+            other, which Spark refuses if their metrics have one name. It must stay the same from start to start.
+
+    Raises:
+        SpecError: the spec can't be, does not fit the columns, or asks for what is not there on Spark.
+        InputError: a side is not a streaming DataFrame.
+        SetupError: pyspark is missing, or the session can't run the join.
+        CheckpointError: raised by `writeStream...start()` on the result: the checkpoint belongs to another join, can't
+            be written, or a part of it is gone.
+    """
+    options = Options(
+        partitions, most_partitions, ordered, positions, idle, columns, _everywhere(late), name, punctuate,
+    )  # fmt: skip
+    return build(left, right, spec, options, MergePolicy())
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `join` takes besides sides and spec."""
+
+    partitions: int | Literal["auto"] | None = "auto"
+    most_partitions: int | None = None
+    ordered: bool = False
+    positions: bool = False
+    idle: str | timedelta | None = None
+    columns: Sequence[str] | None = None
+    late: str | None = None
+    name: str | None = None
+    punctuate: bool = False
+
+
+def _everywhere(late: str | Path | None) -> str | None:
+    """The location of the late output, not as it looks from the directory that this process runs in: tasks write it."""
+    if late is None:
+        return None
+    found = place(str(late))
+    return str(found.absolute() if isinstance(found, Path) else found)
+
+
+def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, policy: MergePolicy) -> DataFrame:
+    """`join` with all that can be set, also for tests."""
+    _check_spec(spec)
+    sides = _sides(left, right, spec)
+    spark = _check_sides(sides)
+    _warn_of_watermarks(sides)
+    frames = [[_aligned(side, source.frame, sources[0].frame) for source in sources] for side, sources in sides.items()]
+    schemas = [_arrow_schema(side, sources[0].frame) for side, sources in sides.items()]
+    plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
+    bound = pruned(bind(spec, schemas[0], schemas[-1]), options.columns, (plans[0], plans[-1]))
+    if options.columns is not None:
+        frames = [_only(side, bound.right_schema if i else bound.left_schema) for i, side in enumerate(frames)]
+    most, first, auto = _partitions(options, spark)
+    blueprint = Blueprint(
+        bound,
+        _name(options.name, [frame for side in frames for frame in side]),
+        most,
+        policy,
+        gate=_gate(spec, sides, (plans[0], plans[-1]), options),
+        first=first,
+        auto=auto,
+        late=options.late,
+    )
+    _check_columns(blueprint)
+    expect(spark, blueprint)
+    parts = _gated(blueprint, frames) if blueprint.gate else _routed(blueprint, frames)
+    ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
+    schema = _output_schema(blueprint, [side[0] for side in frames])
+    if blueprint.gate is None or not blueprint.gate.ordered:
+        joined = _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+        return result_frame(joined, refused)
+    found = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
+    sorted_ = found.repartitionById(blueprint.partitions, found["partition"])
+    in_order = _stage(sorted_, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
+    return result_frame(in_order, refused)
+
+
+def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
+    name = f"streamjoin_route_{blueprint.token}"
+    parts = _union([_stage(side[0], Route(blueprint, i), OBSERVED_DDL, name) for i, side in enumerate(frames)])
+    return observed(parts, blueprint.name)
+
+
+def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    stages = [
+        _stage(frame, Collect(blueprint, side, i), DDL, f"streamjoin_collect_{blueprint.token}")
+        for side, sources in enumerate(frames)
+        for i, frame in enumerate(sources)
+    ]
+    collected = _union(stages)
+    if blueprint.gate is not None and blueprint.gate.idle_ms is not None:
+        # Spark records this time with the batch: it is the same when the batch runs again.
+        collected = collected.withColumn("now", f.unix_millis(f.current_timestamp()))
+    single = collected.repartitionById(1, collected["partition"])
+    parts = _stage(single, Gate(blueprint), OBSERVED_DDL, f"streamjoin_gate_{blueprint.token}")
+    return observed(parts, blueprint.name)
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return functools.reduce(lambda a, b: a.union(b), frames)
+
+
+def _gate(
+    spec: JoinSpec,
+    sides: Mapping[str, Sequence[Source]],
+    plans: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]],
+    options: Options,
+) -> GatePlan | None:
+    counted = any(isinstance(window, CountWindow) for window in spec.windows)
+    several = any(needs_gate(sources) for sources in sides.values())
+    if options.punctuate and not options.ordered:
+        raise SpecError("punctuate=True ends the rows of a batch, which have no end without ordered=True")
+    if not (counted or several or options.ordered or options.positions or options.idle is not None):
+        return None
+    return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
+
+
+def _idle_ms(idle: str | timedelta | None) -> int | None:
+    if idle is None:
+        return None
+    if not isinstance(idle, (str, timedelta)):
+        raise SpecError(f"idle={idle!r}: give a duration such as '10 seconds'")
+    milliseconds = durations.nanoseconds(idle) // 1_000_000
+    if milliseconds < 1:
+        raise SpecError(f"idle={idle!r}: it is at least a millisecond")
+    return milliseconds
+
+
+def _check_spec(spec: JoinSpec) -> None:
+    if not isinstance(spec, JoinSpec):
+        raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
+    if spec.order != "event_time":
+        raise NotSupportedError(
+            f"order={spec.order!r} means nothing across partitions, which have no common order of arrival: "
+            "write order='event_time' in the spec, and time='...'"
+        )
+
+
+def _sides(left: object, right: object, spec: JoinSpec) -> dict[str, list[Source]]:
+    if spec.self_join:
+        if right is not None and right is not left:
+            raise InputError("with self_join=True one stream is both sides: give None for the right one")
+        return {"left": sources_of(left)}
+    if right is None:
+        raise InputError("the right side is missing; for a self-join write self_join=True in the spec")
+    return {"left": sources_of(left), "right": sources_of(right)}
+
+
+def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
+    try:
+        from pyspark.sql.classic.dataframe import DataFrame as Classic
+    except ImportError as error:
+        raise SetupError("pyspark is not installed: pip install 'streamjoin[spark]'") from error
+    frames = [(side, source.frame) for side, sources in sides.items() for source in sources]
+    for side, frame in frames:
+        if type(frame).__module__.startswith("pyspark.sql.connect"):
+            raise SetupError(
+                f"the {side} side is a DataFrame of Spark Connect, on which streamjoin does not run: use a session of "
+                "streamjoin.spark.runtime.session()"
+            )
+        if not isinstance(frame, Classic):
+            raise InputError(f"the {side} side is a {type(frame).__name__}, not a streaming DataFrame")
+        if not frame.isStreaming:
+            raise InputError(
+                f"the {side} side is a batch DataFrame; read it with spark.readStream, or join a table that does not "
+                "change with Spark's own DataFrame.join"
+            )
+    sessions = {frame.sparkSession._jsparkSession.sessionUUID() for _, frame in frames}
+    if len(sessions) > 1:
+        raise InputError("the two sides belong to different Spark sessions; build both with the same one")
+    return frames[0][1].sparkSession
+
+
+def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]]) -> None:
+    """A watermark that nothing before the join uses was meant for what comes after it, where Spark does not find it."""
+    for side, sources in sides.items():
+        for source in sources:
+            marked = [field.name for field in source.frame.schema if _WATERMARK in field.metadata]
+            if marked and not _USES_WATERMARK.search(source.frame._jdf.queryExecution().analyzed().toString()):
+                warnings.warn(
+                    f"the {side} side has a watermark on {marked[0]!r}, which the join does not use and the result "
+                    "does not have. Leave it out; for an aggregation after the join, put one on the result's time: "
+                    f"join(...).withWatermark({RESULT_TIME!r}, ...), with a delay of the window plus the lateness",
+                    UserWarning,
+                    # join() is two frames up, its caller three.
+                    stacklevel=4,
+                )
+
+
+def _aligned(side: str, frame: DataFrame, first: DataFrame) -> DataFrame:
+    """A source's DataFrame with the columns of the side's first one, in their order."""
+    if frame is first:
+        return frame
+    wanted = {field.name: field.dataType for field in first.schema}
+    given = {field.name: field.dataType for field in frame.schema}
+    if wanted != given:
+        differing = sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n))
+        raise InputError(
+            f"the sources of the {side} side differ in {', '.join(map(repr, differing))}: all need the same columns "
+            "of the same types"
+        )
+    return frame.select(*(frame[name] for name in wanted)) if list(given) != list(wanted) else frame
+
+
+def _only(frames: Sequence[DataFrame], schema: pa.Schema) -> list[DataFrame]:
+    return [frame.select(*(frame[name] for name in schema.names)) for frame in frames]
+
+
+def _check_columns(blueprint: Blueprint) -> None:
+    for side in (0, 1):
+        for column in blueprint.schema(side).names:
+            if column.startswith("#"):
+                raise InputError(f"the column {column!r} begins with #, as the join's own do: rename it")
+    gate = blueprint.gate
+    own = dict.fromkeys((POSITION, PARTNER), "positions") if gate and gate.positions else {}
+    own |= {PUNCTUATION: "punctuate"} if gate and gate.punctuated else {}
+    for column, option in own.items():
+        if column in blueprint.bound.schema.names:
+            raise SchemaError(f"with {option}=True the result has a column {column!r} already: rename yours")
+
+
+def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    except PySparkTypeError as error:
+        raise InputError(f"the {side} side has a column that Arrow can't carry: {error.getMessage()}") from error
+
+
+def _name(name: str | None, frames: Sequence[DataFrame]) -> str:
+    if name is not None:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
+            raise SpecError(f"name={name!r}: up to 64 letters, digits, - and _, as it becomes the name of a directory")
+        return name
+    below = {t for f in frames for t in joins_in(f._jdf.queryExecution().analyzed().toString())}
+    return f"join{len(below) + 1}" if below else "join"
+
+
+def _partitions(options: Options, spark: SparkSession) -> tuple[int, int, bool]:
+    """How many tasks there are, how many get a range at first, and whether the load decides how many later."""
+    usual = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    given = options.partitions
+    auto = given == "auto"
+    first = _number("partitions", usual if given is None or given == "auto" else given)
+    most = first if options.most_partitions is None else _number("most_partitions", options.most_partitions)
+    if most < first and not auto:
+        raise SpecError(f"most_partitions={most} is less than the {first} partitions to begin with")
+    return most, min(first, most), auto
+
+
+def _number(what: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PARTITIONS:
+        raise SpecError(
+            f"{what}={value!r}: it is a whole number from 1 to {MOST_PARTITIONS:,}, or None for "
+            "spark.sql.shuffle.partitions"
+        )
+    return value
+
+
+def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    bound = blueprint.bound
+    sources = {"left": frames[0].schema, "right": frames[-1].schema}
+    # A row whose key or time is NULL has no partner. That results have none spares Spark a test for each value.
+    known = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
+    if blueprint.gate is not None and blueprint.gate.punctuated:
+        known = set()
+    fields = [
+        StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in known) for c in bound.columns
+    ]
+    own = list(result_schema(blueprint))[len(fields) :]
+    return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type), False) for field in own)])
+
+
+def _stage(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:
+    """`frame.mapInArrow(function, schema)` under a name of our own.
+
+    The public method asks for pandas, which no part of it uses, and names the stage after the function.
+    """
+    from pyspark.sql.classic.dataframe import DataFrame as Classic
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    udf = UserDefinedFunction(function, returnType=schema, name=name, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    inputs: Any = udf(*[frame[column] for column in frame.columns])
+    return Classic(frame._jdf.mapInArrow(inputs._jc, False, None), frame.sparkSession)

@@ -1,0 +1,1 @@
+"""The window log: immutable files, their manifests and merges, on any file system."""

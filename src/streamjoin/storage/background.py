@@ -1,0 +1,137 @@
+"""Merging runs while batches go on: written by a thread of the driver, swapped in at a batch boundary.
+
+A merge reads runs of a published version, which never change, and writes their live rows as one sorted file beside
+them. The first task of a later batch that finds the file complete, and all the runs it was made of still there, says so
+in its piece, and the manifest after that batch has the merged run in their place (PIM-Tree's nonblocking merge). A
+merge that comes too late is left out and removed. Whether and when one is swapped in changes no result.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.model.errors import StreamJoinError
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import Manifest, Run
+from streamjoin.storage.merging import Extent, due
+from streamjoin.storage.ranges import LEAST, Span, sample
+from streamjoin.storage.segments import Segment, layout, sheets, stored
+
+EVERYTHING = Span((LEAST, 0), None)
+_SAMPLE = 256
+
+_logger = logging.getLogger(__name__)
+
+
+class Merger:
+    """Merges the log of one join of a running query, at most one merge at a time."""
+
+    def __init__(self, blueprint: Blueprint, log: WindowLog) -> None:
+        self._blueprint = blueprint
+        self._log = log
+        self._busy = threading.Lock()
+        self._stopped = False
+
+    def after(self, batch: int) -> None:
+        """Begin what is due after `batch`, if nothing is under way."""
+        if self._stopped or not self._busy.acquire(blocking=False):
+            return
+        threading.Thread(target=self._work, args=(batch,), name="streamjoin-merge", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin no more merges, and wait for the one under way."""
+        self._stopped = True
+        with self._busy:
+            pass
+
+    def _work(self, batch: int) -> None:
+        try:
+            merge_due(self._blueprint, self._log, batch)
+        except (StreamJoinError, OSError) as error:
+            # The tasks of the query find what is wrong with the log themselves; a full disk only costs the merge.
+            _logger.info("a merge of the window log in %s was given up: %s", self._log.root, error)
+        finally:
+            self._busy.release()
+
+
+def merge_due(blueprint: Blueprint, log: WindowLog, batch: int) -> bool:
+    """Merge the runs that are due after `batch`; whether there were any."""
+    manifest = log.version(batch)
+    horizon = blueprint.horizons(manifest.clocks)
+    runs = manifest.runs[manifest.kept(blueprint.horizons, blueprint.policy)]
+    chosen = due([run.extents for run in runs], horizon, blueprint.policy)
+    if chosen is None:
+        return False
+    _write(blueprint, log, manifest, runs[slice(*chosen)], horizon)
+    return True
+
+
+def _write(
+    blueprint: Blueprint, log: WindowLog, manifest: Manifest, runs: Sequence[Run], horizon: tuple[int, int]
+) -> None:
+    merged = []
+    for side, counted in enumerate(blueprint.counted):
+        found = stored(log, blueprint, manifest, runs, side, EVERYTHING, shared=False)
+        live = [segment.since(horizon[side], counted) for segment in found]
+        merged.append(_in_order([segment for segment in live if segment.n]))
+    extents = [
+        (Extent(0, 0, 0) if run is None else run.extent(counted)).facts
+        for run, counted in zip(merged, blueprint.counted, strict=True)
+    ]
+    facts = {
+        "inputs": [run.key for run in runs],
+        "last": runs[-1].batch,
+        "extents": extents,
+        "sample": [entry for run in merged if run is not None for entry in sample(run.words, _SAMPLE)],
+    }
+    left, right = ([] if run is None else sheets(run, layout(blueprint, side)) for side, run in enumerate(merged))
+    if (log.root / "join.json").exists():
+        log.publish_merge(manifest.batch, (left, right), facts)
+
+
+def _in_order(segments: Sequence[Segment]) -> Segment | None:
+    """All rows by word, of equal words those of earlier segments first."""
+    if not segments:
+        return None
+    words = np.concatenate([segment.words for segment in segments])
+    seqs = [segment.seqs for segment in segments if segment.seqs is not None]
+    together = Segment(
+        words,
+        np.concatenate([segment.ticks for segment in segments]),
+        tuple(np.concatenate(column) for column in zip(*(segment.terms for segment in segments), strict=True)),
+        pa.concat_tables([segment.rows for segment in segments]).combine_chunks(),
+        seqs=np.concatenate(seqs) if seqs else None,
+    )
+    # A merge sort finds the sorted stretches itself and lets other threads run meanwhile.
+    return together.take(np.argsort(words, kind="stable"))
+
+
+class Mergers:
+    """The mergers of all running queries of this process, by the run of the query."""
+
+    def __init__(self) -> None:
+        self._by_run: dict[str, list[Merger]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, run: str, merger: Merger) -> None:
+        """A join of a query that starts."""
+        with self._lock:
+            self._by_run.setdefault(run, []).append(merger)
+
+    def progressed(self, run: str, batch: int) -> None:
+        """A query has finished a batch."""
+        for merger in self._by_run.get(run, ()):
+            merger.after(batch)
+
+    def ended(self, run: str) -> None:
+        """A query has stopped."""
+        with self._lock:
+            mergers = self._by_run.pop(run, [])
+        for merger in mergers:
+            merger.stop()

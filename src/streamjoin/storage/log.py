@@ -1,0 +1,366 @@
+"""The window log: the state of a join as immutable files under the query's checkpoint, one version a batch.
+
+    join.json                            what the log belongs to
+    epochs/<n>                           one for each start of the query
+    versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
+    versions/merged/<batch>.<epoch>.merge   runs of that version merged in the background, as long as they can be used
+    versions/<batch>/<epoch>.gate        where the gate stood after the batch, and what waited in it
+    versions/<batch>/<epoch>.<range>.spent   what a task spent on beginning, if anything
+    versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
+    late/<batch>.<epoch>.<range>.arrow   rows that were not joined
+    partitions.json                      the number of ranges that somebody asked for
+
+A version is complete when all pieces of an epoch are there; of several complete ones the newest epoch counts. A
+batch that is run again after a restart writes pieces of a new epoch next to the old ones, so whatever a task of an
+earlier start still writes can't touch what a later one relies on. Only a version no restart can need is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.storage.blueprint import FORMAT, Blueprint
+from streamjoin.storage.manifest import EMPTY, Manifest, assemble
+from streamjoin.storage.pieces import MappedPiece, Sheets, atomic, damaged, read_footer, write_piece
+from streamjoin.storage.places import Place, entries, in_order
+
+_PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
+_MERGED = "merged"
+_LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
+
+# Mapped pieces by log, shared by the tasks that one worker process runs after each other.
+_mapped: dict[str, dict[str, MappedPiece]] = {}
+
+
+class WindowLog:
+    """One join's log, as one start of its query sees it."""
+
+    def __init__(self, root: Place, epoch: int, blueprint: Blueprint) -> None:
+        self.root = root
+        self.epoch = epoch
+        self._blueprint = blueprint
+
+    def version(self, batch: int, *, keep: bool = True) -> Manifest:
+        """What the log was when `batch` was done; where it must be put together, `keep` says whether to write it down.
+
+        Somebody must have kept it before the next version, which is made of it, is complete.
+        """
+        if batch < 0:
+            return EMPTY
+        epoch, names = self._complete(batch)
+        path = self._manifest(batch, epoch)
+        if path.exists():
+            return _read_manifest(path)
+        try:
+            return self._assemble(batch, path, names, keep)
+        except CheckpointError:
+            # Who kept it meanwhile may also have removed what it is made of.
+            if not path.exists():
+                raise
+            return _read_manifest(path)
+
+    def publish(
+        self,
+        batch: int,
+        partition: int,
+        of: int,
+        sides: Sheets,
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Write the piece of one range of `of`; `facts` is what the manifest needs to know of it."""
+        path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
+        write_piece(path, sides, self._signed(batch, facts))
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate comes before the join."""
+        return self._blueprint.gate is not None
+
+    def pieces(self, batch: int, epoch: int) -> list[Place]:
+        """The files that the tasks of one start wrote in `batch`."""
+        return in_order(self._directory(batch).glob(f"{epoch:08}.*.piece"))
+
+    def spending(self, batch: int, partition: int) -> Place:
+        """Where a task tells what it spent on beginning."""
+        return self._directory(batch) / f"{self.epoch:08}.{partition:05}.spent"
+
+    def spendings(self, batch: int, epoch: int) -> list[Place]:
+        """What the tasks of one start told of `batch`."""
+        return in_order(self._directory(batch).glob(f"{epoch:08}.*.spent"))
+
+    def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
+        """Write what waits in the gate after `batch`."""
+        write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
+
+    def publish_merge(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
+        """Write what runs of version `batch` were merged into.
+
+        Not next to them: the version's directory may be removed meanwhile, on some file systems with all that is in it.
+        """
+        path = self.root / "versions" / _MERGED / f"{batch:010}.{self.epoch:08}.merge"
+        write_piece(path, sides, self._signed(batch, facts))
+
+    def merges(self, before: Manifest, folded: Set[str]) -> list[str]:
+        """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
+        keys, known = [run.key for run in before.runs], before.files
+        found = []
+        # Not what the batch that runs now writes: a host may later remember how much of it was there at this moment.
+        places = entries(self.root / "versions")
+        done = (place for place in places if place.name == _MERGED or _is_before(place.name, before.batch + 1))
+        for path in [path for directory in done for path in entries(directory)]:
+            file = f"{path.parent.name}/{path.name}"
+            inputs = [] if file in known else self._inputs(path)
+            if not inputs:
+                continue
+            begin = keys.index(inputs[0]) if inputs[0] in keys else 0
+            if keys[begin : begin + len(inputs)] == inputs and not folded & set(inputs):
+                found.append(file)
+                del keys[begin : begin + len(inputs)]
+        return found
+
+    def gate(self, batch: int, epoch: int | None = None) -> tuple[dict[str, Any], MappedPiece]:
+        """What `publish_gate` wrote, by this start or by another."""
+        path = self._gate(batch, self.epoch if epoch is None else epoch)
+        footer = read_footer(path)
+        self._check(path, footer)
+        return footer, MappedPiece(path)
+
+    def _signed(self, batch: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+        marks = {"format": FORMAT, "fingerprint": self._blueprint.fingerprint}
+        return {**facts, "batch": batch, "epoch": self.epoch, **marks}
+
+    def _check(self, path: Place, footer: Mapping[str, Any]) -> None:
+        if (footer.get("format"), footer.get("fingerprint")) != (FORMAT, self._blueprint.fingerprint):
+            raise CheckpointError(
+                f"the file {path} belongs to another join or was written by another version of streamjoin; start "
+                "with a new checkpoint"
+            )
+
+    def piece(self, manifest: Manifest, file: str, shared: bool = True) -> MappedPiece:
+        """A file of `manifest`, mapped; pieces of other versions are let go. If not `shared` it is the caller's own."""
+        if not shared:
+            return MappedPiece(self.root / "versions" / file)
+        mapped = _mapped.setdefault(str(self.root), {})
+        if file not in mapped or not mapped[file].current():
+            needed = manifest.files
+            for old in [name for name in mapped if name not in needed]:
+                del mapped[old]
+            mapped[file] = MappedPiece(self.root / "versions" / file)
+        return mapped[file]
+
+    def write_late(self, batch: int, partition: int, rows: pa.Table) -> None:
+        """Keep rows that were not joined."""
+        path = self.root / "late" / f"{batch:010}.{self.epoch:08}.{partition:05}.arrow"
+        if not path.exists():
+            with atomic(path, once=True) as file, pa.ipc.new_file(file, rows.schema) as writer:
+                writer.write_table(rows)
+
+    def late(self, batch: int) -> list[Place]:
+        """The files of rows that the tasks of this start did not join in `batch`."""
+        return in_order((self.root / "late").glob(f"{batch:010}.{self.epoch:08}.*.arrow"))
+
+    def all_published(self, batch: int, ranges: int) -> bool:
+        """Whether the tasks of this start have written the pieces of all `ranges`."""
+        return len(self.pieces(batch, self.epoch)) == ranges
+
+    def prune(self, manifest: Manifest) -> None:
+        """Remove what `manifest`, from which a batch goes on, does not need; later versions are left alone.
+
+        The batch before was committed when this one began, so no restart goes further back. The manifest before stays:
+        another task of the batch may be about to make this one out of it. The driver prunes as well, at any moment:
+        what is gone already is passed over.
+        """
+        needed = manifest.files
+        base = f"{manifest.batch - 1:010}"
+        for directory in entries(self.root / "versions"):
+            merged = directory.name == _MERGED
+            if not merged and not _is_before(directory.name, manifest.batch):
+                continue
+            for path in entries(directory):
+                if merged and not _is_before(path.name.lstrip(".").partition(".")[0], manifest.batch):
+                    continue
+                keep = f"{directory.name}/{path.name}" in needed or self._pending(path, manifest)
+                if not keep and not (directory.name == base and path.suffix == ".manifest"):
+                    path.unlink(missing_ok=True)
+            if not merged:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+
+    @contextlib.contextmanager
+    def advising(self, batch: int) -> Iterator[None]:
+        """Add to what is wrong with the log while `batch` runs from where it can go on."""
+        try:
+            yield
+        except CheckpointError as error:
+            whole = max((v for v in self._versions() if v < batch and self._is_whole(v)), default=None)
+            if whole is None:
+                advice = "no version of the log is whole, so only a copy or a new checkpoint, from batch 0, helps"
+            elif whole == batch - 1:
+                advice = f"the log of batch {whole} is whole: start the query again, it goes on with batch {batch}"
+            else:
+                advice = (
+                    f"the newest version that is whole is that of batch {whole}: to restart from batch {whole + 1}, "
+                    f"remove the entries after {whole} from the checkpoint's offsets and commits, and what the sink "
+                    "has of those batches"
+                )
+            raise CheckpointError(f"batch {batch} failed: {error}. {advice[0].upper()}{advice[1:]}") from error
+
+    def _versions(self) -> list[int]:
+        return [int(d.name) for d in entries(self.root / "versions") if d.name.isdigit()]
+
+    def _is_whole(self, batch: int) -> bool:
+        """Whether everything that version `batch` needs can be read."""
+        try:
+            manifest = self.version(batch)
+            pieces = {ref.file: ref for run in manifest.runs for ref in run.pieces}
+            for file, ref in pieces.items():
+                mapped = MappedPiece(self.root / "versions" / file)
+                for block in (*ref.blocks[0], *ref.blocks[1]):
+                    mapped.check(block)
+            if self._blueprint.gate is not None:
+                self.gate(batch, manifest.epoch)
+        except CheckpointError:
+            return False
+        return True
+
+    def _pending(self, path: Place, manifest: Manifest) -> bool:
+        """Whether a file is a merge that can still be swapped in, or one that this start is writing."""
+        if path.name.startswith(".") and f".{self.epoch:08}.merge." in path.name:
+            return True
+        inputs = self._inputs(path)
+        return bool(inputs) and {run.key for run in manifest.runs}.issuperset(inputs)
+
+    def _inputs(self, path: Place) -> list[str]:
+        """The runs that a merge was made of; none if the file is no merge, or is gone by now."""
+        if path.suffix != ".merge":
+            return []
+        try:
+            inputs: list[str] = read_footer(path)["inputs"]
+        except CheckpointError:
+            if path.exists():
+                raise
+            return []
+        return inputs
+
+    def _directory(self, batch: int) -> Place:
+        return self.root / "versions" / f"{batch:010}"
+
+    def _gate(self, batch: int, epoch: int) -> Place:
+        return self._directory(batch) / f"{epoch:08}.gate"
+
+    def _manifest(self, batch: int, epoch: int) -> Place:
+        return self._directory(batch) / f"{epoch:08}.manifest"
+
+    def _complete(self, batch: int) -> tuple[int, list[str]]:
+        """The newest epoch that finished `batch`, and the names of its pieces."""
+        found: dict[tuple[int, int], list[str]] = {}
+        directory = self._directory(batch)
+        for name in [path.name for path in entries(directory)]:
+            if match := _PIECE.fullmatch(name):
+                found.setdefault((int(match[1]), int(match[3])), []).append(name)
+        complete = [(epoch, names) for (epoch, of), names in found.items() if len(names) == of]
+        if not complete:
+            raise CheckpointError(
+                f"the window log in {self.root} does not hold batch {batch}, after which the query goes on: a part of "
+                "the checkpoint was removed, or it belongs to a query that ran without this join"
+            )
+        return max(complete)
+
+    def _assemble(self, batch: int, path: Place, names: list[str], keep: bool) -> Manifest:
+        directory = self._directory(batch)
+        pieces = [(f"{directory.name}/{name}", read_footer(directory / name)) for name in names]
+        for file, footer in pieces:
+            self._check(directory.parent / file, footer)
+        base = self._base(batch, pieces[0][1]["base"])
+        merges = [(file, read_footer(directory.parent / file)) for file in pieces[0][1]["swapped"]]
+        for file, footer in merges:
+            self._check(directory.parent / file, footer)
+        manifest = assemble(base, pieces, self._blueprint.horizons, merges)
+        if keep:
+            with atomic(path, once=True) as file_:
+                file_.write(manifest.to_json())
+        return manifest
+
+    def _base(self, batch: int, epoch: int) -> Manifest:
+        if batch == 0:
+            return EMPTY
+        return _read_manifest(self._manifest(batch - 1, epoch))
+
+
+def _is_before(number: str, batch: int) -> bool:
+    return number.isdigit() and int(number) < batch
+
+
+def _read_manifest(path: Place) -> Manifest:
+    try:
+        return Manifest.from_json(path.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, error) from error
+
+
+def new_epoch(root: Place, description: dict[str, str]) -> int:
+    """Begin another start of a query on the log in `root`: made if it is not there, refused if it is another join's.
+
+    Starts are numbered by the clock, so that whatever a start of a log that was deleted still writes can't be taken for
+    a file of the log that was begun in its place.
+    """
+    path = root / "join.json"
+    known = description
+    # Asked for, as libhdfs prints a stack trace about each file that is opened and not there.
+    if path.exists():
+        try:
+            known = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise damaged(path, error) from error
+    else:
+        with atomic(path) as file:
+            file.write(json.dumps(description, indent=2).encode())
+    if known != description:
+        raise CheckpointError(_difference(root, known, description))
+    number = max(max(_epochs(root), default=0) + 1, time.time_ns() // 1_000_000)
+    with atomic(root / "epochs" / f"{number:08}"):
+        pass
+    return number
+
+
+def first_epoch(root: Place) -> int:
+    """The first start of a query on the log in `root`: no other log that lies or lay there has the same."""
+    return min(_epochs(root), default=0)
+
+
+def _epochs(root: Place) -> list[int]:
+    # A start that was killed, or that begins at this moment, may have its draft there.
+    return [int(entry.name) for entry in entries(root / "epochs") if entry.name.isdigit()]
+
+
+def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
+    if not isinstance(known, dict):
+        return f"{root / 'join.json'} does not describe a join; start with a new checkpoint"
+    changed = [
+        f"{key} was {known.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
+        for key in sorted({*known, *now})
+        if known.get(key) != now.get(key)
+    ]
+    return (
+        f"the checkpoint holds the state of another join ({root}): {'; '.join(changed)}. Go back to the join it was "
+        "made with, or start with a new checkpoint"
+    )
+
+
+def late_files(root: Place) -> list[tuple[int, Place]]:
+    """(batch, file) of the rows that were not joined, in the order of batches, from each batch's newest run."""
+    found: dict[int, tuple[int, list[Place]]] = {}
+    for path in entries(root / "late"):
+        if match := _LATE.fullmatch(path.name):
+            batch, epoch = int(match[1]), int(match[2])
+            newest, files = found.get(batch, (epoch, []))
+            found[batch] = (epoch, [path]) if epoch > newest else (newest, [*files, path])
+    return [(batch, path) for batch, (_, files) in sorted(found.items()) for path in files]

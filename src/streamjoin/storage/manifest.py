@@ -1,0 +1,236 @@
+"""Manifests: what the log is at a version, as plain data.
+
+A manifest is a function of the one before it and of the footers of its version's pieces, and of nothing else:
+whoever assembles it gets the same bytes. It names every file it needs and the blocks in them, so a task
+opens only what overlaps its range.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.storage.merging import Extent, MergePolicy, first_folded, spent
+from streamjoin.storage.pieces import Block
+from streamjoin.storage.ranges import thinned
+
+SAMPLE = 256
+"""Words kept of each run's distribution."""
+
+Clocks = tuple[int | None, int | None]
+Horizons = Callable[[Clocks], tuple[int, int]]
+"""From the clocks of both sides to the ages from which on rows are alive: `Blueprint.horizons`."""
+
+
+@dataclass(frozen=True)
+class PieceRef:
+    """A piece of a run: its file, relative to the log, and the blocks of both sides."""
+
+    file: str
+    blocks: tuple[tuple[Block, ...], tuple[Block, ...]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sorted run: the pieces of all ranges of the version that wrote it."""
+
+    batch: int
+    extents: tuple[Extent, Extent]
+    sample: tuple[tuple[int, int], ...]
+    pieces: tuple[PieceRef, ...]
+
+    @property
+    def key(self) -> str:
+        """What tells it from every other run."""
+        return self.pieces[0].file
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version: its runs, oldest first, and where each side stands.
+
+    `clocks` are the largest ticks of each side so far, or behind a gate where its order stands (`Blueprint.horizons`);
+    `fresh` the rows of the newest batch and `fresh_sample` their words; `late` the rows that were not joined, by side
+    and reason, since the beginning; `wanted` the number of ranges that somebody asked for; `pace` how far the newest
+    batch moved the clocks on.
+    """
+
+    batch: int
+    epoch: int
+    clocks: Clocks
+    fresh: int
+    late: Mapping[str, int]
+    runs: tuple[Run, ...]
+    fresh_sample: tuple[tuple[int, int], ...] = ()
+    wanted: int | None = None
+    pace: tuple[int, int] = (0, 0)
+
+    @property
+    def files(self) -> set[str]:
+        """Every piece file that this version needs."""
+        return {piece.file for run in self.runs for piece in run.pieces}
+
+    @property
+    def merged_runs(self) -> int:
+        """How many of the runs were made in the background."""
+        return sum(run.key.endswith(".merge") for run in self.runs)
+
+    @property
+    def samples(self) -> list[tuple[int, int]]:
+        """The distribution of all stored words."""
+        return [entry for run in self.runs for entry in run.sample]
+
+    def kept(self, horizons: Horizons, policy: MergePolicy) -> slice:
+        """The runs that the next version keeps; older ones and newer ones are folded into its own."""
+        extents = [run.extents for run in self.runs]
+        end = first_folded(extents, horizons(self.clocks), self.fresh, policy)
+        left, right = (None if at is None else at + step for at, step in zip(self.clocks, self.pace, strict=True))
+        return slice(spent(extents[:end], horizons((left, right)), self.fresh, policy), end)
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        body = {
+            "batch": self.batch,
+            "epoch": self.epoch,
+            "clocks": self.clocks,
+            "fresh": self.fresh,
+            "fresh_sample": self.fresh_sample,
+            "late": dict(self.late),
+            "wanted": self.wanted,
+            "pace": self.pace,
+            "runs": [
+                {
+                    "batch": run.batch,
+                    "extents": [e.facts for e in run.extents],
+                    "sample": run.sample,
+                    "pieces": [
+                        {"file": p.file, "blocks": [[b.packed() for b in side] for side in p.blocks]}
+                        for p in run.pieces
+                    ],
+                }
+                for run in self.runs
+            ],
+        }
+        text = json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
+        return b"%s\n%08x" % (text, zlib.crc32(text))
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """Read back what `to_json` wrote; ValueError, KeyError or TypeError if it is something else."""
+        text, _, checksum = text.rpartition(b"\n")
+        if b"%08x" % zlib.crc32(text) != checksum:
+            raise ValueError
+        body = json.loads(text)
+        left, right = body["clocks"]
+        runs = tuple(_run(run["batch"], run["extents"], run["sample"], run["pieces"]) for run in body["runs"])
+        fresh = tuple((word, rows) for word, rows in body["fresh_sample"])
+        wanted, pace = body["wanted"], body.get("pace", (0, 0))
+        return cls(
+            body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, wanted,
+            (pace[0], pace[1]),
+        )  # fmt: skip
+
+
+EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
+"""Before the first batch."""
+
+
+def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> Run:
+    left, right = (Extent(*extent) for extent in extents)
+    return Run(
+        batch,
+        (left, right),
+        tuple((word, rows) for word, rows in sample),
+        tuple(PieceRef(p["file"], (_blocks(p["blocks"][0]), _blocks(p["blocks"][1]))) for p in pieces),
+    )
+
+
+def _blocks(packed: Any) -> tuple[Block, ...]:
+    return tuple(Block(*block) for block in packed)
+
+
+def assemble(
+    base: Manifest,
+    pieces: Sequence[tuple[str, Mapping[str, Any]]],
+    horizons: Horizons,
+    merges: Sequence[tuple[str, Mapping[str, Any]]] = (),
+) -> Manifest:
+    """The version after `base` out of its pieces: (file, footer), in the order of their ranges.
+
+    `merges` are the files, with footers, that take the place of the runs they were made of.
+    """
+    footers = [footer for _, footer in pieces]
+    batch, epoch = footers[0]["batch"], footers[0]["epoch"]
+    clocks = _clocks(base, footers)
+    folded = set(footers[0]["folded"])
+    if any(set(footer["folded"]) != folded or footer["batch"] != batch for footer in footers):
+        raise CheckpointError(f"the pieces of version {batch} of the window log disagree; start with a new checkpoint")
+    horizon = horizons(clocks)
+    kept = [
+        run
+        for run in _swapped(base.runs, merges)
+        if run.batch not in folded
+        and any(e.rows and e.newest >= bound for e, bound in zip(run.extents, horizon, strict=True))
+    ]
+    late = dict(base.late)
+    for footer in footers:
+        for reason, rows in footer["late"].items():
+            late[reason] = late.get(reason, 0) + rows
+    new = _made(batch, pieces)
+    runs = (*kept, new) if new.pieces else tuple(kept)
+    fresh = sum(f["fresh"] for f in footers)
+    left, right = (0 if a is None or b is None else b - a for a, b in zip(base.clocks, clocks, strict=True))
+    sample, wanted = _sample(footers, "fresh_sample"), footers[0].get("wanted")
+    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right))
+
+
+def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Run:
+    """The run that files hold together; one without rows has no pieces."""
+    footers = [footer for _, footer in pieces]
+    return Run(
+        batch,
+        (_extent(footers, 0), _extent(footers, 1)),
+        _sample(footers, "sample"),
+        tuple(
+            PieceRef(file, (_blocks(footer["blocks"][0]), _blocks(footer["blocks"][1])))
+            for file, footer in pieces
+            if any(footer["blocks"])
+        ),
+    )
+
+
+def _swapped(runs: Sequence[Run], merges: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Run]:
+    """The runs with merged ones in the place of those that they were made of."""
+    out = list(runs)
+    for file, footer in merges:
+        keys = [run.key for run in out]
+        begin = keys.index(footer["inputs"][0])
+        made = _made(footer["last"], [(file, footer)])
+        out[begin : begin + len(footer["inputs"])] = [made] if made.pieces else []
+    return out
+
+
+def _sample(footers: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[int, int], ...]:
+    return tuple(thinned([(w, n) for footer in footers for w, n in footer[name]], SAMPLE))
+
+
+def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:
+    left, right = (
+        max((c for c in (base.clocks[side], *(f["clocks"][side] for f in footers)) if c is not None), default=None)
+        for side in (0, 1)
+    )
+    return left, right
+
+
+def _extent(footers: Sequence[Mapping[str, Any]], side: int) -> Extent:
+    extents = [Extent(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
+    if not extents:
+        return Extent(0, 0, 0)
+    rows, oldest, newest = sum(e.rows for e in extents), min(e.oldest for e in extents), max(e.newest for e in extents)
+    middles = [(e.middle, e.rows) for e in extents if e.middle is not None]
+    middle = sum(m * n for m, n in middles) // rows if len(middles) == len(extents) else None
+    return Extent(rows, oldest, newest, middle)

@@ -1,0 +1,241 @@
+"""Piece files: one range's share of one version of the log, written once, mapped by whoever needs a slice.
+
+A file is the magic word, the record batches of both sides (Arrow IPC, not compressed, each aligned so that it
+can be used where it is mapped), and a footer: JSON, its length and checksum, the magic again. A file is seen
+whole or not at all, and never changes: the first to publish a name wins, as all who try hold the same rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from streamjoin.model.errors import CheckpointError
+from streamjoin.storage.cache import mapped
+from streamjoin.storage.places import Place, RemotePath
+
+MAGIC = b"SJPIECE\n"
+_ALIGNMENT = 64
+_TAIL = struct.Struct("<qI8s")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a record batch lies in its file, the words it spans, and its checksum."""
+
+    offset: int
+    length: int
+    rows: int
+    first: int
+    last: int
+    checksum: int
+
+    def packed(self) -> list[int]:
+        """As JSON has it."""
+        return [self.offset, self.length, self.rows, self.first, self.last, self.checksum]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A record batch to be written, with the smallest and the largest of its words."""
+
+    batch: pa.RecordBatch
+    first: int
+    last: int
+
+
+Sheets = tuple[Iterable[Sheet], Iterable[Sheet]]
+"""The record batches of both sides."""
+
+
+def write_piece(path: Place, sides: Sheets, footer: Mapping[str, Any]) -> None:
+    """Publish a piece; the footer gets the blocks of both sides under "blocks"."""
+    if path.exists():
+        return
+    with atomic(path, once=True) as file:
+        file.write(MAGIC)
+        blocks = [[_append(file, sheet).packed() for sheet in sheets] for sheets in sides]
+        text = json.dumps({**footer, "blocks": blocks}, separators=(",", ":"), sort_keys=True).encode()
+        file.write(text)
+        file.write(_TAIL.pack(len(text), zlib.crc32(text), MAGIC))
+
+
+def _append(file: Any, sheet: Sheet) -> Block:
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    offset = file.tell()
+    buffer = sheet.batch.serialize()
+    file.write(buffer)
+    return Block(offset, buffer.size, sheet.batch.num_rows, sheet.first, sheet.last, zlib.crc32(buffer))
+
+
+class atomic:  # noqa: N801 - used as a statement, like open
+    """A file that appears under its name complete and on disk, or not at all.
+
+    It takes the place of one that is there; with `once`, the one that is there stays.
+    """
+
+    def __init__(self, path: Place, *, once: bool = False) -> None:
+        self._path = path
+        self._once = once
+        self._draft: Path | None = None
+
+    def __enter__(self) -> Any:
+        try:
+            if isinstance(self._path, RemotePath):
+                self._file: Any = tempfile.TemporaryFile()
+            else:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._draft = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+                self._file = self._draft.open("wb")
+        except OSError as failure:
+            raise self._failed(failure) from failure
+        return self._file
+
+    def _finish(self) -> None:
+        self._file.flush()
+        if isinstance(self._path, RemotePath):
+            self._file.seek(0)
+            self._path.publish(self._file, once=self._once)
+        elif self._draft is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            if not self._once or not _named_once(self._draft, self._path):
+                self._draft.rename(self._path)
+
+    def _failed(self, failure: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"{self._path} can't be written: {failure.strerror or failure}. Nothing is lost: make room or access "
+            "there and start the query again"
+        )
+
+    def __exit__(self, kind: object, error: object, _: object) -> None:
+        try:
+            if kind is None:
+                self._finish()
+            elif isinstance(error, OSError):
+                raise error
+        except OSError as failure:
+            raise self._failed(failure) from failure
+        finally:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            if self._draft is not None:
+                self._draft.unlink(missing_ok=True)
+
+
+def _named_once(draft: Path, path: Path) -> bool:
+    """Whether a file has the name `path` now: that one which was there, or else `draft`; False where none can tell."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return True
+    except OSError:
+        # Without links the moment between looking and renaming is left.
+        return path.exists()
+    return True
+
+
+def read_footer(path: Place) -> dict[str, Any]:
+    """The footer of a piece."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL.size))
+            length, checksum, magic = _TAIL.unpack(file.read(_TAIL.size))
+            if magic != MAGIC or not 0 <= length <= size - _TAIL.size - len(MAGIC):
+                raise ValueError
+            file.seek(size - _TAIL.size - length)
+            text = file.read(length)
+            if zlib.crc32(text) != checksum:
+                raise ValueError
+            footer: dict[str, Any] = json.loads(text)
+            return footer
+    except (OSError, ValueError, struct.error) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Place, error: Exception | None = None) -> CheckpointError:
+    """The error for a file of the log that can't be read."""
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        reason = error.strerror or error
+        return CheckpointError(
+            f"the file {path} of the window log can't be read: {reason}. Nothing is lost: start again"
+        )
+    what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged or not a piece of a window log"
+    return CheckpointError(f"the file {path} of the window log {what}; restore it from a copy of the checkpoint")
+
+
+class MappedPiece:
+    """A piece mapped into memory; its batches are checked when they are first used and then cost nothing."""
+
+    def __init__(self, path: Place) -> None:
+        self._path = path
+        self._batches: dict[Block, pa.RecordBatch] = {}
+        try:
+            if isinstance(path, RemotePath):
+                info = path.info()
+                self._identity = _remote_identity(path, info)
+                self._buffer = mapped(path, info)
+            else:
+                self._identity = _identity(path)
+                self._buffer = pa.memory_map(str(path)).read_buffer()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise damaged(path, error) from error
+
+    def current(self) -> bool:
+        """Whether the file is still the one that was mapped: who deletes a checkpoint may begin again in its place."""
+        try:
+            return _identity(self._path) == self._identity
+        except OSError as error:
+            raise damaged(self._path, error) from error
+
+    def batch(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows of a block, where they are mapped."""
+        found = self._batches.get(block)
+        if found is None:
+            found = self._batches[block] = self._read(block, schema)
+        return found
+
+    def check(self, block: Block) -> pa.Buffer:
+        """The bytes of a block, if they are those that were written."""
+        if block.offset + block.length > self._buffer.size:
+            raise damaged(self._path)
+        body = self._buffer.slice(block.offset, block.length)
+        if zlib.crc32(body) != block.checksum:
+            raise damaged(self._path)
+        return body
+
+    def _read(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+        body = self.check(block)
+        try:
+            batch = pa.ipc.read_record_batch(body, schema)
+        except pa.ArrowException as error:
+            raise damaged(self._path, error) from error
+        if batch.num_rows != block.rows:
+            raise damaged(self._path)
+        return batch
+
+
+def _identity(path: Place) -> tuple[int | None, int | None, int]:
+    if isinstance(path, RemotePath):
+        return _remote_identity(path, path.info())
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _remote_identity(path: RemotePath, info: fs.FileInfo) -> tuple[int | None, int | None, int]:
+    if info.size is None:
+        raise FileNotFoundError(str(path))
+    return None, info.mtime_ns, info.size

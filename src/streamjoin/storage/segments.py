@@ -1,0 +1,218 @@
+"""Sorted rows of one side in a range: slices of the log where they are mapped, and a batch's own rows.
+
+A stored row is its columns and what can't be read off them: its index word, its ticks, its words of the terms that the
+index leaves open, and behind a gate its number in its side's stream. A key of 64 bits is its own word and is not
+stored twice. Rows are sorted by word; rows of equal words stay in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.kernels.sorting import merge_live
+from streamjoin.model.keys import KeyTerm, Kind
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import Manifest, Run
+from streamjoin.storage.merging import Extent
+from streamjoin.storage.pieces import Sheet
+from streamjoin.storage.ranges import Span
+from streamjoin.windows.encoding import integer_values
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK_ROWS = 1 << 20
+"""Rows of a record batch in a piece: enough to sweep, few enough for the offsets of strings."""
+
+_NEVER = -(1 << 63)
+_SAMPLE = 1023
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows sorted by word.
+
+    `ids` only where a tuple could meet itself, `seqs` (each row's number in its side's stream) only behind a gate.
+    """
+
+    words: Array
+    ticks: Array
+    terms: tuple[Array, ...]
+    rows: pa.Table
+    ids: Array | None = None
+    seqs: Array | None = None
+
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return int(self.words.size)
+
+    def ages(self, counted: bool) -> Array:
+        """What the window measures: times, or numbers in the stream."""
+        if not counted:
+            return self.ticks
+        if self.seqs is None:
+            raise AssertionError("a count window without a gate")
+        return self.seqs
+
+    def extent(self, counted: bool) -> Extent:
+        """How many rows of which ages; the middle is that of a sample."""
+        if self.n == 0:
+            return Extent(0, 0, 0)
+        ages = self.ages(counted)
+        middle = np.sort(ages[:: -(-self.n // _SAMPLE)])
+        return Extent(self.n, int(ages.min()), int(ages.max()), int(middle[middle.size // 2]))
+
+    def part(self, begin: int, end: int) -> Segment:
+        """The rows from `begin` to `end`."""
+        return self._mapped(lambda column: column[begin:end], self.rows.slice(begin, end - begin))
+
+    def within(self, span: Span) -> Segment:
+        """The rows that belong to `span`."""
+        return self.part(*span.part(self.words))
+
+    def since(self, horizon: int, counted: bool) -> Segment:
+        """The rows that are not older than `horizon`."""
+        ages = self.ages(counted)
+        if self.n == 0 or int(ages.min()) >= horizon:
+            return self
+        return self.take(np.flatnonzero(ages >= horizon))
+
+    def take(self, places: Array) -> Segment:
+        """The rows at `places`."""
+        return self._mapped(lambda column: column[places], self.rows.take(pa.array(places)))
+
+    def _mapped(self, change: Any, rows: pa.Table) -> Segment:
+        return replace(
+            self,
+            words=change(self.words),
+            ticks=change(self.ticks),
+            terms=tuple(change(term) for term in self.terms),
+            rows=rows,
+            ids=None if self.ids is None else change(self.ids),
+            seqs=None if self.seqs is None else change(self.seqs),
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each array of a stored segment is found: in a column of the rows, or in one of its own."""
+
+    names: tuple[str, ...]
+    own: tuple[str, ...]
+    schema: pa.Schema
+
+    def segment(self, batch: pa.RecordBatch, gated: bool) -> Segment:
+        """A stored record batch, read where it lies."""
+        arrays = [integer_values(batch.column(name)) for name in self.names]
+        rows = pa.Table.from_batches([batch]).select(range(len(self.own), batch.num_columns))
+        terms = arrays[2 : len(arrays) - gated]
+        return Segment(arrays[0], arrays[1], tuple(terms), rows, None, arrays[-1] if gated else None)
+
+
+def layout(blueprint: Blueprint, side: int) -> Layout:
+    """How the rows of one side are stored."""
+    bound = blueprint.bound
+    names = [_word_column(bound.index[0], side) if len(bound.index) == 1 else None, _time_column(blueprint, side)]
+    names += [_word_column(bound.terms[i], side) for i in blueprint.open_terms]
+    given = ["#word", "#ticks", *(f"#term{i}" for i in blueprint.open_terms)]
+    found = [name or own for name, own in zip(names, given, strict=True)]
+    if blueprint.gate is not None:
+        found.append("#seq")
+    own = tuple(name for name in found if name.startswith("#"))
+    schema = pa.schema([*(pa.field(name, pa.int64()) for name in own), *blueprint.schema(side)])
+    return Layout(tuple(found), own, schema)
+
+
+def _word_column(term: KeyTerm, side: int) -> str | None:
+    """The column whose values are the words of `term` as they are."""
+    column = term.right if side else term.left
+    plain = term.kind is Kind.INTEGER and not column.unsigned and _is_64_bit(column.type)
+    return column.name if plain and not column.name.startswith("#") else None
+
+
+def _time_column(blueprint: Blueprint, side: int) -> str | None:
+    time = blueprint.bound.time
+    if time is None or time.multipliers[side] != 1:
+        return None
+    name = time.right if side else time.left
+    return name if _is_64_bit(blueprint.schema(side).field(name).type) and not name.startswith("#") else None
+
+
+def _is_64_bit(type_: pa.DataType) -> bool:
+    return bool(type_ == pa.int64() or pa.types.is_timestamp(type_) or pa.types.is_date64(type_))
+
+
+def stored(
+    log: WindowLog,
+    blueprint: Blueprint,
+    manifest: Manifest,
+    runs: Sequence[Run],
+    side: int,
+    span: Span,
+    *,
+    shared: bool = True,
+) -> list[Segment]:
+    """The rows of `runs` that belong to `span`, oldest run first; see `WindowLog.piece` for `shared`."""
+    plan = layout(blueprint, side)
+    found = []
+    for run in runs:
+        for piece in run.pieces:
+            for block in piece.blocks[side]:
+                if span.touches(block.first, block.last):
+                    batch = log.piece(manifest, piece.file, shared).batch(block, plan.schema)
+                    segment = plan.segment(batch, blueprint.gate is not None).within(span)
+                    if segment.n:
+                        found.append(segment)
+    return found
+
+
+def merged(segments: Sequence[Segment]) -> Segment:
+    """All rows of `segments`, of equal words those of earlier segments first."""
+    if len(segments) == 1:
+        return segments[0]
+    columns = zip(*(segment.terms for segment in segments), strict=True)
+    rows = pa.concat_tables([segment.rows for segment in segments]).combine_chunks()
+    seqs = [segment.seqs for segment in segments if segment.seqs is not None]
+    together = Segment(
+        np.concatenate([segment.words for segment in segments]),
+        np.concatenate([segment.ticks for segment in segments]),
+        tuple(np.concatenate(column) for column in columns),
+        rows,
+        seqs=np.concatenate(seqs) if seqs else None,
+    )
+    return together.take(_merged_order([segment.words for segment in segments]))
+
+
+def _merged_order(runs: Sequence[Array]) -> Array:
+    """The places in the concatenation of sorted runs, in the order of their words."""
+    ends = np.cumsum([run.size for run in runs])
+    parts = [(run, np.arange(end - run.size, end, dtype=np.int64)) for run, end in zip(runs, ends, strict=True)]
+    # From the newest: they are the small ones, and a large one is then copied once.
+    while len(parts) > 1:
+        (words, places), (newer_words, newer_places) = parts[-2:]
+        n = words.size + newer_words.size
+        # The kernel stores one past the end before it knows that an entry is dead.
+        out_words, out_places = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
+        merge_live(words, places, newer_words, newer_places, _NEVER, out_words, out_places)
+        parts[-2:] = [(out_words[:n], out_places[:n])]
+    return parts[0][1]
+
+
+def sheets(segment: Segment, plan: Layout) -> list[Sheet]:
+    """`segment` as the record batches of a piece."""
+    out = []
+    for begin in range(0, segment.n, BLOCK_ROWS):
+        part = segment.part(begin, min(begin + BLOCK_ROWS, segment.n))
+        arrays = dict(zip(plan.names, (part.words, part.ticks, *part.terms, part.seqs), strict=False))
+        columns = [pa.concat_arrays(c.chunks) if c.num_chunks != 1 else c.chunk(0) for c in part.rows.columns]
+        batch = pa.RecordBatch.from_arrays(
+            [*(pa.array(arrays[name]) for name in plan.own), *columns], schema=plan.schema
+        )
+        out.append(Sheet(batch, int(part.words[0]), int(part.words[-1])))
+    return out
