@@ -172,7 +172,7 @@ def test_local_partitions_follow_the_cores(master: str, partitions: int) -> None
 
 def test_site_directories_stay_off_the_workers_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
-    monkeypatch.setattr(session_module, "__file__", str(installed / "streamjoin" / "spark" / "session.py"))
+    monkeypatch.setattr(session_module, "__file__", str(installed / "streamjoin" / "spark" / "runtime" / "session.py"))
     assert defaults("local")["spark.executorEnv.PYTHONPATH"] == str(installed)
     monkeypatch.setattr(session_module.site, "getsitepackages", lambda: [str(installed)])
     assert "spark.executorEnv.PYTHONPATH" not in defaults("local")
