@@ -22,7 +22,7 @@ from streamjoin.storage.manifest import Manifest, Run
 from streamjoin.storage.merging import Extent
 from streamjoin.storage.pieces import Sheet
 from streamjoin.storage.ranges import Span
-from streamjoin.windows.encoding import integer_values
+from streamjoin.windows.encoding import integer_values, read_only
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -192,7 +192,9 @@ def merged(segments: Sequence[Segment]) -> Segment:
 def _merged_order(runs: Sequence[Array]) -> Array:
     """The places in the concatenation of sorted runs, in the order of their words."""
     ends = np.cumsum([run.size for run in runs])
-    parts = [(run, np.arange(end - run.size, end, dtype=np.int64)) for run, end in zip(runs, ends, strict=True)]
+    parts = [
+        (read_only(run), np.arange(end - run.size, end, dtype=np.int64)) for run, end in zip(runs, ends, strict=True)
+    ]
     # From the newest: they are the small ones, and a large one is then copied once.
     while len(parts) > 1:
         (words, places), (newer_words, newer_places) = parts[-2:]
@@ -200,7 +202,7 @@ def _merged_order(runs: Sequence[Array]) -> Array:
         # The kernel stores one past the end before it knows that an entry is dead.
         out_words, out_places = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
         merge_live(words, places, newer_words, newer_places, _NEVER, out_words, out_places)
-        parts[-2:] = [(out_words[:n], out_places[:n])]
+        parts[-2:] = [(read_only(out_words[:n]), out_places[:n])]
     return parts[0][1]
 
 

@@ -171,6 +171,13 @@ def for_kernels(values: Array) -> Array:
     return np.require(values, requirements=("A", "W"))
 
 
+def read_only(values: Array) -> Array:
+    """A view of `values` that can't be written to: one type for kernels where some memory is mapped and some is not."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
 def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int, limits: Array) -> TermWords:
     word = for_kernels(integer_values(array))
     if own.unsigned:
@@ -243,9 +250,8 @@ def _hashed(array: pa.Array) -> Array:
     if len(array) == 0:
         return words
     bounds = for_kernels(np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1])
-    raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    # The bytes of all rows of a table, whatever part of it this is: not to be copied, so they are always read-only.
-    raw.flags.writeable = False
+    # The bytes of all rows of a table, whatever part of it this is: not to be copied.
+    raw = read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8))
     kernels.hash_bytes(bounds, raw, words)
     return words
 

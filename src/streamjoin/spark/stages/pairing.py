@@ -24,6 +24,7 @@ from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.storage.ranges import LEAST, MOST
 from streamjoin.storage.segments import Segment
+from streamjoin.windows.encoding import read_only
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -141,13 +142,12 @@ def matches(probes: Probes, stored: Segment, condition: Condition) -> Iterator[t
 
 def _swept(probes: Probes, stored: Segment) -> Iterator[tuple[Array, Array]]:
     """The pairs in each other's window whose words fit."""
-    ages, known = probes.ages(stored), stretches(stored.n)
+    ages, known = Ages(*map(read_only, probes.ages(stored))), stretches(stored.n)
+    lo, hi, words = map(read_only, (probes.lo, probes.hi, stored.words))
     cursor = np.array([0, 0, -1], np.int64)
     out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
-    while cursor[0] < probes.lo.size:
-        held = sweep_within(
-            probes.lo, probes.hi, *ages[:4], stored.words, ages.ticks, ages.seqs, *known, cursor, out_probe, out_place
-        )
+    while cursor[0] < lo.size:
+        held = sweep_within(lo, hi, *ages[:4], words, ages.ticks, ages.seqs, *known, cursor, out_probe, out_place)
         yield out_probe[:held], out_place[:held]
 
 
