@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,15 @@ def test_the_verdict_compares_with_the_aims() -> None:
     told = FirstPush().verdict(rows)
     assert told[0].endswith("5.90 CPU seconds; aim 6.0: met")
     assert told[1].endswith("1.60 CPU seconds; aim 1.5: missed")
+
+
+def test_the_ten_lines_take_neither_a_parser_nor_an_index(tmp_path: Path) -> None:
+    check = (
+        "import sys\n"
+        "from streamjoin.indexes.registry import INDEXES\n"
+        "assert 'sqlglot' not in sys.modules\n"
+        "assert not any(index.task.overloads for index in INDEXES.values())\n"
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    _, output = first_push.cpu_seconds(first_push.programs()[TEN_LINES] + check, cache, tmp_path)
+    assert output == "10.0 ~ 10.1 at A\n99.0 ~ 98.9 at C\n"
