@@ -19,7 +19,7 @@ from streamjoin.kernels.flags import is_compiled, kernel
 PROGRAM = """
 import numpy as np
 from streamjoin.kernels.compiling import WATCH
-from streamjoin.kernels.indirect import twice_of
+from streamjoin.kernels.folder.indirect import twice_of
 assert twice_of(np.arange(4)) == 12
 print(WATCH.kernels)
 """
@@ -34,7 +34,9 @@ def total_of(values):
     return total
 """
 CALLER = """
-from streamjoin.kernels.direct import total_of
+from streamjoin.kernels.folder.direct import (
+    total_of,
+)
 from streamjoin.kernels.flags import kernel
 
 @kernel
@@ -51,8 +53,9 @@ def environment_with(directory: Path) -> Path:
     shutil.copytree(package / "model", directory / "streamjoin" / "model")
     for file in package.glob("*.py"):
         shutil.copy(file, directory / "streamjoin")
-    (kernels / "direct.py").write_text(CALLEE)
-    (kernels / "indirect.py").write_text(CALLER)
+    (kernels / "folder").mkdir()
+    (kernels / "folder" / "direct.py").write_text(CALLEE)
+    (kernels / "folder" / "indirect.py").write_text(CALLER)
     return directory
 
 
@@ -70,7 +73,7 @@ def test_environments_of_the_same_versions_share_kernels(tmp_path: Path) -> None
     assert compiled_in(one, tmp_path / "cache") == 2
     assert compiled_in(other, tmp_path / "cache") == 0
     # A changed callee compiles its caller anew, and leaves the other environment what it had.
-    callee = other / "streamjoin" / "kernels" / "direct.py"
+    callee = other / "streamjoin" / "kernels" / "folder" / "direct.py"
     callee.write_text(callee.read_text().replace("total = 0", "total = 0 * 1"))
     assert compiled_in(other, tmp_path / "cache") == 2
     assert compiled_in(one, tmp_path / "cache") == 0
@@ -114,3 +117,7 @@ def test_a_directory_that_cannot_be_written_to_stops_nothing(
 def test_a_kernel_depends_on_every_module_it_imports() -> None:
     assert {"pim", "css", "btree", "entries", "machine", "flags"} <= disk_cache.needs("pim")
     assert "pim" not in disk_cache.needs("sorting")
+    # Every name that a kernel module imports is found, else it would depend on all of them.
+    everything = disk_cache.needs("no such module")
+    for module in everything - {"__init__"}:
+        assert disk_cache.needs(module) < everything, module

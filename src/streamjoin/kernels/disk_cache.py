@@ -41,25 +41,39 @@ CHECKED = bool(os.environ.get("STREAMJOIN_CHECKED") or os.environ.get("NUMBA_DIS
 
 _LOG = logging.getLogger("streamjoin")
 _HERE = Path(__file__).parent
-_IMPORT = re.compile(r"^from streamjoin\.kernels(?:\.(\w+))? import (\(?[\w, ]*)", re.MULTILINE)
+_PACKAGE = __name__.rpartition(".")[0]
+_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}(?:\.([\w.]+))? import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 _VERSIONS = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function's module, short for one of this package: `sorting`, or `folder.module`."""
+    return function.__module__.removeprefix(f"{_PACKAGE}.")
+
+
+def _file(module: str) -> Path:
+    return _HERE.joinpath(*module.split(".")).with_suffix(".py")
 
 
 @cache
 def source(module: str) -> bytes:
     """The text of a kernel module, read once: it is asked for while the module is imported, and may change later."""
-    return (_HERE / f"{module}.py").read_bytes()
+    return _file(module).read_bytes()
 
 
 @cache
 def needs(module: str) -> frozenset[str]:
     """The kernel modules that one imports, itself and what those import included; all, if it is not one of them."""
-    if not (_HERE / f"{module}.py").exists():
-        return frozenset(file.stem for file in _HERE.glob("*.py"))
+    if not _file(module).exists():
+        return frozenset(".".join(file.relative_to(_HERE).with_suffix("").parts) for file in _HERE.rglob("*.py"))
     found = {module}
-    for name, imported in _IMPORT.findall(source(module).decode()):
-        for needed in [name] if name else re.findall(r"\w+", imported):
-            found |= needs(needed)
+    for origin, imported in _IMPORT.findall(source(module).decode()):
+        if origin and _file(origin).exists():
+            found |= needs(origin)
+        else:
+            # Modules of a folder; a name that is not one of them counts as needing all.
+            for name in re.findall(r"\w+", re.sub(r" as \w+|#.*", "", imported)):
+                found |= needs(f"{origin}.{name}" if origin else name)
     return frozenset(found)
 
 
@@ -86,7 +100,7 @@ class KernelCache(_Cache):
         self._modules = modules
         self._enabled = True
         for module in modules:
-            if (_HERE / f"{module}.py").exists():
+            if _file(module).exists():
                 source(module)
 
     @cached_property
@@ -100,7 +114,7 @@ class KernelCache(_Cache):
 
     @cached_property
     def _stem(self) -> str:
-        return f"{self._function.__module__.rpartition('.')[2]}.{self._function.__qualname__}".replace("<locals>.", "")
+        return f"{name_of(self._function)}.{self._function.__qualname__}".replace("<locals>.", "")
 
     def _path(self, sig: Any, codegen: Any) -> Path:
         code, cells = self._function.__code__, self._function.__closure__ or ()

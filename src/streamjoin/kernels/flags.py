@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from numba import njit
 
-from streamjoin.kernels.disk_cache import CHECKED, YIELDING, KernelCache
+from streamjoin.kernels.disk_cache import CHECKED, YIELDING, KernelCache, name_of
 
 __all__ = ["CHECKED", "YIELDING", "inlined", "is_compiled", "kernel", "melted"]
 
@@ -26,7 +26,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wra
 def _compiled(function: F, bound: tuple[Callable[..., Any], ...], **options: Any) -> F:
     dispatcher: Any = njit(**_OPTIONS, **options)(function)
     if dispatcher is not function:
-        modules = frozenset(each.__module__.rpartition(".")[2] for each in (function, *bound))
+        modules = frozenset({name_of(function), *map(name_of, bound)})
         dispatcher._cache = KernelCache(function, modules)
     compiled: F = dispatcher
     return compiled
