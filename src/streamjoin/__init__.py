@@ -17,10 +17,12 @@ from streamjoin.model.errors import (
     SpecError,
     StateError,
     StreamJoinError,
+    TooManyRowsError,
 )
 
 if TYPE_CHECKING:
-    from streamjoin.joins.driver import Join, open  # noqa: A004
+    from streamjoin.joins.driver import Join
+    from streamjoin.joins.opening import open  # noqa: A004
     from streamjoin.model.predicates import Band, Equi, Theta
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow
@@ -45,6 +47,7 @@ __all__ = [
     "StreamJoinError",
     "Theta",
     "TimeWindow",
+    "TooManyRowsError",
     "__version__",
     "open",
 ]

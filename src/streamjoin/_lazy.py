@@ -19,7 +19,7 @@ _HOMES = {
     "JoinSpec": "model.spec",
     "Theta": "model.predicates",
     "TimeWindow": "model.window",
-    "open": "joins.driver",
+    "open": "joins.opening",
 }
 
 

@@ -230,6 +230,7 @@ def test_a_source_that_appears_behind_the_gate_is_late() -> None:
         join.push(left=timed((1, 50)), right=timed((1, 50)))
         join.push(left=timed((1, 10)), source="newcomer")
         assert join.metrics()["late"] == 1
+        assert join.close().num_rows == 1
 
 
 def test_gate_calls_are_for_event_time() -> None:

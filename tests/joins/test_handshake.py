@@ -137,8 +137,7 @@ def test_an_error_in_a_node_reaches_the_caller() -> None:
             patch.setattr("streamjoin.joins.operator.Refinement.__call__", lambda self, *given: fails(*given))
             with pytest.raises(ValueError, match="today"):
                 join.push(numbers(20, 1), numbers(20, 2))
-        with pytest.raises(sj.StateError, match="today"):
-            join.push(numbers(20, 1), numbers(20, 2))
+        assert join.push(numbers(20, 1), numbers(20, 2)).num_rows > 0
 
 
 def test_a_log_keeps_places_while_it_forgets() -> None:

@@ -16,7 +16,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.joins import scalejoin
 from streamjoin.joins.refine import Refinement
-from streamjoin.model.errors import SpecError, StateError
+from streamjoin.model.errors import SpecError
 from tests.deadlock import no_deadlock
 from tests.joins.scalejoin_runs import check_runs
 
@@ -112,8 +112,7 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(
         with pytest.raises(RuntimeError, match="no more"):
             join.push(tuples(0), tuples(1))
         monkeypatch.undo()
-        with pytest.raises(StateError, match="no more"):
-            join.push(tuples(0), tuples(1))
+        assert join.push(tuples(0), tuples(1)).num_rows > 0
 
 
 def test_a_share_is_looked_up_in_the_index_asked_for() -> None:

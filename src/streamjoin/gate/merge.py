@@ -9,6 +9,7 @@ handed back. Invariant: a source's settled tuples lie in order, and those in the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,11 +164,32 @@ class EventTimeGate:
             return parts[0] if parts else self._schemas[side].empty_table()
         return pa.concat_tables(parts).take(pa.array(rows))
 
+    def saved(self) -> Callable[[], None]:
+        """What puts the gate back as it is now: sources, clocks, what waits and what was let out."""
+        schemas, places, let_out = self._schemas, self._gate.sources, self._gate.let_out
+        members = {key: (source, self._gate.rank(source.slot)) for key, source in self._sources.items()}
+        parts = [source.saved() for source in self._sources.values()]
+
+        def restore() -> None:
+            for part in parts:
+                part()
+            self._schemas = schemas
+            self._sources = {key: source for key, (source, _) in members.items()}
+            self._begin_anew(places, [rank for _, rank in members.values()], let_out)
+
+        return restore
+
     def _widen(self) -> None:
-        """Twice as many sources: a new ScaleGate, which gets anew what the old one had not let out."""
-        old, self._gate = self._gate, ScaleGate(2 * self._gate.sources, ring=_RING)
-        for source in self._sources.values():
-            source.slot = self._gate.add_source(old.rank(source.slot))
+        """Twice as many sources."""
+        ranks = [self._gate.rank(source.slot) for source in self._sources.values()]
+        self._begin_anew(2 * self._gate.sources, ranks, self._gate.let_out)
+
+    def _begin_anew(self, places: int, ranks: list[int], let_out: tuple[int, int]) -> None:
+        """A new ScaleGate, which gets from all sources what was not let out."""
+        gate = ScaleGate(places, ring=_RING)
+        for source, rank in zip(self._sources.values(), ranks, strict=True):
+            source.slot = gate.add_source(rank)
             source.inside = 0
-            self._gate.advance(source.slot, source.floor)
-        self._gate.start_at(*old.let_out)
+            gate.advance(source.slot, source.floor)
+        gate.start_at(*let_out)
+        self._gate = gate

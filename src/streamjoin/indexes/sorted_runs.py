@@ -7,6 +7,7 @@ fall geometrically, so there are O(log(window / chunk)) of them and each tuple i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -83,6 +84,17 @@ class SortedRuns:
         """Entries below `min_seq` are dead; a run of nothing else is dropped, the rest go with the next merge."""
         self._min_seq = max(self._min_seq, min_seq)
         self.runs = [run for run in self.runs if run.newest >= self._min_seq]
+
+    def saved(self) -> Callable[[], None]:
+        """What puts these runs back: a run never changes."""
+        state = self.merges, self.merged_entries, self._min_seq
+        runs = list(self.runs)
+
+        def restore() -> None:
+            self.runs = list(runs)
+            self.merges, self.merged_entries, self._min_seq = state
+
+        return restore
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from streamjoin.windows.encoding import Encoded
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,6 +50,8 @@ class Chunk:
     min_seq: Array
     left: SidePart
     right: SidePart
+    stored_only: bool = False
+    """Whether the tuples meet nobody: they are stored again after a call that failed."""
 
     @property
     def n(self) -> int:
@@ -77,6 +80,10 @@ class Refine(Protocol):
 Keep = Callable[[Array, Array], tuple[Array, Array]]
 
 
+class Overflow(Exception):  # noqa: N818 - never leaves the driver
+    """A call has more rows than it may have."""
+
+
 class Algorithm(Protocol):
     """Pairs tuples. `decides` says of which terms a candidate needs no second test."""
 
@@ -89,11 +96,14 @@ class Algorithm(Protocol):
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
 
+    def saved(self) -> Restore | None:
+        """What puts back all that is stored now, at next to no cost; None where only storing it again can."""
+
     def counters(self) -> dict[str, int]:
         """What it did: pairs compared, merges, and so on."""
 
     def close(self) -> None:
-        """End the threads it has of its own, also while they work; called once."""
+        """End the threads it has of its own, also while they work; a second call does nothing."""
 
     @property
     def nbytes(self) -> int:
@@ -111,6 +121,10 @@ class Fillable(Protocol):
 @runtime_checkable
 class Elastic(Protocol):
     """An algorithm whose threads can join and leave while it works."""
+
+    @property
+    def workers(self) -> int:
+        """How many threads it should have."""
 
     def set_workers(self, n: int) -> None:
         """Have `n` threads from their next task on; callable from any thread at any time."""

@@ -16,6 +16,7 @@ from streamjoin.joins.stored_words import TwoTermWindows
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.repartitioned import Probes, RepartitionedScan, Take
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Found = list[tuple[Array, Array]]
@@ -75,6 +76,10 @@ class CellJoin:
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
         self._windows.forget(left_min, right_min)
+
+    def saved(self) -> Restore | None:
+        """None: threads that were stopped do not start again."""
+        return None
 
     def close(self) -> None:
         """End the threads."""

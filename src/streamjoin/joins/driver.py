@@ -1,34 +1,37 @@
-"""`open` and `Join`: the embedded engine as users hold it.
+"""`Join`: the embedded engine as users hold it.
 
 The driver owns order: it takes pushes, learns the schemas, lets tuples through the gate or the lateness filter,
-and feeds the operator. A call that fails leaves the join as it was.
+and feeds the operator. Invariant: a call that fails, for whatever reason, leaves the join as it was; where that can't
+be done the join is broken, and every later call says so and why.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic
+from streamjoin.joins.calls import Begin, Calls
 from streamjoin.joins.explain import explain
 from streamjoin.joins.inputs import as_schema, as_table, conform, interleaving, named_columns, untyped
-from streamjoin.joins.intake import SIDES, Intake, Sources
+from streamjoin.joins.intake import SIDES, Intake
 from streamjoin.joins.late import LateRows
 from streamjoin.joins.metrics import Counts
-from streamjoin.joins.operator import Operator
+from streamjoin.joins.operator import Operator, Work
+from streamjoin.joins.registry import KINDS
+from streamjoin.joins.results import BATCH_ROWS, Results
+from streamjoin.joins.settings import MAX_ROWS, check_ends, check_sources, check_workers
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
 from streamjoin.model.plain_types import retyped
 from streamjoin.model.spec import JoinSpec
-from streamjoin.windows.crew import MOST
+from streamjoin.windows.store import Restore
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,46 +39,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _DEFAULT_SOURCE = ""
 
 
-def open(
-    spec: JoinSpec,
-    algorithm: str = "auto",
-    workers: int = 1,
-    *,
-    index: str | None = None,
-    index_options: Mapping[str, float] | None = None,
-    options: Mapping[str, object] | None = None,
-    left_schema: pa.Schema | None = None,
-    right_schema: pa.Schema | None = None,
-    sources: Mapping[str, Sequence[str]] | None = None,
-) -> Join:
-    """Start a join.
-
-    Args:
-        spec: what to join.
-        algorithm: "auto", or one by name; all give the same rows.
-        workers: threads that share the work.
-        index: the index by name, for the algorithms that run over one; without it, the one that suits the condition.
-        index_options: settings of that index, such as {"merge_ratio": 0.125}.
-        options: settings of the algorithm, by name.
-        left_schema: the left side's schema, if it should be checked, or its types fixed, before the first push.
-        right_schema: likewise for the right side.
-        sources: for event-time order, the physical sources of each side by name
-            ({"left": ["a", "b"], "right": ["c"]}): the gate then waits for all of them. Others may join later.
-    """
-    return Join(
-        spec,
-        algorithm,
-        workers,
-        index=index,
-        index_options=index_options,
-        options=options,
-        left_schema=left_schema,
-        right_schema=right_schema,
-        sources=sources,
-    )
-
-
-class Join:
+class Join(Calls):
     """A running join: push tables in, get the joined rows back. Threads may share it; calls take turns."""
 
     def __init__(
@@ -90,25 +54,27 @@ class Join:
         left_schema: pa.Schema | None = None,
         right_schema: pa.Schema | None = None,
         sources: Mapping[str, Sequence[str]] | None = None,
+        max_rows: int | None = MAX_ROWS,
+        on_close: Callable[[pa.Table], object] | None = None,
     ) -> None:
         if not isinstance(spec, JoinSpec):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
         self._request = auto.Request(algorithm, index, index_options or {}, options or {})
-        _check_workers(workers)
+        check_workers(workers)
+        check_ends(max_rows, on_close)
         self.spec = spec
         self._named = named_columns(spec)
-        self._sources = _check_sources(spec, sources)
+        self._sources = check_sources(spec, sources)
         self._schemas: list[pa.Schema | None] = [
             as_schema(schema, side) for schema, side in zip((left_schema, right_schema), SIDES, strict=True)
         ]
         self._waiting: list[tuple[list[pa.Table | None], Array, str]] = []
-        self._lock = threading.Lock()
-        self._closed = False
         self._late = LateRows()
         self._counts = Counts()
         self._bound: BoundSpec | None = None
         self._workers = Workers(workers)
         self._bind_if_known()
+        super().__init__(max_rows, on_close)
 
     # -- input ---------------------------------------------------------------------------------------------
 
@@ -130,17 +96,28 @@ class Join:
             interleave: one boolean for each tuple in arrival order, True where it is the right side's. Without
                 it the left tuples come before the right ones.
             source: the physical source these tuples come from, in event-time order.
+
+        Raises:
+            TooManyRowsError: there are more rows than `max_rows`; the join is as it was.
         """
-        with self._lock:
-            self._check_open()
-            tables = self._check_tables(left, right)
-            sides = self._check_interleave(interleave, tables)
-            name = self._check_source(source)
-            self._learn_schemas(tables)
-            if self._bound is None:
-                self._waiting.append((tables, sides, name))
-                return pa.table({})
-            return self._joined(self._intake.feed(tables, sides, name))
+        return self._whole(lambda: self._feeding(left, right, interleave, source))
+
+    def push_iter(
+        self,
+        left: object = None,
+        right: object = None,
+        *,
+        interleave: object = None,
+        source: str | None = None,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Results:
+        """`push` for any number of rows: they come as tables of at most `batch_rows` rows, in the same order.
+
+        The tuples are joined while the tables are read, so memory stays bounded. Read it to the end: until then the
+        join takes no other call, and if the iterator is dropped before, the join can't be used any more. A table that
+        fails, as by an interrupt, can be asked for again.
+        """
+        return self._streamed(lambda: self._feeding(left, right, interleave, source), batch_rows)
 
     def advance(self, time: object, *, side: str | None = None, source: str | None = None) -> pa.Table:
         """Say that a source has nothing before `time`, so that an idle one does not hold back the others.
@@ -150,37 +127,28 @@ class Join:
             side: "left" or "right"; without it, both.
             source: the source by name; without it, the side's unnamed one.
         """
-        with self._lock:
-            intake = self._gated("advance")
-            for index in self._side_indexes(side):
-                intake.advance(index, _DEFAULT_SOURCE if source is None else source, time)
-            return self._joined(intake.release())
+        return self._whole(lambda: self._advancing(time, side, source))
+
+    def advance_iter(
+        self, time: object, *, side: str | None = None, source: str | None = None, batch_rows: int = BATCH_ROWS
+    ) -> Results:
+        """`advance` for any number of rows, read as those of `push_iter`."""
+        return self._streamed(lambda: self._advancing(time, side, source), batch_rows)
 
     def finish(self, source: str | None = None, *, side: str | None = None) -> pa.Table:
         """Say that a source sends no more: the gate stops waiting for it."""
-        with self._lock:
-            intake = self._gated("finish")
-            for index in self._side_indexes(side):
-                intake.finish(index, _DEFAULT_SOURCE if source is None else source)
-            return self._joined(intake.release())
+        return self._whole(lambda: self._finishing(source, side))
 
-    def close(self) -> pa.Table:
-        """End the input: what was waiting comes out. Closing again gives an empty table."""
-        with self._lock:
-            if self._closed:
-                return self._joined([])
-            self._closed = True
-            try:
-                return self._joined(self._intake.release(everything=True) if self._bound else [])
-            finally:
-                if self._bound is not None:
-                    self._operator.algorithm.close()
-                self._workers.close()
+    def finish_iter(
+        self, source: str | None = None, *, side: str | None = None, batch_rows: int = BATCH_ROWS
+    ) -> Results:
+        """`finish` for any number of rows, read as those of `push_iter`."""
+        return self._streamed(lambda: self._finishing(source, side), batch_rows)
 
     def set_workers(self, n: int) -> None:
         """Have `n` threads from now on, also in the middle of a push: for pim_parallel and scalejoin."""
-        _check_workers(n)
-        self._check_open()
+        check_workers(n)
+        self._check_alive()
         if self._bound is None:
             raise StateError("set_workers() needs the schemas of both sides: push both sides first")
         algorithm = self._operator.algorithm
@@ -192,14 +160,6 @@ class Join:
         # Not under the lock: a push that holds it is what should gain or lose threads.
         algorithm.set_workers(n)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- what can be asked ---------------------------------------------------------------------------------
 
     @property
@@ -210,11 +170,13 @@ class Join:
     def late(self) -> pa.Table:
         """Rows that came too late, or without a time, since the last call: side, source, reason and the columns."""
         with self._lock:
+            self._check_whole()
             return self._late.take(self._bound) if self._bound else pa.table({})
 
     def metrics(self) -> dict[str, Any]:
         """Counters, bytes held and seconds by step, as plain numbers."""
         with self._lock:
+            self._check_whole()
             counts = self._counts
             figures: dict[str, Any] = {name: value for name, value in vars(counts).items() if name != "seconds"}
             figures["waiting"] = sum(s.size for _, s, _ in self._waiting)
@@ -224,8 +186,9 @@ class Join:
                 figures["window_left"] = stores[0].count - stores[0].base
                 figures["window_right"] = stores[1].count - stores[1].base
                 figures["bytes"] = self._operator.nbytes
-                figures.update(self._operator.algorithm.counters())
+                figures.update(self._operator.counters())
                 figures["waiting"] += self._intake.waiting
+                figures["waiting"] += self._unread_tuples
                 figures["bytes"] += self._intake.nbytes
             figures["seconds"] = dict(counts.seconds)
             figures["compile_seconds"] = WATCH.seconds
@@ -240,9 +203,75 @@ class Join:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StateError("this join is closed; open a new one")
+    def _saved(self) -> Restore:
+        self._late.trim()
+        bound, schemas, waiting, n = self._bound, list(self._schemas), self._waiting, len(self._waiting)
+        parts = [self._counts.saved(), self._late.saved()]
+        if bound is not None:
+            parts.append(self._intake.saved())
+
+        def restore() -> None:
+            # Nobody may work on what is put back.
+            self._workers.settle()
+            if bound is None and self._bound is not None:
+                self._operator.algorithm.close()
+            self._bound, self._schemas, self._waiting = bound, list(schemas), waiting
+            del waiting[n:]
+            for part in parts:
+                part()
+
+        return restore
+
+    def _step(self, work: Work, limit: int | None, most: int | None) -> pa.Table:
+        return self._operator.step(work, limit, most)
+
+    def _end_threads(self) -> None:
+        if self._bound is not None:
+            self._operator.algorithm.close()
+        self._workers.close()
+
+    @property
+    def _threaded(self) -> bool:
+        return self._workers.n > 1 or (self._bound is not None and KINDS[self._choice.name].own_threads)
+
+    # What a call checks before it changes anything, and what it does then.
+
+    def _feeding(self, left: object, right: object, interleave: object, source: str | None) -> Begin:
+        tables = self._check_tables(left, right)
+        sides = self._check_interleave(interleave, tables)
+        name = self._check_source(source)
+
+        def begin() -> Work | None:
+            self._learn_schemas(tables)
+            if self._bound is None:
+                self._waiting.append((tables, sides, name))
+                return None
+            return self._intake.feed(tables, sides, name)
+
+        return begin
+
+    def _advancing(self, time: object, side: str | None, source: str | None) -> Begin:
+        intake, sides = self._gated("advance"), self._side_indexes(side)
+
+        def begin() -> Work | None:
+            for index in sides:
+                intake.advance(index, _DEFAULT_SOURCE if source is None else source, time)
+            return intake.release()
+
+        return begin
+
+    def _finishing(self, source: str | None, side: str | None) -> Begin:
+        intake, sides = self._gated("finish"), self._side_indexes(side)
+
+        def begin() -> Work | None:
+            for index in sides:
+                intake.finish(index, _DEFAULT_SOURCE if source is None else source)
+            return intake.release()
+
+        return begin
+
+    def _closing(self) -> Begin:
+        return lambda: None if self._bound is None else self._intake.release(everything=True)
 
     def _check_tables(self, left: object, right: object) -> list[pa.Table | None]:
         if left is None and right is None:
@@ -271,16 +300,11 @@ class Join:
         return source
 
     def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
-        before = list(self._schemas)
+        before = self._schemas
         # Not only the first time: a column of which all values were NULL may have got its type.
         self._schemas = [known if table is None else table.schema for known, table in zip(before, tables, strict=True)]
-        if self._bound is not None and self._schemas == before:
-            return
-        try:
+        if self._bound is None or self._schemas != before:
             self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
-        except Exception:
-            self._schemas = before
-            raise
 
     def _bind_if_known(self, batch: int | None = None) -> None:
         left, right = self._schemas
@@ -301,7 +325,9 @@ class Join:
                 table if table is None or schema is None else retyped(table, schema)
                 for table, schema in zip(tables, self._schemas, strict=True)
             ]
-            self._intake.feed(fitting, is_right, name)
+            work = self._intake.feed(fitting, is_right, name)
+            while work.waiting:
+                self._operator.step(work, None)
 
     def _retype(self, left: pa.Schema, right: pa.Schema | None) -> None:
         """Take over the types of columns that had been all NULL; keys and times are not among them."""
@@ -322,7 +348,6 @@ class Join:
         self._bound = bound
 
     def _gated(self, call: str) -> Intake:
-        self._check_open()
         if self.spec.order != "event_time":
             raise StateError(f"{call}() is for order='event_time'")
         if self._bound is None:
@@ -346,19 +371,3 @@ class Join:
         if len(filled) == 1:
             return filled[0]
         return pa.concat_tables(filled) if filled else self._bound.schema.empty_table()
-
-
-def _check_workers(n: object) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST:
-        raise SpecError(f"workers={n!r}: give a number of threads from 1 to {MOST}")
-
-
-def _check_sources(spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None) -> Sources:
-    if sources is None:
-        return (), ()
-    if spec.order != "event_time":
-        raise SpecError("sources= is for order='event_time'")
-    unknown = set(sources) - set(SIDES)
-    if unknown:
-        raise SpecError(f"sources= takes 'left' and 'right', not {', '.join(sorted(unknown))}")
-    return tuple(sources.get("left", ())), tuple(sources.get("right", ()))

@@ -21,6 +21,7 @@ from streamjoin.kernels.handshake_meet import WORD_ROWS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.crew import Crew
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
@@ -103,7 +104,8 @@ class ChainJoin(ABC):
             words, able = self._words(part)
             at = part.at[able]
             places.append(at)
-            facts = facts_of(able + part.first_seq, chunk.min_seq[at], chunk.upto[at], at)
+            least = chunk.min_seq[at]
+            facts = facts_of(able + part.first_seq, least, least if chunk.stored_only else chunk.upto[at], at)
             logs[side].append(words, facts)
         for side, at in enumerate(places):
             other = logs[1 - side]
@@ -132,6 +134,10 @@ class ChainJoin(ABC):
         """Positions below these are out of every window to come."""
         for side, bound in enumerate((left_min, right_min)):
             self._chain.forget(side, int(self._chain.logs[side].place_of(bound)))
+
+    def saved(self) -> Restore | None:
+        """None: a flow that was stopped leaves tuples anywhere in the chain."""
+        return None
 
     def close(self) -> None:
         """End the threads."""

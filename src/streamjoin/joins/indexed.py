@@ -19,6 +19,7 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.model.keys import Kind
 from streamjoin.model.predicates import Equi
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,7 +104,7 @@ class Indexed:
         word, lo, hi = (np.empty(chunk.n, np.int64) for _ in range(3))
         own_min = np.empty(chunk.n, np.int64)
         for side, part in enumerate((chunk.left, chunk.right)):
-            _scatter(part, ops, word, lo, hi)
+            _scatter(part, ops, word, lo, hi, INSERTS if chunk.stored_only else PROBES | INSERTS)
             # What the other side's tuples so far could still meet is the least that must stay.
             probed_by = (chunk.is_right == (side == 0)) & self._grows[side]
             needed = np.where(probed_by, chunk.min_seq, self._mins[side])
@@ -115,6 +116,10 @@ class Indexed:
         for side, bound in enumerate((left_min, right_min)):
             self._mins[side] = max(self._mins[side], bound)
             self.indexes[side].expire(self._mins[side])
+
+    def saved(self) -> Restore | None:
+        """None: an index changes in place and is filled anew instead."""
+        return None
 
     def close(self) -> None:
         """It has no threads of its own."""
@@ -130,12 +135,11 @@ class Indexed:
         return sum(sum(index.nbytes().values()) for index in self.indexes)
 
 
-def _scatter(part: SidePart, ops: Array, word: Array, lo: Array, hi: Array) -> None:
-    """Put one side's words into gate order; a tuple that can't match is neither looked up nor indexed."""
+def _scatter(part: SidePart, ops: Array, word: Array, lo: Array, hi: Array, use: int) -> None:
+    """Put one side's words into gate order; a tuple that can't match is not used, neither looked up nor indexed."""
     index = part.encoded.index
     if index is None:
         raise AssertionError("indexed needs an index word")
     at = part.at
     word[at], lo[at], hi[at] = index.word, index.lo, index.hi
-    use = np.int64(PROBES | INSERTS)
-    ops[at] |= use if part.encoded.valid is None else part.encoded.valid * use
+    ops[at] |= np.int64(use) if part.encoded.valid is None else part.encoded.valid * np.int64(use)

@@ -1,4 +1,4 @@
-"""The driver's outer half: pushed tables in, tuples in gate order to the operator.
+"""The driver's outer half: pushed tables in, work in gate order for the operator out.
 
 In arrival order the tuples go straight on, less the late ones; in event-time order they wait in the gate until
 they are ready. Rows that can't be joined, late or without a usable time, are set aside and counted.
@@ -14,10 +14,11 @@ import pyarrow as pa
 from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
 from streamjoin.joins.late import LateRows
 from streamjoin.joins.metrics import Counts
-from streamjoin.joins.operator import Operator, Ordered
+from streamjoin.joins.operator import Operator, Ordered, Work
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
 from streamjoin.windows.clock import NEVER, Horizon, to_ticks
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sources = tuple[tuple[str, ...], tuple[str, ...]]
@@ -50,8 +51,8 @@ class Intake:
                 if lengths:
                     self._horizons[side] = Horizon(bound.lateness, max(lengths))
 
-    def feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> list[pa.Table]:
-        """Take one push; returns the rows that became complete."""
+    def feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> Work:
+        """Take one push; returns the tuples that can be joined now."""
         schemas = (self._bound.left_schema, self._bound.right_schema)
         tables = [schemas[i].empty_table() if table is None else table for i, table in enumerate(given)]
         if self._gate is not None:
@@ -67,22 +68,35 @@ class Intake:
                     if given[side] is not None:
                         self._push_gate(self._gate, side, source, tables[side], ticks[side])
         if self._gate is not None:
-            return self.release()
+            return self._released(self._gate)
         if self._self_join:
             tables[RIGHT], ticks[RIGHT] = tables[LEFT], ticks[LEFT]
         ordered = Ordered((tables[LEFT], tables[RIGHT]), (ticks[LEFT], ticks[RIGHT]), is_right)
-        return self._operator.process(ordered, self._bounds())
+        return self._operator.begin(ordered, self._bounds())
 
-    def release(self, everything: bool = False) -> list[pa.Table]:
-        """Join what is ready in the gate; with `everything`, all that waits there."""
-        if self._gate is None:
-            return []
+    def release(self, everything: bool = False) -> Work | None:
+        """What is ready in the gate; with `everything`, all that waits there."""
+        return None if self._gate is None else self._released(self._gate, everything)
+
+    def _released(self, gate: EventTimeGate, everything: bool = False) -> Work:
         with self._counts.step("order"):
-            ready = self._gate.release(everything)
+            ready = gate.release(everything)
         tables, ticks = ready.tables, ready.ticks
         if self._self_join:
             tables, ticks = (tables[LEFT], tables[LEFT]), (ticks[LEFT], ticks[LEFT])
-        return self._operator.process(Ordered(tables, ticks, ready.is_right), None)
+        return self._operator.begin(Ordered(tables, ticks, ready.is_right), None)
+
+    def saved(self) -> Restore:
+        """What puts back the order of the input, and everything behind it."""
+        bound = self._bound
+        parts = [part.saved() for part in (self._gate, *self._horizons, self._operator) if part is not None]
+
+        def restore() -> None:
+            self._bound = bound
+            for part in parts:
+                part()
+
+        return restore
 
     def advance(self, side: int, source: str, time: object) -> None:
         """Move a source's clock to `time`, a value of its time column."""

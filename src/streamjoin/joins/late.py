@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from streamjoin.model.binding import BoundSpec
@@ -30,6 +32,9 @@ class LateRows:
         if rows.num_rows:
             self._parts.append((side, source, reason, rows))
             self._held += rows.num_rows
+
+    def trim(self) -> None:
+        """Let the oldest go where too many are kept: between calls, since one that fails takes its rows back."""
         while self._held > KEPT_ROWS and len(self._parts) > 1:
             self._held -= self._parts.pop(0)[3].num_rows
 
@@ -37,8 +42,19 @@ class LateRows:
         """All that is kept, as one table; it is forgotten here."""
         schema = late_schema(bound)
         tables = [_as_output(part, bound, schema) for part in self._parts]
+        rows = pa.concat_tables([schema.empty_table(), *tables])
         self._parts, self._held = [], 0
-        return pa.concat_tables([schema.empty_table(), *tables])
+        return rows
+
+    def saved(self) -> Callable[[], None]:
+        """What takes the rows added from now on back."""
+        n, held = len(self._parts), self._held
+
+        def restore() -> None:
+            del self._parts[n:]
+            self._held = held
+
+        return restore
 
 
 def _as_output(part: tuple[str, str, str, pa.Table], bound: BoundSpec, schema: pa.Schema) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,6 +22,15 @@ class Counts:
     late: int = 0
     rejected: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def saved(self) -> Callable[[], None]:
+        """What puts the counters back; time that was spent stays spent."""
+        counters = {name: value for name, value in vars(self).items() if name != "seconds"}
+
+        def restore() -> None:
+            vars(self).update(counters)
+
+        return restore
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

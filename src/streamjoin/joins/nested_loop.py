@@ -14,6 +14,7 @@ from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePa
 from streamjoin.joins.stored_words import StoredWords, live_places, unsigned_words
 from streamjoin.kernels.nested import nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.store import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -112,6 +113,17 @@ class NestedLoop:
         """Positions below these are out of every window to come."""
         self._left.forget(left_min)
         self._right.forget(right_min)
+
+    def saved(self) -> Restore:
+        """What puts both windows back."""
+        left, right, compared = self._left.saved(), self._right.saved(), self._compared
+
+        def restore() -> None:
+            left()
+            right()
+            self._compared = compared
+
+        return restore
 
     def held(self, side: int) -> list[Array]:
         """One side's positions and words of each term, oldest first."""

@@ -1,12 +1,16 @@
 """The driver's inner half: tuples in gate order in, result rows out.
 
 It owns positions, windows, expiry and late materialization; the algorithm only pairs. Results and state do not
-depend on how the tuples were cut into calls: a call is cut again here into chunks that suit the windows.
+depend on how the tuples were cut into calls: a call is cut again here into chunks that suit the windows, and into
+smaller ones where the rows of a chunk would be too many.
+
+A call that fails is undone: `saved` notes what is stored, which costs next to nothing, and returns what puts it back.
+An algorithm that can't do the same is built anew then and filled from the stores.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.joins import auto
-from streamjoin.joins.base import Chunk, Fillable, Pairs, SidePart
+from streamjoin.joins.base import Chunk, Elastic, Fillable, Overflow, Pairs, SidePart
+from streamjoin.joins.chunks_again import chunks_again
 from streamjoin.joins.metrics import Counts
 from streamjoin.joins.refine import Refinement, positions
 from streamjoin.joins.registry import KINDS, Choice
@@ -23,7 +28,7 @@ from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import RESULT_TIME, BoundSpec
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
-from streamjoin.windows.store import SideStore
+from streamjoin.windows.store import Restore, SideStore
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,6 +44,24 @@ class Ordered:
     tables: tuple[pa.Table, pa.Table]
     ticks: tuple[Array | None, Array | None]
     is_right: Array
+
+
+@dataclass
+class Work:
+    """Ordered tuples on their way through the operator: those before `begin` are joined already."""
+
+    ordered: Ordered
+    encoded: list[Encoded]
+    horizons: tuple[int, int] | None
+    begin: int = 0
+    tried: int = 0
+    """How many tuples the newest step was for."""
+    at: list[int] = field(default_factory=lambda: [0, 0])
+
+    @property
+    def waiting(self) -> int:
+        """How many tuples are not joined yet."""
+        return int(self.ordered.is_right.size) - self.begin
 
 
 class Operator:
@@ -60,11 +83,14 @@ class Operator:
         self.choice = choice
         self.algorithm = KINDS[choice.name].build(bound, choice, workers)
         self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
+        # What an algorithm that was built anew had counted before.
+        self._counted: dict[str, int] = {}
+        self._pairing = False
         # Up to which position a side's ticks have a descent; from there on they are sorted.
         self._descent = [0, 0]
 
-    def process(self, ordered: Ordered, horizons: tuple[int, int] | None) -> list[pa.Table]:
-        """Join the tuples with the windows and with each other.
+    def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
+        """Make tuples ready to be joined with the windows and with each other.
 
         `horizons` are the times before which no tuple of the left and the right side will come again; without
         them the newest time of this call is one, as in event-time order.
@@ -73,25 +99,32 @@ class Operator:
             self._reconsider(ordered.is_right.size)
         with self.counts.step("encode"):
             encoded = self._workers.map(lambda side: self._encoders[side].encode(ordered.tables[side]), (0, 1))
-        results = []
-        n, at = ordered.is_right.size, [0, 0]
-        begin = 0
-        while begin < n:
-            end = min(n, begin + self._chunk_size())
-            is_right = ordered.is_right[begin:end]
-            taken = [int((~is_right).sum()), int(is_right.sum())]
-            if self._self_join:
-                taken[1] = taken[0] = end - begin
-            parts = []
-            for side in (0, 1):
-                cut = slice(at[side], at[side] + taken[side])
-                ticks = ordered.ticks[side]
-                parts.append((ordered.tables[side].slice(at[side], taken[side]), encoded[side], cut, ticks))
-                at[side] += taken[side]
-            results.append(self._process_chunk(is_right, parts))
-            self._forget(horizons if end == n else None)
-            begin = end
-        return results
+        return Work(ordered, encoded, horizons)
+
+    def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
+        """Join the next chunk, of `most` tuples at the most.
+
+        Raises:
+            Overflow: it has more than `limit` rows; none was gathered.
+        """
+        ordered, at = work.ordered, list(work.at)
+        n = ordered.is_right.size
+        end = min(n, work.begin + min(self._chunk_size(), most or n))
+        work.tried = end - work.begin
+        is_right = ordered.is_right[work.begin : end]
+        taken = [int((~is_right).sum()), int(is_right.sum())]
+        if self._self_join:
+            taken[1] = taken[0] = end - work.begin
+        parts = []
+        for side in (0, 1):
+            cut = slice(at[side], at[side] + taken[side])
+            ticks = ordered.ticks[side]
+            parts.append((ordered.tables[side].slice(at[side], taken[side]), work.encoded[side], cut, ticks))
+            at[side] += taken[side]
+        rows = self._process_chunk(is_right, parts, limit)
+        self._forget(work.horizons if end == n else None)
+        work.begin, work.at = end, at
+        return rows
 
     def retype(self, bound: BoundSpec) -> None:
         """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
@@ -126,9 +159,7 @@ class Operator:
         seqs = np.arange(store.base, store.count)
         if not seqs.size:
             return seqs, seqs
-        keys = {(term.right if side else term.left).name for term in (*self.bound.terms, *self.bound.index)}
-        rows = self._payload[side].gather(sorted(keys), seqs, self._workers)
-        encoded = self._encoders[side].encode(pa.table({name: rows[name] for name in keys}))
+        encoded = self._encoded_again(side, store.base, seqs.size)
         if encoded.index is None:
             raise AssertionError("an index without index words")
         if encoded.valid is None:
@@ -143,17 +174,24 @@ class Operator:
         )
         return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, held))
 
-    def _process_chunk(self, is_right: Array, parts: list[Any]) -> pa.Table:
+    def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
         with self.counts.step("store"):
             stored = self._workers.map(lambda side: self._store(side, *parts[side]), (0, 1))
             chunk, least = self._chunk(is_right, stored)
         with self.counts.step("pair"):
-            refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
-            pairs = self.algorithm.process(chunk, refine)
-        self.counts.compared += sum(refine.compared)
+            pairs, compared = self._pair(chunk, least, limit)
+        self.counts.compared += compared
         self.counts.results += pairs.probe.size
         with self.counts.step("gather"):
             return self._materialize(chunk, pairs)
+
+    def _pair(self, chunk: Chunk, least: Array | None, limit: int | None) -> tuple[Pairs, int]:
+        refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, limit)
+        self._pairing = True
+        pairs = self.algorithm.process(chunk, refine)
+        if limit is not None and pairs.probe.size > limit:
+            raise Overflow
+        return pairs, sum(refine.compared)
 
     def _store(
         self, side: int, table: pa.Table, encoded: Encoded, cut: slice, ticks: Array | None
@@ -281,6 +319,54 @@ class Operator:
         else:
             return store.base
         return store.base + int(leading_below(ticks, max(NEVER, horizon - window.size)))
+
+    def saved(self) -> Restore:
+        """What puts back all that is stored now."""
+        state = self.bound, self.choice, self.algorithm, self._open_terms
+        descent = list(self._descent)
+        stores = [store.saved() for store in self.stores]
+        algorithm = self.algorithm.saved()
+        self._pairing = False
+
+        def restore() -> None:
+            self.bound, self.choice, self.algorithm, self._open_terms = state
+            for part in stores:
+                part()
+            self._descent = list(descent)
+            if algorithm is not None:
+                algorithm()
+            elif self._pairing:
+                self._build_anew()
+
+        return restore
+
+    def _build_anew(self) -> None:
+        """Replace the algorithm by a new one that holds what the stores hold."""
+        old = self.algorithm
+        # Its threads, which may still be at work after an interrupt, read the stores.
+        old.close()
+        algorithm = KINDS[self.choice.name].build(self.bound, self.choice, self._workers)
+        if isinstance(algorithm, Elastic) and isinstance(old, Elastic):
+            algorithm.set_workers(old.workers)
+        for chunk in chunks_again(self.stores, self._encoded_again, _LARGEST_CHUNK):
+            algorithm.process(chunk, Refinement(self.bound, self.stores, self._payload, chunk, (), None))
+        algorithm.forget(self.stores[0].base, self.stores[1].base)
+        before, now = old.counters(), algorithm.counters()
+        self._counted = {name: self._counted.get(name, 0) + before[name] - now[name] for name in now}
+        self.algorithm = algorithm
+        self._pairing = False
+
+    def _encoded_again(self, side: int, begin: int, n: int) -> Encoded:
+        """The words of one side's tuples from position `begin` on, made from their rows."""
+        names = self._encoders[side].columns
+        if not names:
+            return Encoded(n, None, (), None)
+        rows = self._payload[side].gather(names, np.arange(begin, begin + n), self._workers)
+        return self._encoders[side].encode(pa.table(rows))
+
+    def counters(self) -> dict[str, int]:
+        """What the algorithm did, calls that failed included."""
+        return {name: n + self._counted.get(name, 0) for name, n in self.algorithm.counters().items()}
 
     @property
     def nbytes(self) -> int:

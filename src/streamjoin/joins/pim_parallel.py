@@ -19,15 +19,19 @@ from streamjoin.kernels import work_queue as q
 from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
+from streamjoin.windows.store import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Pieces = list[tuple[Array, Array]]
 
 OPTIONS = frozenset({"task", "merge"}) | SETTINGS
 MERGES = ("nonblocking", "blocking")
 _TASK = 64
 _LARGEST_TASK = 1 << 16
 _REFINED_AT_ONCE = 1 << 16
+_MOST_CANDIDATES = 1 << 22
+_ALONE = Workers(1)
 
 
 class PimParallel:
@@ -54,25 +58,35 @@ class PimParallel:
         tuples.lay(chunk.n, (chunk.left.first_seq, chunk.right.first_seq), (chunk.left.n, chunk.right.n))
         tuples.row(q.OPS)[:] = chunk.is_right * np.int64(ON_RIGHT)
         for side, part in enumerate((chunk.left, chunk.right)):
-            _fill(tuples, side, part)
+            _fill(tuples, side, part, INSERTS if chunk.stored_only else PROBES | INSERTS)
         for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
             tuples.row(row)[:] = values
-        found: list[tuple[Array, Array]] = []
-        self.shared.run(
-            tuples, lambda probes, seqs: found.append((probes.copy(), seqs.copy())), base=self._mins, grows=self._grows
-        )
-        return self._refined(found, refine)
+        kept: Pieces = []
+        candidates: Pieces = []
+        waiting = 0
 
-    def _refined(self, found: list[tuple[Array, Array]], refine: Refine) -> Pairs:
-        empty = np.empty(0, np.int64)
-        probes, seqs = (np.concatenate([empty, *(piece[i] for piece in found)]) for i in (0, 1))
-        parts = cuts(probes.size, -(-probes.size // _REFINED_AT_ONCE)) if probes.size else []
-        kept = self._workers.spread(lambda cut: refine(probes[slice(*cut)], seqs[slice(*cut)]), parts)
-        return Pairs(*(np.concatenate([empty, *(piece[i] for piece in kept)]) for i in (0, 1)))
+        def take(probes: Array, seqs: Array) -> None:
+            nonlocal waiting
+            candidates.append((probes.copy(), seqs.copy()))
+            waiting += probes.size
+            # One thread at a time comes here. What it tests now, nobody tests beside it; but memory stays bounded.
+            if waiting > _MOST_CANDIDATES:
+                kept.extend((probe.copy(), seq.copy()) for probe, seq in _refined(candidates, refine, _ALONE))
+                candidates.clear()
+                waiting = 0
+
+        self.shared.run(tuples, take, base=self._mins, grows=self._grows)
+        kept += _refined(candidates, refine, self._workers)
+        return Pairs(*_joined(kept))
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
         self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
+
+    @property
+    def workers(self) -> int:
+        """How many threads it should have."""
+        return self.shared.crew.n
 
     def set_workers(self, n: int) -> None:
         """Have `n` threads from their next task on."""
@@ -81,6 +95,10 @@ class PimParallel:
     def counters(self) -> dict[str, int]:
         """Tasks and merges."""
         return {"tasks": int(self.shared.queue[q.TASKS]), "merges": int(self.shared.queue[q.MERGES])}
+
+    def saved(self) -> Restore | None:
+        """None: the trees change in place and are filled anew instead."""
+        return None
 
     def close(self) -> None:
         """End the threads."""
@@ -92,17 +110,29 @@ class PimParallel:
         return self.shared.nbytes + self._tuples.words.nbytes
 
 
-def _fill(tuples: Tuples, side: int, part: SidePart) -> None:
-    """Put one side's words in gate order and in line; a tuple that can't match is neither looked up nor indexed."""
+def _fill(tuples: Tuples, side: int, part: SidePart, use: int) -> None:
+    """Put one side's words in gate order and in line; a tuple that can't match is not used at all."""
     index = part.encoded.index
     if index is None:
         raise AssertionError("pim_parallel needs an index word")
     valid = np.ones(part.n, np.int64) if part.encoded.valid is None else part.encoded.valid.astype(np.int64)
-    tuples.row(q.OPS)[part.at] |= valid * (PROBES | INSERTS)
+    tuples.row(q.OPS)[part.at] |= valid * use
     for row, values in ((q.WORD, index.word), (q.LO, index.lo), (q.HI, index.hi)):
         tuples.row(row)[part.at] = values
     tuples.lines[side][:] = index.word
     tuples.counted[side][:] = valid
+
+
+def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:
+    probes, seqs = _joined(candidates)
+    parts = cuts(probes.size, -(-probes.size // _REFINED_AT_ONCE)) if probes.size else []
+    return workers.spread(lambda cut: refine(probes[slice(*cut)], seqs[slice(*cut)]), parts)
+
+
+def _joined(pieces: Pieces) -> tuple[Array, Array]:
+    empty = np.empty(0, np.int64)
+    probes, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
+    return probes, seqs
 
 
 def _checked(options: Mapping[str, object]) -> tuple[int, bool, dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 
-from streamjoin.joins.base import Chunk
+from streamjoin.joins.base import Chunk, Overflow
 from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
@@ -22,7 +23,10 @@ _ALONE = Workers(1)
 
 
 class Refinement:
-    """Keeps the pairs of one chunk that satisfy everything; see `base.Refine`."""
+    """Keeps the pairs of one chunk that satisfy everything; see `base.Refine`.
+
+    Every pair passes here before any row is gathered, so this is where a chunk with more than `limit` pairs ends.
+    """
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Refinement:
         chunk: Chunk,
         open_terms: tuple[int, ...],
         least_ticks: Array | None,
+        limit: int | None = None,
     ) -> None:
         self._residual = bound.residual
         self._stores = stores
@@ -40,6 +45,9 @@ class Refinement:
         self._open_terms = open_terms
         self._least_ticks = least_ticks
         self._place = np.empty(chunk.n, np.int64)
+        self._limit = limit
+        self._kept = 0
+        self._counting = threading.Lock()
         # Appending is atomic where adding to a number is not: several threads may count.
         self.compared: list[int] = []
         if open_terms:
@@ -65,7 +73,15 @@ class Refinement:
         if self._residual is not None and n:
             keep = self._holds(self._residual, *positions(chunk, probes, seqs))
             probes, seqs = probes[keep], seqs[keep]
+        if self._limit is not None:
+            self._count(probes.size, self._limit)
         return probes, seqs
+
+    def _count(self, n: int, limit: int) -> None:
+        with self._counting:
+            self._kept += n
+            if self._kept > limit:
+                raise Overflow
 
     def grid(self, probes: Array, seqs: Array) -> Array:
         """The residual alone for every probe and position at once: columns are read once, not once a pair."""

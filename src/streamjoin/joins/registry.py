@@ -46,6 +46,8 @@ class Kind:
     indexes: tuple[str, ...] = ()
     scans: bool = False
     needs_word: bool = False
+    own_threads: bool = False
+    """Whether it has threads besides the join's workers."""
     options: frozenset[str] = frozenset()
     """Names that `options=` may hold; the algorithm checks their values."""
 
@@ -63,6 +65,7 @@ KINDS: Mapping[str, Kind] = {
     Handshake.name: Kind(
         lambda bound, choice, workers: Handshake(bound, workers.n, choice.options),
         scans=True,
+        own_threads=True,
         options=frozenset({"batch"}),
     ),
     Indexed.name: Kind(_indexed, indexes=INCREMENTAL, needs_word=True),
@@ -72,12 +75,14 @@ KINDS: Mapping[str, Kind] = {
         ),
         indexes=NODE_INDEXES,
         scans=True,
+        own_threads=True,
         options=frozenset({"batch"}),
     ),
     NestedLoop.name: Kind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
     PimParallel.name: Kind(
         lambda bound, choice, workers: PimParallel(bound, choice.options, workers),
         scans=True,
+        own_threads=True,
         needs_word=True,
         options=PIM_PARALLEL_OPTIONS,
     ),
@@ -90,6 +95,7 @@ KINDS: Mapping[str, Kind] = {
         lambda bound, choice, workers: ScaleJoin(bound, workers.n, choice.index, choice.index_options),
         indexes=SHARE_INDEXES,
         scans=True,
+        own_threads=True,
     ),
     Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
     ThreeStep.name: Kind(lambda bound, _, __: ThreeStep(bound), scans=True),

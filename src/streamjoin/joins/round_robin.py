@@ -17,6 +17,7 @@ from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.indexed import Indexed
 from streamjoin.kernels.task import INSERTS
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.store import Restore
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -55,6 +56,10 @@ class RoundRobin:
         """Positions below these are out of every window to come."""
         for share in self._shares:
             share.forget(left_min, right_min)
+
+    def saved(self) -> Restore | None:
+        """None: indexes change in place and are filled anew instead."""
+        return None
 
     def close(self) -> None:
         """Its threads are the join's own."""

@@ -28,6 +28,7 @@ from streamjoin.kernels.scalejoin_pieces import (
 )
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.crew import Crew
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -161,6 +162,11 @@ class ScaleJoin:
             self._crew.stop(error)
             raise
 
+    @property
+    def workers(self) -> int:
+        """How many threads it should have."""
+        return wanted(self._control)
+
     def set_workers(self, n: int) -> None:
         """Have `n` threads from the next piece on."""
         want(self._control, n)
@@ -172,6 +178,10 @@ class ScaleJoin:
     def counters(self) -> dict[str, int]:
         """What the shares did, how many there are, and how often all was dealt again."""
         return {**self._shares.counters(), "threads": self._shares.n, "redeals": self._redeals}
+
+    def saved(self) -> Restore | None:
+        """None: threads that were stopped do not start again."""
+        return None
 
     def close(self) -> None:
         """End the threads."""

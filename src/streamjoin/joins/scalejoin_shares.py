@@ -8,6 +8,7 @@ threads changes, all that is stored is dealt again. Invariant: between runs, a l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,7 +104,7 @@ class ScanShares:
             first, last = np.searchsorted(own, (low, high))
             stored.append(own[first:last] - low)
             parts.append(SidePart(part.encoded.part(slice(low, high)), part.at[low:high], part.first_seq + low))
-        piece = Chunk(chunk.is_right, chunk.own_seq, chunk.upto, chunk.min_seq, parts[0], parts[1])
+        piece = replace(chunk, left=parts[0], right=parts[1])
         return self._shares[k].share(piece, refine, (stored[0], stored[1]))
 
     def dealt(self, begin: int, end: int) -> None:

@@ -5,6 +5,7 @@ Invariant: places ascend with positions, and only tuples that can match have one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,16 @@ class StoredWords:
         for buffer in (self.seqs, *self.words):
             buffer.forget(n)
 
+    def saved(self) -> Callable[[], None]:
+        """What puts these tuples back."""
+        parts = [buffer.saved() for buffer in (self.seqs, *self.words)]
+
+        def restore() -> None:
+            for part in parts:
+                part()
+
+        return restore
+
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
@@ -60,6 +71,8 @@ def unsigned_words(term: TermWords, narrow: bool) -> tuple[Array, Array, Array]:
 def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:
     """The places of the other side, by its positions, from which and up to which each tuple may find matches."""
     first = np.searchsorted(seqs, chunk.min_seq[part.at])
+    if chunk.stored_only:
+        return first, first
     last = np.searchsorted(seqs, chunk.upto[part.at])
     for t in decides:
         empty = part.encoded.terms[t].lo > part.encoded.terms[t].hi
@@ -107,6 +120,17 @@ class TwoTermWindows:
         """Positions below these are out of every window to come."""
         self.left.forget(left_min)
         self.right.forget(right_min)
+
+    def saved(self) -> Callable[[], None]:
+        """What puts both windows back."""
+        left, right, compared = self.left.saved(), self.right.saved(), self.compared
+
+        def restore() -> None:
+            left()
+            right()
+            self.compared = compared
+
+        return restore
 
     @property
     def nbytes(self) -> int:

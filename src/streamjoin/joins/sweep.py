@@ -16,6 +16,7 @@ from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.kernels.sorting import sort_entries
 from streamjoin.kernels.sweep import arrange, count_before, make_ascending, order_pairs, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.store import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -133,6 +134,16 @@ class Sweep:
         """Positions below these are out of every window to come."""
         self._left.forget(left_min)
         self._right.forget(right_min)
+
+    def saved(self) -> Restore:
+        """What puts both windows back."""
+        left, right = self._left.saved(), self._right.saved()
+
+        def restore() -> None:
+            left()
+            right()
+
+        return restore
 
     def close(self) -> None:
         """It has no threads of its own."""

@@ -14,6 +14,7 @@ from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine
 from streamjoin.joins.stored_words import TwoTermWindows
 from streamjoin.kernels.three_step import three_step
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -60,6 +61,10 @@ class ThreeStep:
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
         self._windows.forget(left_min, right_min)
+
+    def saved(self) -> Restore:
+        """What puts both windows back."""
+        return self._windows.saved()
 
     def close(self) -> None:
         """It has no threads of its own."""

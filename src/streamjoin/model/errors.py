@@ -10,7 +10,8 @@ Each message says what was wrong, where, and what to do; state is left as it was
     │   ├── PipelineFileError           a pipeline file that can't be run; the message names the line
     │   └── NotSupportedError           well-formed, but not there (yet): the message says what is
     ├── InputError (ValueError)         what was pushed is not what the join takes
-    ├── StateError (RuntimeError)       the call comes at the wrong moment: closed join, two threads at once
+    ├── StateError (RuntimeError)       the call comes at the wrong moment: closed or broken join, forked process
+    ├── TooManyRowsError (RuntimeError) a call has more result rows than it may return; `push_iter` streams them
     ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
     ├── SetupError (RuntimeError)       something outside is missing: Java, pyspark, a jar
     └── ServiceError (RuntimeError)     a service can't be reached, or answered that something is wrong
@@ -64,6 +65,10 @@ class InputError(StreamJoinError, ValueError):
 
 class StateError(StreamJoinError, RuntimeError):
     """The call comes at the wrong moment."""
+
+
+class TooManyRowsError(StreamJoinError, RuntimeError):
+    """A call has more rows than `max_rows`; nothing was joined."""
 
 
 class CheckpointError(StreamJoinError, RuntimeError):

@@ -7,6 +7,7 @@ The horizon depends on the tuples before it alone, never on how they were cut in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,15 @@ class Horizon:
         found = cls(lateness, 0)
         found._clock = clock
         return found
+
+    def saved(self) -> Callable[[], None]:
+        """What puts this horizon back to where it is now."""
+        state = self._count, self._clock, self._marks
+
+        def restore() -> None:
+            self._count, self._clock, self._marks = state
+
+        return restore
 
     @property
     def clock(self) -> int:

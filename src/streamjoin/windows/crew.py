@@ -68,6 +68,9 @@ class Crew:
                     self._changed.wait()
             except BaseException as error:  # Ctrl-C: nobody may go on behind the caller's back
                 self._stop(error)
+                # Whoever was counted and got no order yet would never come back; for the others it is one too many.
+                for k in self._at_work:
+                    self._orders[k].put(_nothing)
                 while self._at_work:
                     self._changed.wait()
                 raise
@@ -134,9 +137,9 @@ class Crew:
         )
         # Not at exit: a thread woken while the interpreter goes down may not come to its end.
         weakref.finalize(self, orders.put, None).atexit = False
+        thread.start()
         self._orders.append(orders)
         self._threads.append(thread)
-        thread.start()
 
     def _back(self, k: int, outcome: object) -> None:
         with self._changed:
@@ -146,6 +149,10 @@ class Crew:
             if outcome == LEFT and k < self.n and self._step is not None and self._error is None:
                 self._send([k])
             self._changed.notify_all()
+
+
+def _nothing(_: int) -> None:
+    """An order to come back."""
 
 
 def _serve(crew: weakref.ref[Crew], k: int, orders: Orders) -> None:

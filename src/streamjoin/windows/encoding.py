@@ -87,6 +87,11 @@ class SideEncoder:
         self._index = tuple(self._terms.index(term) for term in bound.index)
         self._limits = [_limits(*_own_and_other(term, side)) for term in self._terms]
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that words are made of."""
+        return sorted({_own_and_other(term, self._side)[0].name for term in self._terms})
+
     def encode(self, table: pa.Table) -> Encoded:
         """The words of every tuple of `table`."""
         n = table.num_rows

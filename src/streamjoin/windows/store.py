@@ -2,11 +2,13 @@
 
 Tuples are appended at the end and forgotten at the front, so position p lies at p - base in every column.
 Columns of 8 bytes lie together row by row, narrower ones in arrays of their own; the rest (strings, decimals,
-lists, ...) stay Arrow.
+lists, ...) stay Arrow. `saved` costs next to nothing and returns what puts the tuples of that moment back: appending
+and forgetting never overwrite what was held then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +19,8 @@ from streamjoin.windows.encoding import fixed_width, flat
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Restore = Callable[[], None]
+"""Puts back what was there when it was made; calling it again does no harm."""
 
 _LEAST_CAPACITY = 1024
 # Gathering fewer rows than this in a second thread costs more than it does.
@@ -30,6 +34,7 @@ class Buffer:
         self._data: Array = np.empty((0, *row), dtype)
         self._begin = 0
         self._end = 0
+        self._saved = False
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -52,10 +57,10 @@ class Buffer:
         """Add `n` values that the caller fills in."""
         if self._end + n > len(self._data):
             held = len(self)
-            if held + n > len(self._data) // 2:
+            if self._saved or held + n > len(self._data) // 2:
                 grown = np.empty((max(_LEAST_CAPACITY, 2 * (held + n)), *self._data.shape[1:]), self._data.dtype)
                 grown[:held] = self.values
-                self._data = grown
+                self._data, self._saved = grown, False
             else:
                 # What is held lies in the upper half and moves to the lower: no overlap.
                 self._data[:held] = self.values
@@ -66,6 +71,16 @@ class Buffer:
     def forget(self, n: int) -> None:
         """Drop the oldest `n`."""
         self._begin += n
+
+    def saved(self) -> Restore:
+        """What puts these values back: until it has new memory, the buffer moves nothing within the old."""
+        data, begin, end = self._data, self._begin, self._end
+        self._saved = True
+
+        def restore() -> None:
+            self._data, self._begin, self._end, self._saved = data, begin, end, True
+
+        return restore
 
 
 class Column(Protocol):
@@ -79,6 +94,9 @@ class Column(Protocol):
 
     def gather(self, places: Array, base: int) -> pa.Array:
         """The values at places - base."""
+
+    def saved(self) -> Restore:
+        """What puts these values back."""
 
     @property
     def nbytes(self) -> int:
@@ -117,6 +135,18 @@ class FixedColumn:
         gather(source, places, base, np.frombuffer(data, source.dtype), 0, n)
         bitmap = None if self._valid is None else _bitmap(self._valid, places, base)
         return pa.Array.from_buffers(self._type, n, [bitmap, data])
+
+    def saved(self) -> Restore:
+        """What puts these values back."""
+        valid = self._valid
+        parts = [buffer.saved() for buffer in (self._values, valid) if buffer is not None]
+
+        def restore() -> None:
+            self._valid = valid
+            for part in parts:
+                part()
+
+        return restore
 
     @property
     def nbytes(self) -> int:
@@ -169,6 +199,18 @@ class WideRows:
             columns[name] = pa.Array.from_buffers(type_, n, [bitmap, data.slice(8 * n * i, 8 * n)])
         return columns
 
+    def saved(self) -> Restore:
+        """What puts these rows back."""
+        valid = dict(self._valid)
+        parts = [buffer.saved() for buffer in (self._rows, *valid.values())]
+
+        def restore() -> None:
+            self._valid = dict(valid)
+            for part in parts:
+                part()
+
+        return restore
+
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
@@ -216,6 +258,15 @@ class ArrowColumn:
         """The values at places - base."""
         whole = pa.chunked_array(self._chunks, self._type)
         return flat(whole.take(pa.array(places - (base - self._skipped))))
+
+    def saved(self) -> Restore:
+        """What puts these values back."""
+        chunks, skipped = list(self._chunks), self._skipped
+
+        def restore() -> None:
+            self._chunks, self._skipped = list(chunks), skipped
+
+        return restore
 
     @property
     def nbytes(self) -> int:
@@ -275,6 +326,21 @@ class SideStore:
             buffer.forget(n)
         self.base += n
         return n
+
+    def saved(self) -> Restore:
+        """What puts these tuples back."""
+        state = self.base, self.count, self.schema, self._wide, dict(self._columns)
+        parts = [self._wide.saved(), *(column.saved() for column in self._columns.values())]
+        buffers = (*self.words, *([self.ticks] if self.ticks is not None else []))
+        parts += [buffer.saved() for buffer in buffers]
+
+        def restore() -> None:
+            self.base, self.count, self.schema, self._wide, columns = state
+            self._columns = dict(columns)
+            for part in parts:
+                part()
+
+        return restore
 
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
         """The values of the named columns at stream positions `seqs`."""

@@ -16,8 +16,7 @@ class Workers:
 
     def __init__(self, n: int) -> None:
         self.n = n
-        # The caller's thread works too, so n workers need n - 1 more.
-        self._pool = ThreadPoolExecutor(n - 1, thread_name_prefix="streamjoin") if n > 1 else None
+        self._pool = _pool(n)
 
     def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """`step` of every part, in order. With more than one worker the parts run at the same time."""
@@ -40,10 +39,21 @@ class Workers:
         dealt = self.map(lambda hand: [(i, step(items[i])) for i in hand], hands)
         return [result for _, result in sorted((pair for hand in dealt for pair in hand), key=lambda pair: pair[0])]
 
+    def settle(self) -> None:
+        """Wait until no part runs any more: an interrupt may have ended `map` before its threads were done."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = _pool(self.n)
+
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+
+
+def _pool(n: int) -> ThreadPoolExecutor | None:
+    # The caller's thread works too, so n workers need n - 1 more.
+    return ThreadPoolExecutor(n - 1, thread_name_prefix="streamjoin") if n > 1 else None
 
 
 def cuts(n: int, parts: int) -> list[tuple[int, int]]:

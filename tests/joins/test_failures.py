@@ -1,0 +1,185 @@
+"""A call that fails leaves the join as it was, wherever and by whatever it fails; or the join is broken and says so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.joins import auto
+from streamjoin.joins.driver import Join
+from tests.deadlock import no_deadlock
+
+PACKAGE = str(Path(sj.__file__).parent)
+REQUESTS = [request for request in auto.requests() if request.index in (None, "btree", "pim_tree", "hashed")]
+WINDOW = 40
+
+
+def rows(n: int, seed: int) -> pa.Table:
+    """Columns of every kind of storage, NULL keys among them."""
+    rng = np.random.default_rng(seed)
+    keys = [None if i % 11 == 5 else int(k) for i, k in enumerate(rng.integers(0, 12, n))]
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.int64()),
+            "t": pa.array(np.sort(rng.integers(10 * seed, 10 * seed + 15, n)), pa.int64()),
+            "s": pa.array([f"s{i % 5}" for i in range(n)]),
+            "b": pa.array([None if i % 7 == 3 else i % 100 for i in range(n)], pa.int8()),
+            "id": np.arange(n) + 1000 * seed,
+        }
+    )
+
+
+class Fails:
+    """Raises at the n-th line of the package that runs in this thread inside the block."""
+
+    # From here on the rows are on their way to the caller: an interrupt is one in the caller's own code.
+    HANDING_ON = frozenset({"push", "advance", "finish", "close", "_whole", "__next__", "_next"})
+
+    def __init__(self, n: int, error: BaseException) -> None:
+        self.left, self.error = n, error
+
+    def __enter__(self) -> Fails:
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE) or code.co_name in self.HANDING_ON:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise self.error
+        return self.trace
+
+
+def failed_everywhere(call: Callable[[], pa.Table], stride: int) -> tuple[pa.Table, int]:
+    """Let the call fail at its first line, then further on each time, until it succeeds; how often it failed."""
+    failures, at = 0, 1
+    while True:
+        error = (MemoryError, KeyboardInterrupt, ValueError)[failures % 3]("injected")
+        try:
+            with Fails(at, error):
+                return call(), failures
+        except (MemoryError, KeyboardInterrupt, ValueError) as raised:
+            assert raised is error
+        failures += 1
+        at += stride
+
+
+def figures(join: Join) -> dict[str, Any]:
+    names = ("tuples_left", "tuples_right", "results", "late", "rejected", "expired", "waiting")
+    return {name: value for name, value in join.metrics().items() if name in (*names, "window_left", "window_right")}
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_a_push_that_fails_at_any_step_changes_nothing(request_: auto.Request) -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k") & sj.Theta("l.b <> 7 OR r.b <> 7"), window=sj.CountWindow(WINDOW))
+    with (
+        no_deadlock(300),
+        sj.open(spec, request_.algorithm, 2, index=request_.index) as join,
+        sj.open(spec, "nested_loop") as twin,
+    ):
+        for seed in (1, 2):
+            join.push(rows(30, seed), rows(30, seed + 10))
+            twin.push(rows(30, seed), rows(30, seed + 10))
+        # Every 23rd line: the failures walk through the push as well as all of its lines would, in less time.
+        result, failures = failed_everywhere(lambda: join.push(rows(25, 3), rows(25, 13)), 23)
+        assert failures > 5
+        assert result.equals(twin.push(rows(25, 3), rows(25, 13)))
+        assert figures(join) == figures(twin)
+        assert join.push(rows(30, 4), rows(30, 14)).equals(twin.push(rows(30, 4), rows(30, 14)))
+
+
+EVENT_TIME = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(20), time="t", order="event_time", lateness=2)
+UNGATED = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(20), time="t", lateness=2)
+SELF = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(30), self_join=True)
+
+
+def calls(spec: sj.JoinSpec) -> list[Callable[[Join], pa.Table]]:
+    """A join's life: one side before the other, late rows, rows without a time, new sources, all that ends it."""
+    if spec.self_join:
+        return [lambda join, seed=seed: join.push(rows(40, seed)) for seed in (1, 2)] + [Join.close]
+    late = rows(12, 4).take(pa.array(range(11, -1, -1)))
+    without = pa.table({name: pa.nulls(5, column.type) for name, column in zip(late.schema.names, late, strict=True)})
+    first: list[Callable[[Join], pa.Table]] = [
+        lambda join: join.push(left=rows(20, 1)),
+        lambda join: join.push(left=rows(20, 2)),
+        lambda join: join.push(right=rows(20, 2)),
+        lambda join: join.push(pa.concat_tables([without, late]), rows(20, 4)),
+    ]
+    if spec.order == "arrival":
+        return [*first, Join.close]
+    return [
+        *first,
+        *(lambda join, n=n: join.push(left=rows(10, 5), source=f"s{n}") for n in range(3)),
+        lambda join: join.advance(80),
+        lambda join: join.finish("s1", side="left"),
+        Join.close,
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["sweep", "indexed"])
+@pytest.mark.parametrize("spec", [EVENT_TIME, UNGATED, SELF], ids=["event_time", "arrival", "self_join"])
+def test_any_call_that_fails_at_any_step_changes_nothing(spec: sj.JoinSpec, algorithm: str) -> None:
+    join, twin = sj.open(spec, algorithm), sj.open(spec, algorithm)
+    for number, call in enumerate(calls(spec)):
+        result, failures = failed_everywhere(lambda call=call: call(join), 31 + number)
+        assert failures > 0
+        assert result.equals(call(twin)), number
+        assert figures(join) == figures(twin), number
+        assert join.late().equals(twin.late()), number
+
+
+def fails_in_threads(patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    patch.setattr("streamjoin.joins.refine.Refinement.__call__", fails)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_a_failure_in_a_thread_changes_nothing(request_: auto.Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
+    with no_deadlock(300), sj.open(spec, request_.algorithm, 2, index=request_.index) as join:
+        join.push(rows(30, 1), rows(30, 11))
+        with monkeypatch.context() as patch:
+            fails_in_threads(patch, MemoryError("no room"))
+            with pytest.raises(MemoryError, match="no room"):
+                join.push(rows(30, 2), rows(30, 12))
+        with sj.open(spec, "nested_loop") as twin:
+            twin.push(rows(30, 1), rows(30, 11))
+            assert join.push(rows(30, 2), rows(30, 12)).equals(twin.push(rows(30, 2), rows(30, 12)))
+
+
+def test_what_cannot_be_undone_breaks_the_join_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
+    join = sj.open(spec, "pim_parallel", 2)
+    join.push(rows(30, 1), rows(30, 11))
+    with monkeypatch.context() as patch:
+        fails_in_threads(patch, MemoryError("no room"))
+        patch.setattr("streamjoin.joins.operator.Operator._build_anew", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError) as raised:
+            join.push(rows(30, 2), rows(30, 12))
+    assert raised.value.__notes__ == ["The call before it could not be undone: the join is broken."]
+    uses: list[Callable[[], object]] = [
+        lambda: join.push(rows(1, 2)), lambda: join.push_iter(rows(1, 2)), lambda: join.set_workers(3),
+        join.metrics, join.late, join.explain, join.close,
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(sj.StateError, match="broken by MemoryError: no room") as refused:
+            use()
+        assert isinstance(refused.value.__cause__, MemoryError)
+    assert join.close().num_rows == 0
