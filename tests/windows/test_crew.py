@@ -13,6 +13,7 @@ import pytest
 from streamjoin.kernels.crew import dismissed, idle, stopped
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import LEFT, Crew, live
+from tests.deadlock import no_deadlock
 
 
 def test_every_number_runs_at_the_same_time() -> None:
@@ -67,6 +68,22 @@ def test_ctrl_c_ends_a_run() -> None:
         crew.run(step)
     with pytest.raises(StateError, match="KeyboardInterrupt"):
         crew.run(step)
+    crew.close()
+
+
+def test_ctrl_c_before_a_thread_has_its_order_ends_the_run() -> None:
+    crew = Crew(2)
+    crew.run(lambda k: None)
+    orders = crew._orders[1]
+
+    class Interrupted:
+        def put(self, step: object) -> None:
+            crew._orders[1] = orders
+            raise KeyboardInterrupt
+
+    crew._orders[1] = Interrupted()  # type: ignore[assignment]
+    with no_deadlock(60), pytest.raises(KeyboardInterrupt):
+        crew.run(lambda k: None)
     crew.close()
 
 

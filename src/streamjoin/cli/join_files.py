@@ -100,14 +100,17 @@ def join_files(given: FileJoin, out: Path | None, console: Console) -> None:
         _writer(out) as write,
     ):
         times = dict(zip(("left", "right"), spec.time_columns or (None, None), strict=True))
+        if join.schema is not None:
+            write(join.schema.empty_table())
         for side, batch in _in_turn(sides, times):
-            found = join.push(**{side: batch})
-            rows += found.num_rows
-            write(found)
+            # Table by table: keys that many rows share may have more matches than fit into memory.
+            for found in join.push_iter(**{side: batch}):
+                rows += found.num_rows
+                write(found)
             late += join.late().num_rows
-        found = join.close()
-        write(found)
-        rows += found.num_rows
+        for found in join.close_iter():
+            write(found)
+            rows += found.num_rows
     console.print(f"{rows:,} rows{f' in {out}' if out else ''}", highlight=False)
     if late:
         console.print(f"{late:,} rows came too late and were left out; --lateness lets them in", highlight=False)
