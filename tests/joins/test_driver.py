@@ -246,6 +246,7 @@ def test_gate_calls_are_for_event_time() -> None:
             join.advance(1, side="up")
         with pytest.raises(sj.InputError, match="give such a time"):
             join.advance("noon")
+        assert join.close().num_rows == 1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ WINDOW = 40
 
 
 def rows(n: int, seed: int) -> pa.Table:
-    """Columns of every kind of storage, NULL keys among them."""
+    """Columns of every kind of storage, NULL keys among them, and one whose type is not known at first."""
     rng = np.random.default_rng(seed)
     keys = [None if i % 11 == 5 else int(k) for i, k in enumerate(rng.integers(0, 12, n))]
     return pa.table(
@@ -33,6 +33,7 @@ def rows(n: int, seed: int) -> pa.Table:
             "s": pa.array([f"s{i % 5}" for i in range(n)]),
             "b": pa.array([None if i % 7 == 3 else i % 100 for i in range(n)], pa.int8()),
             "id": np.arange(n) + 1000 * seed,
+            "n": pa.nulls(n) if seed < 3 else pa.array([str(i) for i in range(n)]),
         }
     )
 

@@ -54,11 +54,11 @@ class Source:
 
     def saved(self) -> Callable[[], None]:
         """What puts this source back, with none of its rows in a ScaleGate: tables and ticks never change."""
-        state = self.clock, self.finished, self.first, self._ticks
+        state = self.clock, self.finished, self.first, self._ticks, self._schema
         unsettled, tables = list(self._unsettled), list(self._tables)
 
         def restore() -> None:
-            self.clock, self.finished, self.first, self._ticks = state
+            self.clock, self.finished, self.first, self._ticks, self._schema = state
             self._unsettled, self._tables, self.inside = list(unsettled), list(tables), 0
 
         return restore

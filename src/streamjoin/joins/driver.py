@@ -232,7 +232,7 @@ class Join(Calls):
 
     @property
     def _threaded(self) -> bool:
-        return self._workers.n > 1 or (self._bound is not None and KINDS[self._choice.name].own_threads)
+        return self._workers.n > 1 or (self._bound is not None and KINDS[self._operator.choice.name].own_threads)
 
     # What a call checks before it changes anything, and what it does then.
 

@@ -261,10 +261,10 @@ class ArrowColumn:
 
     def saved(self) -> Restore:
         """What puts these values back."""
-        chunks, skipped = list(self._chunks), self._skipped
+        type_, chunks, skipped = self._type, list(self._chunks), self._skipped
 
         def restore() -> None:
-            self._chunks, self._skipped = list(chunks), skipped
+            self._type, self._chunks, self._skipped = type_, list(chunks), skipped
 
         return restore
 
