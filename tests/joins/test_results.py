@@ -46,6 +46,8 @@ def test_too_many_rows_are_refused_or_streamed(request_: auto.Request) -> None:
 
 def test_a_refused_push_gathers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gathered: list[int] = []
+    with sj.open(SPEC, "sweep", max_rows=N * N) as join:
+        assert join.push(same(), same()).num_rows == N * N
     with sj.open(SPEC, "sweep", max_rows=N) as join:
         join.push(same(1), same(1))
         monkeypatch.setattr("streamjoin.joins.operator.Operator._materialize", lambda *_: gathered.append(1))

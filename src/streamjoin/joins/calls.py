@@ -299,7 +299,7 @@ class Calls(ABC):
 
     def _orphaned(self) -> None:
         """Called in a forked process, which has no other threads than the one that forked."""
-        self._forked = self._threaded or self._lock.locked()
+        self._forked = not self._closed and (self._threaded or self._lock.locked())
         self._lock = threading.Lock()
 
 
