@@ -18,6 +18,8 @@ from streamjoin.joins.driver import Join
 from tests.deadlock import no_deadlock
 
 PACKAGE = str(Path(sj.__file__).parent)
+# What loads compiled code makes up for errors of its own.
+KERNELS = (str(Path(PACKAGE, "kernels")), str(Path(PACKAGE, "_cache.py")))
 REQUESTS = [request for request in auto.requests() if request.index in (None, "btree", "pim_tree", "hashed")]
 WINDOW = 40
 
@@ -56,7 +58,8 @@ class Fails:
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE) or code.co_name in self.HANDING_ON:
+        inside = code.co_filename.startswith(PACKAGE) and not code.co_filename.startswith(KERNELS)
+        if not inside or code.co_name in self.HANDING_ON:
             return None
         if event == "line":
             self.left -= 1
@@ -137,9 +140,10 @@ def calls(spec: sj.JoinSpec) -> list[Callable[[Join], pa.Table]]:
 def test_any_call_that_fails_at_any_step_changes_nothing(spec: sj.JoinSpec, algorithm: str) -> None:
     join, twin = sj.open(spec, algorithm), sj.open(spec, algorithm)
     for number, call in enumerate(calls(spec)):
+        wanted = call(twin)
         result, failures = failed_everywhere(lambda call=call: call(join), 31 + number)
         assert failures > 0
-        assert result.equals(call(twin)), number
+        assert result.equals(wanted), number
         assert figures(join) == figures(twin), number
         assert join.late().equals(twin.late()), number
 
