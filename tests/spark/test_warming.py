@@ -63,7 +63,7 @@ def test_a_cache_that_can_not_be_written_to_is_no_hindrance(monkeypatch: pytest.
 ADHOC = """
 import gc, os, sys
 from numba.core.dispatcher import Dispatcher
-from streamjoin.spark import daemon
+from streamjoin.spark.runtime import daemon
 from streamjoin.spark.runtime.environment import MORE_WARMING
 
 os.environ[MORE_WARMING] = "streamjoin.nobody," + sys.argv[1]
