@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from streamjoin.kernels.nested import nested_two
+from streamjoin.kernels.batch.nested import nested_two
 
 _WORDS = 30_000
 _PROBES = 8_192

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.index_keys import I64, Keys
 from streamjoin.indexes.base import Index, Matches, count_in_tasks, push_task
 from streamjoin.indexes.registry import make_index
-from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
 TASK = 64
 """Tuples a task where an experiment does not say otherwise: the interpreter's share is small there."""

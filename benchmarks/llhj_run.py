@@ -16,12 +16,24 @@ import numpy.typing as npt
 
 from benchmarks.llhj_streams import Stream
 from streamjoin.indexes.base import ticks_per_ns
-from streamjoin.joins.handshake_chain import Chain
-from streamjoin.joins.llhj_copies import Copies
-from streamjoin.joins.llhj_indexes import NodeIndexes
+from streamjoin.joins.parallel.handshake_chain import Chain
+from streamjoin.joins.parallel.llhj_copies import Copies
+from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
 from streamjoin.kernels.crew import stopped
-from streamjoin.kernels.handshake import handshake_node
-from streamjoin.kernels.handshake_links import (
+from streamjoin.kernels.handshake.collect import (
+    COLLECT,
+    COLLECTED_WORDS,
+    HEAP_ROW,
+    MOST_HELD,
+    OVERFLOWED,
+    PUNCTUATE,
+    PUNCTUATIONS,
+    SORT,
+    WRITTEN,
+    collect,
+)
+from streamjoin.kernels.handshake.handshake import handshake_node
+from streamjoin.kernels.handshake.links import (
     COMPARED,
     DUE,
     EXPIRED,
@@ -35,20 +47,8 @@ from streamjoin.kernels.handshake_links import (
     drive,
     finish,
 )
-from streamjoin.kernels.llhj import llhj_node
-from streamjoin.kernels.llhj_collect import (
-    COLLECT,
-    COLLECTED_WORDS,
-    HEAP_ROW,
-    MOST_HELD,
-    OVERFLOWED,
-    PUNCTUATE,
-    PUNCTUATIONS,
-    SORT,
-    WRITTEN,
-    collect,
-)
-from streamjoin.kernels.task import read_cycles
+from streamjoin.kernels.handshake.low_latency import llhj_node
+from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.windows.crew import Crew
 
 I64 = npt.NDArray[np.int64]

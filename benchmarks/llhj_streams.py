@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.joins.handshake_chain import SideLog, facts_of
-from streamjoin.joins.stored_words import unsigned_words
+from streamjoin.joins.batch.stored_words import unsigned_words
+from streamjoin.joins.parallel.handshake_chain import SideLog, facts_of
 from streamjoin.kernels import encode
-from streamjoin.kernels.handshake_links import DUE, EXPIRES
-from streamjoin.kernels.handshake_meet import WORD_ROWS
+from streamjoin.kernels.handshake.links import DUE, EXPIRES
+from streamjoin.kernels.handshake.meet import WORD_ROWS
 from streamjoin.windows.encoding import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from streamjoin.kernels.three_step import three_step
+from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.repartitioned import Probes, RepartitionedScan, Room
 

@@ -15,7 +15,7 @@ from benchmarks.index_experiment import draw
 from benchmarks.index_keys import Drift, ShapedKeys, gaussian
 from benchmarks.parallel_experiment import PARALLEL, ParallelExperiment, answer, thread_counts
 from benchmarks.parallel_join import ParallelJoin
-from streamjoin.kernels.task import INSERTS
+from streamjoin.kernels.trees.task import INSERTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

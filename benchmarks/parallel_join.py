@@ -23,9 +23,9 @@ from benchmarks.index_keys import I64, Keys
 from streamjoin.indexes.base import Matches, count_in_tasks, ticks_per_ns
 from streamjoin.indexes.pim_shared import SharedPimTree
 from streamjoin.indexes.registry import make_index
-from streamjoin.joins.pim_parallel_crew import SharedJoin, Tuples
-from streamjoin.kernels import work_queue as q
-from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES, read_cycles
+from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
+from streamjoin.kernels.pim_parallel import work_queue as q
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES, read_cycles
 
 _STRETCH = 1 << 20
 _PAGE = 512

@@ -17,7 +17,7 @@ from benchmarks.harness import Cell, Context, Experiment, Row, human
 from benchmarks.index_experiment import draw, met
 from benchmarks.scalejoin_stream import thread_grid
 from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.scalegate_drive import PLACES, add_all, read_all
+from streamjoin.kernels.scalegate.drive import PLACES, add_all, read_all
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import Crew
 

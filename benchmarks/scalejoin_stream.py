@@ -16,7 +16,7 @@ import numpy as np
 
 from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.indexes.base import ticks_per_ns
-from streamjoin.kernels.scalejoin import (
+from streamjoin.kernels.scalegate.scalejoin import (
     GROUP,
     PLACES,
     Pool,
@@ -29,7 +29,7 @@ from streamjoin.kernels.scalejoin import (
     make_share,
     process,
 )
-from streamjoin.kernels.task import read_cycles
+from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import Crew
 

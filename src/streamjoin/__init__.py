@@ -21,8 +21,8 @@ from streamjoin.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from streamjoin.joins.driver import Join
-    from streamjoin.joins.opening import open  # noqa: A004
+    from streamjoin.joins.engine.driver import Join
+    from streamjoin.joins.engine.opening import open  # noqa: A004
     from streamjoin.model.predicates import Band, Equi, Theta
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow

@@ -15,11 +15,11 @@ _HOMES = {
     "Band": "model.predicates",
     "CountWindow": "model.window",
     "Equi": "model.predicates",
-    "Join": "joins.driver",
+    "Join": "joins.engine.driver",
     "JoinSpec": "model.spec",
     "Theta": "model.predicates",
     "TimeWindow": "model.window",
-    "open": "joins.opening",
+    "open": "joins.engine.opening",
 }
 
 

@@ -18,7 +18,7 @@ from benchmarks.index_keys import SHAPES, Drift, ShapedKeys, gaussian, keys_for
 from benchmarks.pim_fig8c import depths
 from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import make_index
-from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 from tests.benchmarks.invented import invented
 
 TINY = 1 << 10

@@ -18,8 +18,8 @@ from benchmarks.llhj_fig21 import held_for_the_latest
 from benchmarks.llhj_latency import model
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
 from benchmarks.llhj_streams import Stream
-from streamjoin.joins.handshake_chain import Chain, SideLog
-from streamjoin.kernels.handshake_links import MIN_SEQ, OUT, SEQ, UPTO
+from streamjoin.joins.parallel.handshake_chain import Chain, SideLog
+from streamjoin.kernels.handshake.links import MIN_SEQ, OUT, SEQ, UPTO
 from tests.deadlock import no_deadlock
 
 ROOT = Path(__file__).parents[2]

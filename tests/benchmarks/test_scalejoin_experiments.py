@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from benchmarks.harness import Cell, Experiment, Row, describe, measure
 from benchmarks.scalejoin_skew import constant, peaks, stream_of, wave
 from benchmarks.scalejoin_stream import BAND, Stream, alternating, make_pool, run_stream, scalejoin_comparisons
-from streamjoin.kernels.scalejoin import GROUP
+from streamjoin.kernels.scalegate.scalejoin import GROUP
 from tests.benchmarks.invented import invented
 from tests.deadlock import no_deadlock
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels import atomics, scalegate
+from streamjoin.kernels import atomics
 from streamjoin.kernels.crew import idle, stand
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
-from streamjoin.kernels.scalegate_drive import ADDS, PLACES, READS
-from streamjoin.kernels.scalegate_members import finish
+from streamjoin.kernels.scalegate import gate as scalegate
+from streamjoin.kernels.scalegate.drive import ADDS, PLACES, READS
+from streamjoin.kernels.scalegate.members import finish
 from streamjoin.windows.crew import Crew
 from tests.gate.membership import check_members
 

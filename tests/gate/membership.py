@@ -7,10 +7,10 @@ import threading
 import numpy as np
 
 from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels import scalegate_members as members
 from streamjoin.kernels.crew import idle, stand
-from streamjoin.kernels.scalegate_drive import ADDS, PLACES, READS
-from streamjoin.kernels.scalegate_nodes import NIL
+from streamjoin.kernels.scalegate import members
+from streamjoin.kernels.scalegate.drive import ADDS, PLACES, READS
+from streamjoin.kernels.scalegate.nodes import NIL
 from streamjoin.windows.crew import Crew
 
 LIVES = 6

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.scalegate_nodes import arena_words
+from streamjoin.kernels.scalegate.nodes import arena_words
 from streamjoin.model.errors import InputError, StateError
 from tests.deadlock import no_deadlock
 from tests.gate.histories import check, check_many, record

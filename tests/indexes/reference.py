@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from streamjoin.indexes.base import I64
 from streamjoin.indexes.registry import INDEXES
-from streamjoin.kernels.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 

@@ -10,7 +10,7 @@ import pytest
 from streamjoin.indexes.base import Index, Matches, push_task
 from streamjoin.indexes.pim_tree import PimTreeIndex
 from streamjoin.indexes.registry import INDEXES, make_index
-from streamjoin.kernels.task import PROBES
+from streamjoin.kernels.trees.task import PROBES
 from streamjoin.model.errors import CheckpointError, InputError, NotSupportedError, SpecError
 from tests.indexes.reference import SHAPES
 

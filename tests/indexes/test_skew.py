@@ -10,7 +10,7 @@ import pytest
 from streamjoin.indexes.base import Index, Matches, push_task
 from streamjoin.indexes.pim_tree import PimTreeIndex
 from streamjoin.indexes.registry import INDEXES, make_index
-from streamjoin.kernels.task import INSERTS
+from streamjoin.kernels.trees.task import INSERTS
 from tests.indexes.reference import INCREMENTAL, case_id
 
 each_kind = pytest.mark.parametrize(("name", "shape"), INCREMENTAL, ids=case_id)

@@ -9,7 +9,7 @@ import pytest
 
 from streamjoin.indexes.base import Matches, count_in_tasks, push_task
 from streamjoin.indexes.registry import INDEXES, make_index
-from streamjoin.kernels.task import DONE, FULL, INSERTS, ON_RIGHT, PROBES
+from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, ON_RIGHT, PROBES
 from tests.indexes.reference import INCREMENTAL, Task, brute_force, case_id, random_task
 
 each_kind = pytest.mark.parametrize(("name", "shape"), INCREMENTAL, ids=case_id)

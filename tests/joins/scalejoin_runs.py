@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from streamjoin.joins import scalejoin
+from streamjoin.joins.parallel import scalejoin
 from streamjoin.testing import oracle
 
 SCHEMA = pa.schema([("id", pa.int64()), ("t", pa.int64()), ("x", pa.int32()), ("y", pa.int32())])

@@ -14,7 +14,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins import auto
-from streamjoin.joins.driver import Join
+from streamjoin.joins.engine.driver import Join
 from tests.deadlock import no_deadlock
 
 PACKAGE = str(Path(sj.__file__).parent)
@@ -152,7 +152,7 @@ def fails_in_threads(patch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fails(*_: object) -> None:
         raise error
 
-    patch.setattr("streamjoin.joins.refine.Refinement.__call__", fails)
+    patch.setattr("streamjoin.joins.engine.refine.Refinement.__call__", fails)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
@@ -175,7 +175,7 @@ def test_what_cannot_be_undone_breaks_the_join_for_good(monkeypatch: pytest.Monk
     join.push(rows(30, 1), rows(30, 11))
     with monkeypatch.context() as patch:
         fails_in_threads(patch, MemoryError("no room"))
-        patch.setattr("streamjoin.joins.operator.Operator._build_anew", lambda self: 1 / 0)
+        patch.setattr("streamjoin.joins.engine.operator.Operator._build_anew", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError) as raised:
             join.push(rows(30, 2), rows(30, 12))
     assert raised.value.__notes__ == ["The call before it could not be undone: the join is broken."]

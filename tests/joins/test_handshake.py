@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.joins.handshake_chain import RING, SideLog, facts_of
-from streamjoin.kernels.handshake_meet import WORD_ROWS
+from streamjoin.joins.parallel.handshake_chain import RING, SideLog, facts_of
+from streamjoin.kernels.handshake.meet import WORD_ROWS
 from streamjoin.windows.crew import live
 from tests.deadlock import no_deadlock
 from tests.joins.handshake_runs import SYSTEMS, check
@@ -134,7 +134,7 @@ def test_an_error_in_a_node_reaches_the_caller() -> None:
             raise ValueError("no refinement today")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("streamjoin.joins.operator.Refinement.__call__", lambda self, *given: fails(*given))
+            patch.setattr("streamjoin.joins.engine.operator.Refinement.__call__", lambda self, *given: fails(*given))
             with pytest.raises(ValueError, match="today"):
                 join.push(numbers(20, 1), numbers(20, 2))
         assert join.push(numbers(20, 1), numbers(20, 2)).num_rows > 0

@@ -14,7 +14,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.indexes.pim_shared import SharedPimTree
-from streamjoin.joins.pim_parallel_crew import SharedJoin, Tuples
+from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import Stream, check, digest, expected, joined, piece
 

@@ -50,7 +50,7 @@ def test_a_refused_push_gathers_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         assert join.push(same(), same()).num_rows == N * N
     with sj.open(SPEC, "sweep", max_rows=N) as join:
         join.push(same(1), same(1))
-        monkeypatch.setattr("streamjoin.joins.operator.Operator._materialize", lambda *_: gathered.append(1))
+        monkeypatch.setattr("streamjoin.joins.engine.operator.Operator._materialize", lambda *_: gathered.append(1))
         with pytest.raises(sj.TooManyRowsError):
             join.push(same(), same())
     assert not gathered
@@ -115,7 +115,7 @@ def test_a_table_that_fails_can_be_asked_for_again(monkeypatch: pytest.MonkeyPat
         results = join.push_iter(same(), same(), batch_rows=1000)
         rows = next(results).num_rows
         with monkeypatch.context() as patch:
-            patch.setattr("streamjoin.joins.operator.Operator._materialize", lambda *_: 1 / 0)
+            patch.setattr("streamjoin.joins.engine.operator.Operator._materialize", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 while True:
                     rows += next(results).num_rows
@@ -173,7 +173,7 @@ def test_a_block_left_by_an_exception_joins_nothing(monkeypatch: pytest.MonkeyPa
     tail: list[pa.Table] = []
     with pytest.raises(KeyError, match="mine"), sj.open(TIMED, on_close=tail.append) as join:
         join.push(timed(1, 2, 3), timed(1, 2, 3))
-        monkeypatch.setattr("streamjoin.joins.operator.Operator.step", lambda *_: steps.append(1))
+        monkeypatch.setattr("streamjoin.joins.engine.operator.Operator.step", lambda *_: steps.append(1))
         raise KeyError("mine")
     assert not steps
     assert not tail

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.joins import scalejoin
-from streamjoin.joins.refine import Refinement
+from streamjoin.joins.engine.refine import Refinement
+from streamjoin.joins.parallel import scalejoin
 from streamjoin.model.errors import SpecError
 from tests.deadlock import no_deadlock
 from tests.joins.scalejoin_runs import check_runs

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamjoin.kernels import atomics, spsc
+from streamjoin.kernels import atomics
 from streamjoin.kernels.crew import lock, try_lock, unlock
 from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.handshake import spsc
 from streamjoin.kernels.machine import I64
 
 COUNTER, LOCK, GUARDED, INSIDE, WORST = 0, 8, 16, 17, 18

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamjoin.kernels import spsc
+from streamjoin.kernels.handshake import spsc
 from tests.kernels.shared_words import check_counting, check_exchange, check_queue
 
 TIMES = 20_000

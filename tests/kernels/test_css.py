@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamjoin.kernels import css
-from streamjoin.kernels.entries import HEAD_WORDS, MIN_SEQ
+from streamjoin.kernels.trees import css
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ
 
 LARGEST = 2**63 - 1
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.kernels import encode
-from streamjoin.kernels.sweep import make_ascending
+from streamjoin.kernels.batch.sweep import make_ascending
 from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate
 from streamjoin.windows.encoding import SideEncoder, SideName

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from streamjoin.kernels import machine
-from streamjoin.kernels.entries import order_group, order_matches
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
+from streamjoin.kernels.trees.entries import order_group, order_matches
 
 
 @kernel

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.kernels import shared_sets
-from streamjoin.kernels.shared_probe import ANY_ORDER, BEFORE, NOT_AFTER, probe_shared
+from streamjoin.kernels.shared_queries import sets as shared_sets
+from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, probe_shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ENDS = (-(2**63), 2**63 - 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.kernels.sorting import lower_bound, merge_live, sort_entries
+from streamjoin.kernels.batch.sorting import lower_bound, merge_live, sort_entries
 
 RNG = np.random.default_rng(0)
 N = 3_000

@@ -41,7 +41,7 @@ def test_joins_are_the_same_with_the_jit_off() -> None:
 def test_a_sweep_over_descending_probes_is_refused_in_a_checked_build() -> None:
     program = (
         "import numpy as np\n"
-        "from streamjoin.kernels.sweep import sweep_run\n"
+        "from streamjoin.kernels.batch.sweep import sweep_run\n"
         "lo, one = np.array([5, 3]), np.zeros(2, np.int64)\n"
         "sweep_run(lo, lo, one, one, np.arange(9), np.arange(9), np.array([0, 0, -1]), 2, one, one, 0)\n"
     )
@@ -54,7 +54,7 @@ def test_a_sweep_over_descending_probes_is_refused_in_a_checked_build() -> None:
 
 def test_a_users_own_kernels_keep_their_cache(tmp_path: Path) -> None:
     program = (
-        "import numba, streamjoin.kernels.sorting as kernels\n"
+        "import numba, streamjoin.kernels.batch.sorting as kernels\n"
         "print(kernels.lower_bound._cache.cache_path)\n"
         "print(numba.config.CACHE_DIR)\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamjoin.kernels.within import stretches, sweep_within
+from streamjoin.kernels.batch.within import stretches, sweep_within
 
 ENDS = -(2**63), 2**63 - 1
 

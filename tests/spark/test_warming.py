@@ -78,7 +78,7 @@ def loaded():
 gc.unfreeze()
 before = loaded()
 adhoc.warm()
-from streamjoin.kernels.shared_probe import probe_shared
+from streamjoin.kernels.shared_queries.probe import probe_shared
 assert len(probe_shared.overloads) > 0
 print(loaded() - before)
 """

@@ -22,7 +22,7 @@ import pyarrow.parquet
 from rich.console import Console
 
 from streamjoin.config.join_table import condition
-from streamjoin.joins.opening import open as open_join
+from streamjoin.joins.engine.opening import open as open_join
 from streamjoin.model import json_values
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
 from streamjoin.model.keys import tick_ns

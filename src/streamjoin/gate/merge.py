@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.gate.source import Source
-from streamjoin.kernels.gate_sides import count_sources, split_sides
-from streamjoin.kernels.scalegate import read
+from streamjoin.kernels.scalegate.gate import read
+from streamjoin.kernels.scalegate.sides import count_sources, split_sides
 from streamjoin.model.errors import InputError
 from streamjoin.windows.clock import minus
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels import scalegate as kernels
-from streamjoin.kernels import scalegate_members as members
 from streamjoin.kernels.machine import I64
-from streamjoin.kernels.scalegate_nodes import (
+from streamjoin.kernels.scalegate import gate as kernels
+from streamjoin.kernels.scalegate import members
+from streamjoin.kernels.scalegate.nodes import (
     BOUND_RANK,
     BOUND_TIME,
     CLOCK,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.scalegate import add
+from streamjoin.kernels.scalegate.gate import add
 from streamjoin.model.plain_types import retyped
 from streamjoin.windows.clock import NEVER
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.kernels.callers import caller_of
-from streamjoin.kernels.entries import HEAD_WORDS, MIN_SEQ, OWN, SIZE, STEP_NAMES, STEPS, TICKS, TIMED
-from streamjoin.kernels.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, PROBES, read_cycles
+from streamjoin.kernels.trees.callers import caller_of
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, OWN, SIZE, STEP_NAMES, STEPS, TICKS, TIMED
+from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, PROBES, read_cycles
 from streamjoin.model.errors import CheckpointError, InputError, NotSupportedError
 
 I64 = npt.NDArray[np.int64]

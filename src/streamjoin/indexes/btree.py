@@ -10,10 +10,10 @@ import numpy as np
 
 from streamjoin.indexes.base import I64, Index, arena, demand, pages
 from streamjoin.indexes.nodes import check_tree
-from streamjoin.kernels import btree, btree_window
-from streamjoin.kernels.btree import FANOUT, MOST_KEYS, NODE, NODES, TREE, USED
-from streamjoin.kernels.btree_window import BACK, FRONT, RING, RING_MASK
-from streamjoin.kernels.entries import HEAD_WORDS, MIN_SEQ, SIZE
+from streamjoin.kernels.trees import btree, btree_window
+from streamjoin.kernels.trees.btree import FANOUT, MOST_KEYS, NODE, NODES, TREE, USED
+from streamjoin.kernels.trees.btree_window import BACK, FRONT, RING, RING_MASK
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, SIZE
 from streamjoin.model.errors import SpecError
 
 _SMALLEST = 64

@@ -15,8 +15,8 @@ from streamjoin.indexes.base import I64, Index, arena, demand, pages
 from streamjoin.indexes.btree import nodes_for
 from streamjoin.indexes.im_tree import check_shape
 from streamjoin.indexes.nodes import check_tree
-from streamjoin.kernels import btree, chain, css
-from streamjoin.kernels.chain import (
+from streamjoin.kernels.trees import btree, chain, css
+from streamjoin.kernels.trees.chain import (
     ACTIVE,
     CHAIN,
     DIRECTORY,
@@ -31,8 +31,8 @@ from streamjoin.kernels.chain import (
     SEGMENTS,
     SPAN,
 )
-from streamjoin.kernels.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, STEPS, TICKS, TIMED
-from streamjoin.kernels.task import read_cycles
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, STEPS, TICKS, TIMED
+from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import SpecError
 
 _SMALLEST_SPAN = 64

@@ -9,9 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin.indexes.base import I64, Capabilities, Index, arena, demand, pages
-from streamjoin.kernels import hashed
-from streamjoin.kernels.entries import HEAD_WORDS, MIN_SEQ, SIZE
-from streamjoin.kernels.hashed import BACK, BUCKET_BITS, BUCKETS, ENTRY, FRONT, NEXT_WORD, OLDER, RING, RING_MASK, SEQ
+from streamjoin.kernels.trees import hashed
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, SIZE
+from streamjoin.kernels.trees.hashed import (
+    BACK,
+    BUCKET_BITS,
+    BUCKETS,
+    ENTRY,
+    FRONT,
+    NEXT_WORD,
+    OLDER,
+    RING,
+    RING_MASK,
+    SEQ,
+)
 
 _SMALLEST = 64
 

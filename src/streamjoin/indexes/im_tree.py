@@ -13,10 +13,10 @@ import numpy as np
 from streamjoin.indexes.base import I64, Capabilities, Index, arena, demand, pages
 from streamjoin.indexes.btree import nodes_for
 from streamjoin.indexes.nodes import check_tree
-from streamjoin.kernels import btree, css, im
-from streamjoin.kernels.css import CSS_FANOUT, INNER, LEAF_SIZE, LIMIT, PENDING, STORED, WORDS
-from streamjoin.kernels.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, TICKS, TIMED
-from streamjoin.kernels.task import read_cycles
+from streamjoin.kernels.trees import btree, css, im
+from streamjoin.kernels.trees.css import CSS_FANOUT, INNER, LEAF_SIZE, LIMIT, PENDING, STORED, WORDS
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, TICKS, TIMED
+from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import SpecError
 
 SMALLEST_RUN = 256  # merging fewer entries than this costs more than searching them

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamjoin.indexes.base import I64, Capabilities, column
 from streamjoin.indexes.im_tree import ImTreeIndex
-from streamjoin.kernels.css import PENDING, STORED
+from streamjoin.kernels.trees.css import PENDING, STORED
 
 
 class ImmutableBTreeIndex(ImTreeIndex):

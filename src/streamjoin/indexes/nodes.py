@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin.indexes.base import I64, demand
-from streamjoin.kernels.btree import CHILDREN, COUNT, FANOUT, KEYS, NEXT, NODE, SEQS
-from streamjoin.kernels.entries import LARGEST
+from streamjoin.kernels.trees.btree import CHILDREN, COUNT, FANOUT, KEYS, NEXT, NODE, SEQS
+from streamjoin.kernels.trees.entries import LARGEST
 
 _SMALLEST_WORD = -LARGEST - 1
 

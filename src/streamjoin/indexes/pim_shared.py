@@ -15,11 +15,12 @@ import numpy as np
 from streamjoin.indexes.base import I64, arena, demand, pages
 from streamjoin.indexes.im_tree import SMALLEST_RUN, check_shape
 from streamjoin.indexes.pim_tree import WIDTHS
-from streamjoin.kernels import btree, css, pim_shared
-from streamjoin.kernels.css import CSS_FANOUT, INNER, LEAF_SIZE, STORED, WORDS
-from streamjoin.kernels.entries import HEAD_WORDS
-from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH
-from streamjoin.kernels.pim_shared_merge import adopt, crowded
+from streamjoin.kernels.pim_parallel import shared_tree as pim_shared
+from streamjoin.kernels.pim_parallel.merge import adopt, crowded
+from streamjoin.kernels.trees import btree, css
+from streamjoin.kernels.trees.css import CSS_FANOUT, INNER, LEAF_SIZE, STORED, WORDS
+from streamjoin.kernels.trees.entries import HEAD_WORDS
+from streamjoin.kernels.trees.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH
 from streamjoin.model.errors import SpecError
 
 SETTINGS = frozenset({"merge_ratio", "insertion_depth", "width", "leaf_size", "fanout", "smallest_run"})

@@ -15,10 +15,10 @@ import numpy as np
 from streamjoin.indexes.base import I64, arena, demand, pages
 from streamjoin.indexes.im_tree import SMALLEST_RUN, ImTreeIndex
 from streamjoin.indexes.nodes import check_tree
-from streamjoin.kernels import btree, pim
-from streamjoin.kernels.css import LEVELS, LIMIT, PENDING
-from streamjoin.kernels.entries import HEAD_WORDS, LARGEST
-from streamjoin.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_AT, SUB_COUNT, WIDTH
+from streamjoin.kernels.trees import btree, pim
+from streamjoin.kernels.trees.css import LEVELS, LIMIT, PENDING
+from streamjoin.kernels.trees.entries import HEAD_WORDS, LARGEST
+from streamjoin.kernels.trees.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_AT, SUB_COUNT, WIDTH
 from streamjoin.model.errors import SpecError
 
 WIDTHS = (8, 16, 32)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin.indexes.base import I64, Index, arena, demand, pages
-from streamjoin.kernels import ring
-from streamjoin.kernels.entries import HEAD_WORDS, MIN_SEQ, SIZE
-from streamjoin.kernels.ring import BACK, FRONT, RING, RING_MASK
+from streamjoin.kernels.trees import ring
+from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, SIZE
+from streamjoin.kernels.trees.ring import BACK, FRONT, RING, RING_MASK
 
 _SMALLEST = 64
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.sorting import count_live, lower_bound, merge_live
+from streamjoin.kernels.batch.sorting import count_live, lower_bound, merge_live
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

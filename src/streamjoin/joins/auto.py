@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
+from streamjoin.joins.batch.nested_loop import NestedLoop
+from streamjoin.joins.batch.sweep import Sweep
 from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
-from streamjoin.joins.nested_loop import NestedLoop
 from streamjoin.joins.registry import KINDS, Choice, Kind
-from streamjoin.joins.sweep import Sweep
+from streamjoin.kernels.batch.sweep import sweep_batch
 from streamjoin.kernels.flags import is_compiled
-from streamjoin.kernels.sweep import sweep_batch
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
 

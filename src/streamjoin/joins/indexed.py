@@ -14,7 +14,7 @@ import numpy as np
 from streamjoin.indexes.base import Index, Matches
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.kernels.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
+from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.model.keys import Kind

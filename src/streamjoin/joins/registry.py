@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 from streamjoin.indexes.registry import INDEXES
 from streamjoin.joins.base import Algorithm
-from streamjoin.joins.cell_join import CellJoin
-from streamjoin.joins.handshake import Handshake
+from streamjoin.joins.baselines.cell_join import CellJoin
+from streamjoin.joins.baselines.round_robin import RoundRobin
+from streamjoin.joins.baselines.three_step import ThreeStep
+from streamjoin.joins.batch.nested_loop import NestedLoop
+from streamjoin.joins.batch.sweep import Sweep
 from streamjoin.joins.indexed import Indexed
-from streamjoin.joins.low_latency_handshake import INDEXES as NODE_INDEXES
-from streamjoin.joins.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
-from streamjoin.joins.low_latency_handshake import low_latency_handshake
-from streamjoin.joins.nested_loop import NestedLoop
-from streamjoin.joins.pim_parallel import OPTIONS as PIM_PARALLEL_OPTIONS
-from streamjoin.joins.pim_parallel import PimParallel
-from streamjoin.joins.round_robin import RoundRobin
-from streamjoin.joins.scalejoin import INDEXES as SHARE_INDEXES
-from streamjoin.joins.scalejoin import ScaleJoin
-from streamjoin.joins.sweep import Sweep
-from streamjoin.joins.three_step import ThreeStep
+from streamjoin.joins.parallel.handshake import Handshake
+from streamjoin.joins.parallel.low_latency_handshake import INDEXES as NODE_INDEXES
+from streamjoin.joins.parallel.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
+from streamjoin.joins.parallel.low_latency_handshake import low_latency_handshake
+from streamjoin.joins.parallel.pim_parallel import OPTIONS as PIM_PARALLEL_OPTIONS
+from streamjoin.joins.parallel.pim_parallel import PimParallel
+from streamjoin.joins.parallel.scalejoin import INDEXES as SHARE_INDEXES
+from streamjoin.joins.parallel.scalejoin import ScaleJoin
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.workers import Workers
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from streamjoin.joins.auto import choose, requests
-from streamjoin.joins.opening import open  # noqa: A004
+from streamjoin.joins.engine.opening import open  # noqa: A004
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import bind
 from streamjoin.model.errors import NotSupportedError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.sorting import merge_live
+from streamjoin.kernels.batch.sorting import merge_live
 from streamjoin.model.keys import KeyTerm, Kind
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog

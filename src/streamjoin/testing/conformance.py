@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.joins import auto
-from streamjoin.joins.driver import Join
-from streamjoin.joins.opening import open  # noqa: A004
+from streamjoin.joins.engine.driver import Join
+from streamjoin.joins.engine.opening import open  # noqa: A004
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.testing import oracle

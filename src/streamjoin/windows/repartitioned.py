@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.nested import nested_two
+from streamjoin.kernels.batch.nested import nested_two
 from streamjoin.windows.crew import Crew
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.model.errors import CheckpointError
 from streamjoin.model.evaluation import Values, evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression

@@ -20,7 +20,7 @@ from streamjoin.adhoc.core.growing import joined, pooled
 from streamjoin.adhoc.core.query_classes import QueryClass
 from streamjoin.adhoc.core.stored_stream import StoredStream
 from streamjoin.kernels.gather import gather
-from streamjoin.kernels.shared_sets import count_bits, deal, list_owners
+from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.kernels.shared_sets import and_by_row, and_by_value, clear_failing
+from streamjoin.kernels.shared_queries.sets import and_by_row, and_by_value, clear_failing
 from streamjoin.model.expression import Column, Compare, Expression, Literal
 
 Array = np.ndarray[Any, np.dtype[Any]]

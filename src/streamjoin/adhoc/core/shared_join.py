@@ -23,9 +23,9 @@ from streamjoin.adhoc.core.query_sets import SetColumn
 from streamjoin.adhoc.core.running_plan import Ending, ReadyMeeting, Step
 from streamjoin.adhoc.core.shared_step import UNBOUNDED, FittedTerm, Tests
 from streamjoin.adhoc.core.stored_stream import Run, StoredStream
-from streamjoin.kernels.shared_probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
-from streamjoin.kernels.shared_sets import narrowed
-from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.batch.sorting import sort_entries
+from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
+from streamjoin.kernels.shared_queries.sets import narrowed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Share = Mapping[str, tuple[int, int]]

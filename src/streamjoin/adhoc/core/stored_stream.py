@@ -19,8 +19,8 @@ import pyarrow as pa
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey, KeyAttribute, ProbeWords, SortedIndex
 from streamjoin.adhoc.core.growing import Growing, GrowingColumn
 from streamjoin.adhoc.language.plan import Stream
-from streamjoin.kernels.shared_sets import count_live, live_entries
-from streamjoin.kernels.sorting import merge_live
+from streamjoin.kernels.batch.sorting import merge_live
+from streamjoin.kernels.shared_queries.sets import count_live, live_entries
 from streamjoin.model.evaluation import Values, from_arrow
 from streamjoin.windows.encoding import TermWords
 

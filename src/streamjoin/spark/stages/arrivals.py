@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.sorting import sort_entries
-from streamjoin.kernels.sweep import make_ascending
+from streamjoin.kernels.batch.sorting import sort_entries
+from streamjoin.kernels.batch.sweep import make_ascending
 from streamjoin.spark.stages.pairing import Probes, tick_bounds
 from streamjoin.spark.stages.parts import Received
 from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, index_words

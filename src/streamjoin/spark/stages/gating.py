@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.windows.clock import NEVER, minus
 
 Array = np.ndarray[Any, np.dtype[Any]]

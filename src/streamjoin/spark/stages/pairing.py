@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.within import stretches, sweep_within
+from streamjoin.kernels.batch.within import stretches, sweep_within
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.storage.ranges import LEAST, MOST

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.sorting import sort_entries
+from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.figures import packed, standing
 from streamjoin.spark.stages.parts import COPIES, Part

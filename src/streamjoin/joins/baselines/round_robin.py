@@ -1,0 +1,75 @@
+"""`round_robin`: the window dealt out to threads by arrival, each with an index of its own over its share.
+
+The baseline of the PIM-Tree paper's figure 8a (section 2.2.3), the partitioning behind handshake join, SplitJoin and
+BiStream: a tuple is stored by one thread and looked up by all, so every thread must answer before its results are
+whole, and n threads search n trees. Over `scan` it is the partitioned nested loop. Invariant: the shares of a
+side are disjoint and together its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.joins.base import Chunk, Pairs, Refine
+from streamjoin.joins.indexed import Indexed
+from streamjoin.kernels.trees.task import INSERTS
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.store import Restore
+from streamjoin.windows.workers import Workers
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+DEFAULT = "btree"
+
+
+class RoundRobin:
+    """A join over an index for each thread; position p of a side is thread p mod n's."""
+
+    name: ClassVar[str] = "round_robin"
+    indexes: ClassVar[tuple[str, ...]] = (DEFAULT, "scan")
+
+    def __init__(self, bound: BoundSpec, index: str | None, settings: Mapping[str, float], workers: Workers) -> None:
+        self._workers = workers
+        self._shares = [Indexed(bound, index or DEFAULT, settings) for _ in range(workers.n)]
+        self.decides = bound.settled
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Let every thread look all tuples up and store its own, and put the parts of each result together."""
+        ops, *rest = self._shares[0].columns(chunk)
+
+        def answer(k: int) -> Pairs:
+            others = chunk.own_seq % len(self._shares) != k
+            mine = np.where(others, ops & ~np.int64(INSERTS), ops)
+            return self._shares[k].take(chunk, (mine, *rest), refine, 0, chunk.n)
+
+        parts = self._workers.map(answer, range(len(self._shares)))
+        if len(parts) == 1:
+            return parts[0]
+        probe, seq = (np.concatenate([getattr(part, name) for part in parts]) for name in ("probe", "seq"))
+        order = np.lexsort((seq, probe))
+        return Pairs(probe[order], seq[order])
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        for share in self._shares:
+            share.forget(left_min, right_min)
+
+    def saved(self) -> Restore | None:
+        """None: indexes change in place and are filled anew instead."""
+        return None
+
+    def close(self) -> None:
+        """Its threads are the join's own."""
+
+    def counters(self) -> dict[str, int]:
+        """Steps of all shares, by kind."""
+        parts = [share.counters() for share in self._shares]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all shares."""
+        return sum(share.nbytes for share in self._shares)

@@ -1,0 +1,79 @@
+"""`three_step`: Kang's procedure as it was described, the baseline without threads, blocks or an index.
+
+Every tuple scans the other window, lets its own expire and joins it, before the next is looked at. Pairs come out in
+result order as they are found. `nested_loop` does the same comparisons in blocks that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine
+from streamjoin.joins.batch.stored_words import TwoTermWindows
+from streamjoin.kernels.batch.three_step import three_step
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.store import Restore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ThreeStep:
+    """Probe by scan, expire, insert, tuple by tuple."""
+
+    name: ClassVar[str] = "three_step"
+
+    def __init__(self, bound: BoundSpec) -> None:
+        self._windows = TwoTermWindows(bound)
+        self.decides = self._windows.decides
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Take the tuples of both sides in gate order."""
+        sides = self._windows.take(chunk)
+        bounds = np.empty((4, chunk.n), sides[0].bounds.dtype)
+        limits = np.empty((2, chunk.n), np.int64)
+        for probes, part in zip(sides, (chunk.left, chunk.right), strict=True):
+            bounds[:, part.at] = probes.bounds
+            limits[0, part.at], limits[1, part.at] = probes.first, probes.last
+        is_right = chunk.is_right.astype(np.bool_)
+        seqs = self._windows.left.seqs.values, self._windows.right.seqs.values
+
+        def keep(probes: Array, places: Array) -> tuple[Array, Array]:
+            found = np.empty(places.size, np.int64)
+            for met, of in enumerate(seqs):
+                by = is_right[probes] == (met == 0)
+                found[by] = of[places[by]]
+            return refine(probes, found)
+
+        buffer = PairBuffer(keep)
+        start = 0
+        while start < chunk.n:
+            largest = int(limits[1, start] - limits[0, start])
+            if largest > buffer.probe.size:
+                buffer.probe, buffer.seq = np.empty(largest, np.int64), np.empty(largest, np.int64)
+            out = (start, buffer.probe, buffer.seq)
+            start, buffer.n = three_step(is_right, bounds, limits, sides[1].words, sides[0].words, *out)
+            buffer.flush()
+        empty = np.empty(0, np.int64)
+        return Pairs(*(np.concatenate([empty, *pieces]) for pieces in buffer.take()))
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        self._windows.forget(left_min, right_min)
+
+    def saved(self) -> Restore:
+        """What puts both windows back."""
+        return self._windows.saved()
+
+    def close(self) -> None:
+        """It has no threads of its own."""
+
+    def counters(self) -> dict[str, int]:
+        """Pairs compared."""
+        return {"compared": self._windows.compared}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of both sides' words."""
+        return self._windows.nbytes

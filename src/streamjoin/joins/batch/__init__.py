@@ -1,0 +1,1 @@
+"""Algorithms for batches: the sweep over sorted runs and the nested loop."""

@@ -1,0 +1,1 @@
+"""The embedded engine: order, windows, expiry, results; algorithms only pair tuples."""

@@ -1,0 +1,312 @@
+"""Calls on a join: one at a time, each whole or not at all, its rows at once or as a stream of tables.
+
+A call notes what it will change before it begins (`_saved`, which costs next to nothing) and puts it back when it
+fails, for whatever reason: too many rows, no memory, Ctrl-C. Where putting back fails too, the join is broken: every
+later call says so and names the first failure. Invariant: no call ever meets half of another one's work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from streamjoin.joins.base import Overflow
+from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.engine.results import BATCH_ROWS, Results
+from streamjoin.joins.engine.settings import check_rows
+from streamjoin.model.errors import StateError, TooManyRowsError
+from streamjoin.windows.store import Restore
+
+T = TypeVar("T")
+Begin = Callable[[], Work | None]
+"""The first part of a call: its tuples in gate order, ready to be joined; None where there are none."""
+Prepare = Callable[[], Begin]
+"""Checks what a call was given, and changes nothing."""
+
+_LEFT = (
+    "the block ended with {} of the result that nobody took, of tuples that had waited for their turn: call close() "
+    "inside the block and use the rows it returns, or give on_close= to open"
+)
+# Stands for the failure of a call that did not come to its end, nor to its undoing.
+_AT_WORK = KeyboardInterrupt()
+_CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
+
+
+class Calls(ABC):
+    """What all calls on a join share."""
+
+    def __init__(self, max_rows: int | None, on_close: Callable[[pa.Table], object] | None) -> None:
+        self._lock = threading.Lock()
+        self._max_rows = max_rows
+        self._on_close = on_close
+        self._closed = False
+        self._broken: BaseException | None = None
+        self._forked = False
+        # Weak, to see when rows that nobody has read can't be read any more.
+        self._results: weakref.ref[Results] | None = None
+        # What `close` found, until it is handed over: if ending the threads fails, closing again gives the rows.
+        self._tail: pa.Table | None = None
+        _CALLS.add(self)
+
+    # -- what a join defines -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _saved(self) -> Restore:
+        """What puts the join back as it is now."""
+
+    @abstractmethod
+    def _step(self, work: Work, limit: int | None, most: int | None) -> pa.Table:
+        """Join the next tuples of some work, `most` at the most; raises Overflow beyond `limit` rows."""
+
+    @abstractmethod
+    def _joined(self, results: list[pa.Table]) -> pa.Table:
+        """One table of several."""
+
+    @abstractmethod
+    def _end_threads(self) -> None:
+        """End all threads; harmless when there are none any more."""
+
+    @property
+    @abstractmethod
+    def _threaded(self) -> bool:
+        """Whether it has threads of its own."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema | None:
+        """The schema of the result, once both sides' schemas are known."""
+
+    @abstractmethod
+    def _closing(self) -> Begin:
+        """The last call: everything that waits."""
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def close(self) -> pa.Table:
+        """End the input: what was waiting comes out. Closing again gives an empty table."""
+        return self._whole(self._closing, last=True)
+
+    def close_iter(self, *, batch_rows: int = BATCH_ROWS) -> Results:
+        """`close` for any number of rows, read as those of `push_iter`; the threads end with the last table."""
+        return self._streamed(self._closing, batch_rows, last=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            # After an exception nobody asks for what was waiting.
+            if kind is None:
+                self._close_block()
+        finally:
+            self._end()
+
+    def _close_block(self) -> None:
+        if self._is_closed():
+            return
+        if self._on_close is not None:
+            for table in self.close_iter():
+                self._on_close(table)
+            return
+        try:
+            rows = self.close().num_rows
+        except TooManyRowsError as error:
+            raise StateError(_LEFT.format(f"more than {self._max_rows:,} rows")) from error
+        if rows:
+            raise StateError(_LEFT.format("1 row" if rows == 1 else f"{rows:,} rows"))
+
+    # -- two kinds of calls --------------------------------------------------------------------------------
+
+    def _whole(self, prepare: Prepare, last: bool = False) -> pa.Table:
+        """All rows of one call at once; with `last`, the join is closed then."""
+
+        def work(begin: Begin) -> pa.Table:
+            begun, tables, rows = begin(), [], 0
+            while begun is not None and begun.waiting:
+                limit = None if self._max_rows is None else self._max_rows - rows
+                tables.append(self._step(begun, limit, None))
+                rows += tables[-1].num_rows
+            result = self._joined(tables)
+            if last:
+                self._closed, self._tail = True, result
+            return result
+
+        with self._lock:
+            if last and self._is_closed():
+                return self._take_tail()
+            self._check_usable(last)
+            begin = prepare()
+            with contextlib.suppress(Overflow):
+                result = self._attempt(lambda: work(begin))
+                return self._take_tail() if last else result
+        # Not while it is handled: its traceback holds all the pairs that were found.
+        raise TooManyRowsError(
+            f"this call has more than max_rows={self._max_rows:,} result rows and was not carried out: the join is as "
+            "it was before; take the rows table by table with push_iter (or advance_iter, finish_iter, close_iter), "
+            "push fewer tuples at a time, or open the join with a larger max_rows"
+        )
+
+    def _streamed(self, prepare: Prepare, batch_rows: int, last: bool = False) -> Results:
+        """The rows of one call, joined as they are read; with `last`, the join is closed after them."""
+        check_rows("batch_rows", batch_rows)
+
+        def start(begin: Begin) -> Results:
+            begun = begin()
+            results = Results(self.schema, begun, batch_rows, self._next)
+            self._closed = last
+            self._results = weakref.ref(results) if results.has_more() else None
+            return results
+
+        with self._lock:
+            if last and self._is_closed():
+                return Results(self.schema, None, batch_rows, self._next)
+            self._check_usable(last)
+            begin = prepare()
+            results = self._attempt(lambda: start(begin))
+            if last and not results.has_more():
+                self._end_threads()
+            return results
+
+    def _next(self, results: Results) -> pa.Table | None:
+        """The next table of a call's rows."""
+
+        def step(work: Work, limit: int | None, most: int) -> None:
+            self._attempt(lambda: results.keep(work, self._step(work, limit, most)), results.saved())
+
+        with self._lock:
+            self._check_whole()
+            if not results.has_more():
+                return None
+            if self._results is None or self._results() is not results:
+                raise StateError("the join was closed before these rows were read")
+            results.fill(step)
+            if self._closed and results.at_last():
+                self._end_threads()
+            table = results.pop()
+            if not results.has_more():
+                self._results = None
+            return table
+
+    def _attempt(self, work: Callable[[], T], *also: Restore) -> T:
+        """Do some work, or leave everything as it was; what can't be undone breaks the join."""
+        restore = self._saved()
+        state = self._closed, self._results, self._tail
+        try:
+            self._broken = _AT_WORK
+            result = work()
+            # From here on no call: an interrupt comes after one, and the rows would be lost.
+            self._broken = None
+            return result
+        except BaseException as error:
+            self._broken = error
+            try:
+                for part in (restore, *also):
+                    part()
+            except BaseException as another:
+                another.add_note("The call before it could not be undone: the join is broken.")
+                raise
+            self._closed, self._results, self._tail = state
+            self._broken = None
+            raise
+
+    # -- when a call is refused ----------------------------------------------------------------------------
+
+    def _is_closed(self) -> bool:
+        """Whether there is nothing left to close; refuses where rows were not read."""
+        if self._closed and not self._forked:
+            self._check_read()
+            return True
+        return False
+
+    def _check_usable(self, last: bool = False) -> None:
+        """Refuse a call that can't be taken now; with `last`, a join that is of no use any more is closed too."""
+        if self._closed and not self._forked:
+            raise StateError("this join is closed; open a new one")
+        try:
+            self._check_whole()
+            self._check_read()
+        except StateError:
+            if last and (self._forked or self._broken is not None):
+                self._closed = True
+                if not self._forked:
+                    self._end_threads()
+            raise
+
+    def _check_alive(self) -> None:
+        """`_check_usable` without the lock, while another call may be at work."""
+        if self._closed and not self._forked:
+            raise StateError("this join is closed; open a new one")
+        if self._broken is not _AT_WORK:
+            self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Refuse any call where the state is half of one call and half of another, or belongs to another process."""
+        if self._forked:
+            raise StateError(
+                "this join had threads, or was at work, when this process was forked, and a forked process has "
+                "neither; open a new join in it"
+            )
+        if self._broken is not None:
+            what = type(self._broken).__name__ + (f": {self._broken}" if str(self._broken) else "")
+            raise StateError(
+                f"this join was broken by {what}: a call did not come to its end and could not be undone; "
+                "open a new one"
+            ) from self._broken
+
+    def _check_read(self) -> None:
+        """Refuse a call before the rows of the one before it were read."""
+        if self._results is None:
+            return
+        results = self._results()
+        if results is not None and not results.has_more():
+            self._results = None
+            return
+        if results is None:
+            self._broken = StateError("an iterator over result rows was dropped before its end")
+            self._check_whole()
+        raise StateError(
+            "the rows of the call before are not read to their end: read the iterator that push_iter, advance_iter, "
+            "finish_iter or close_iter gave"
+        )
+
+    @property
+    def _unread_tuples(self) -> int:
+        """How many tuples of a call whose rows are being read wait to be joined."""
+        results = None if self._results is None else self._results()
+        return 0 if results is None else results.waiting
+
+    def _take_tail(self) -> pa.Table:
+        self._end_threads()
+        tail, self._tail = self._tail, None
+        return self._joined([]) if tail is None else tail
+
+    def _end(self) -> None:
+        """Close at once, whatever waits."""
+        with self._lock:
+            self._closed, self._results = True, None
+            if not self._forked:
+                self._end_threads()
+
+    def _orphaned(self) -> None:
+        """Called in a forked process, which has no other threads than the one that forked."""
+        self._forked = not self._closed and (self._threaded or self._lock.locked())
+        self._lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    for calls in list(_CALLS):
+        calls._orphaned()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

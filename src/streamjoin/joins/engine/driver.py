@@ -1,0 +1,373 @@
+"""`Join`: the embedded engine as users hold it.
+
+The driver owns order: it takes pushes, learns the schemas, lets tuples through the gate or the lateness filter,
+and feeds the operator. Invariant: a call that fails, for whatever reason, leaves the join as it was; where that can't
+be done the join is broken, and every later call says so and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.joins import auto
+from streamjoin.joins.base import Elastic
+from streamjoin.joins.engine.calls import Begin, Calls
+from streamjoin.joins.engine.explain import explain
+from streamjoin.joins.engine.inputs import as_schema, as_table, conform, interleaving, named_columns, untyped
+from streamjoin.joins.engine.intake import SIDES, Intake
+from streamjoin.joins.engine.late import LateRows
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.engine.operator import Operator, Work
+from streamjoin.joins.engine.results import BATCH_ROWS, Results
+from streamjoin.joins.engine.settings import MAX_ROWS, check_ends, check_sources, check_workers
+from streamjoin.joins.registry import KINDS
+from streamjoin.kernels.compiling import WATCH
+from streamjoin.model.binding import BoundSpec, bind
+from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
+from streamjoin.model.plain_types import retyped
+from streamjoin.model.spec import JoinSpec
+from streamjoin.windows.store import Restore
+from streamjoin.windows.workers import Workers
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DEFAULT_SOURCE = ""
+
+
+class Join(Calls):
+    """A running join: push tables in, get the joined rows back. Threads may share it; calls take turns."""
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        algorithm: str = "auto",
+        workers: int = 1,
+        *,
+        index: str | None = None,
+        index_options: Mapping[str, float] | None = None,
+        options: Mapping[str, object] | None = None,
+        left_schema: pa.Schema | None = None,
+        right_schema: pa.Schema | None = None,
+        sources: Mapping[str, Sequence[str]] | None = None,
+        max_rows: int | None = MAX_ROWS,
+        on_close: Callable[[pa.Table], object] | None = None,
+    ) -> None:
+        if not isinstance(spec, JoinSpec):
+            raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
+        self._request = auto.Request(algorithm, index, index_options or {}, options or {})
+        check_workers(workers)
+        check_ends(max_rows, on_close)
+        self.spec = spec
+        self._named = named_columns(spec)
+        self._sources = check_sources(spec, sources)
+        self._schemas: list[pa.Schema | None] = [
+            as_schema(schema, side) for schema, side in zip((left_schema, right_schema), SIDES, strict=True)
+        ]
+        self._waiting: list[tuple[list[pa.Table | None], Array, str]] = []
+        self._late = LateRows()
+        self._counts = Counts()
+        self._bound: BoundSpec | None = None
+        self._workers = Workers(workers)
+        self._bind_if_known()
+        super().__init__(max_rows, on_close)
+
+    # -- input ---------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        left: object = None,
+        right: object = None,
+        *,
+        interleave: object = None,
+        source: str | None = None,
+    ) -> pa.Table:
+        """Push tuples of one or both sides and get the rows that they complete, in result order.
+
+        Args:
+            left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else that speaks the
+                Arrow C interface, or rows as an iterable of dicts. A pandas index is not a column. Later pushes are
+                cast to the types of the first where no value changes.
+            right: likewise; for a self-join only `left` is given.
+            interleave: one boolean for each tuple in arrival order, True where it is the right side's. Without
+                it the left tuples come before the right ones.
+            source: the physical source these tuples come from, in event-time order.
+
+        Raises:
+            TooManyRowsError: there are more rows than `max_rows`; the join is as it was.
+        """
+        return self._whole(lambda: self._feeding(left, right, interleave, source))
+
+    def push_iter(
+        self,
+        left: object = None,
+        right: object = None,
+        *,
+        interleave: object = None,
+        source: str | None = None,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Results:
+        """`push` for any number of rows: they come as tables of at most `batch_rows` rows, in the same order.
+
+        The tuples are joined while the tables are read, so memory stays bounded. Read it to the end: until then the
+        join takes no other call, and if the iterator is dropped before, the join can't be used any more. A table that
+        fails, as by an interrupt, can be asked for again.
+        """
+        return self._streamed(lambda: self._feeding(left, right, interleave, source), batch_rows)
+
+    def advance(self, time: object, *, side: str | None = None, source: str | None = None) -> pa.Table:
+        """Say that a source has nothing before `time`, so that an idle one does not hold back the others.
+
+        Args:
+            time: a value of the time column's type.
+            side: "left" or "right"; without it, both.
+            source: the source by name; without it, the side's unnamed one.
+        """
+        return self._whole(lambda: self._advancing(time, side, source))
+
+    def advance_iter(
+        self, time: object, *, side: str | None = None, source: str | None = None, batch_rows: int = BATCH_ROWS
+    ) -> Results:
+        """`advance` for any number of rows, read as those of `push_iter`."""
+        return self._streamed(lambda: self._advancing(time, side, source), batch_rows)
+
+    def finish(self, source: str | None = None, *, side: str | None = None) -> pa.Table:
+        """Say that a source sends no more: the gate stops waiting for it."""
+        return self._whole(lambda: self._finishing(source, side))
+
+    def finish_iter(
+        self, source: str | None = None, *, side: str | None = None, batch_rows: int = BATCH_ROWS
+    ) -> Results:
+        """`finish` for any number of rows, read as those of `push_iter`."""
+        return self._streamed(lambda: self._finishing(source, side), batch_rows)
+
+    def set_workers(self, n: int) -> None:
+        """Have `n` threads from now on, also in the middle of a push: for pim_parallel and scalejoin."""
+        check_workers(n)
+        self._check_alive()
+        if self._bound is None:
+            raise StateError("set_workers() needs the schemas of both sides: push both sides first")
+        algorithm = self._operator.algorithm
+        if not isinstance(algorithm, Elastic):
+            raise NotSupportedError(
+                f"the number of threads of {algorithm.name!r} is fixed when it is opened; open it with workers={n}, "
+                "or use algorithm='pim_parallel' or 'scalejoin'"
+            )
+        # Not under the lock: a push that holds it is what should gain or lose threads.
+        algorithm.set_workers(n)
+
+    # -- what can be asked ---------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the result, once both sides' schemas are known."""
+        return self._bound.schema if self._bound else None
+
+    def late(self) -> pa.Table:
+        """Rows that came too late, or without a time, since the last call: side, source, reason and the columns."""
+        with self._lock:
+            self._check_whole()
+            return self._late.take(self._bound) if self._bound else pa.table({})
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters, bytes held and seconds by step, as plain numbers."""
+        with self._lock:
+            self._check_whole()
+            counts = self._counts
+            figures: dict[str, Any] = {name: value for name, value in vars(counts).items() if name != "seconds"}
+            figures["waiting"] = sum(s.size for _, s, _ in self._waiting)
+            figures["bytes"] = 0
+            if self._bound is not None:
+                stores = self._operator.stores
+                figures["window_left"] = stores[0].count - stores[0].base
+                figures["window_right"] = stores[1].count - stores[1].base
+                figures["bytes"] = self._operator.nbytes
+                figures.update(self._operator.counters())
+                figures["waiting"] += self._intake.waiting
+                figures["waiting"] += self._unread_tuples
+                figures["bytes"] += self._intake.nbytes
+            figures["seconds"] = dict(counts.seconds)
+            figures["compile_seconds"] = WATCH.seconds
+            return figures
+
+    def explain(self) -> str:
+        """The plan in words: condition, windows, order, and why this algorithm."""
+        figures = self.metrics()
+        with self._lock:
+            choice = self._operator.choice if self._bound else None
+            return explain(self.spec, self._bound, choice, self._workers.n, figures)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _saved(self) -> Restore:
+        self._late.trim()
+        bound, schemas, waiting, n = self._bound, list(self._schemas), self._waiting, len(self._waiting)
+        parts = [self._counts.saved(), self._late.saved()]
+        if bound is not None:
+            parts.append(self._intake.saved())
+
+        def restore() -> None:
+            # Nobody may work on what is put back.
+            self._workers.settle()
+            if bound is None and self._bound is not None:
+                self._operator.algorithm.close()
+            self._bound, self._schemas, self._waiting = bound, list(schemas), waiting
+            del waiting[n:]
+            for part in parts:
+                part()
+
+        return restore
+
+    def _step(self, work: Work, limit: int | None, most: int | None) -> pa.Table:
+        return self._operator.step(work, limit, most)
+
+    def _end_threads(self) -> None:
+        if self._bound is not None:
+            self._operator.algorithm.close()
+        self._workers.close()
+
+    @property
+    def _threaded(self) -> bool:
+        return self._workers.n > 1 or (self._bound is not None and KINDS[self._operator.choice.name].own_threads)
+
+    # What a call checks before it changes anything, and what it does then.
+
+    def _feeding(self, left: object, right: object, interleave: object, source: str | None) -> Begin:
+        tables = self._check_tables(left, right)
+        sides = self._check_interleave(interleave, tables)
+        name = self._check_source(source)
+
+        def begin() -> Work | None:
+            self._learn_schemas(tables)
+            if self._bound is None:
+                self._waiting.append((tables, sides, name))
+                return None
+            return self._intake.feed(tables, sides, name)
+
+        return begin
+
+    def _advancing(self, time: object, side: str | None, source: str | None) -> Begin:
+        intake, sides = self._gated("advance"), self._side_indexes(side)
+
+        def begin() -> Work | None:
+            for index in sides:
+                intake.advance(index, _DEFAULT_SOURCE if source is None else source, time)
+            return intake.release()
+
+        return begin
+
+    def _finishing(self, source: str | None, side: str | None) -> Begin:
+        intake, sides = self._gated("finish"), self._side_indexes(side)
+
+        def begin() -> Work | None:
+            for index in sides:
+                intake.finish(index, _DEFAULT_SOURCE if source is None else source)
+            return intake.release()
+
+        return begin
+
+    def _closing(self) -> Begin:
+        return lambda: None if self._bound is None else self._intake.release(everything=True)
+
+    def _check_tables(self, left: object, right: object) -> list[pa.Table | None]:
+        if left is None and right is None:
+            raise InputError("push needs left=, right= or both")
+        if self.spec.self_join and right is not None:
+            raise InputError("a self-join has one stream: push it as left=")
+        given = zip((left, right), self._schemas, SIDES, self._named, strict=True)
+        return [
+            None if data is None else conform(as_table(data, side, named), schema, side)
+            for data, schema, side, named in given
+        ]
+
+    def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
+        if interleave is not None and (self.spec.order == "event_time" or self.spec.self_join):
+            raise InputError("interleave= is for the two sides of a join in arrival order")
+        n_left, n_right = (0 if table is None else table.num_rows for table in tables)
+        return interleaving(interleave, n_left, n_right)
+
+    def _check_source(self, source: str | None) -> str:
+        if source is None:
+            return _DEFAULT_SOURCE
+        if not isinstance(source, str):
+            raise InputError(f"source= takes a name, not {source!r}")
+        if self.spec.order != "event_time":
+            raise InputError("source= is for order='event_time'; in arrival order the order of push is all there is")
+        return source
+
+    def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
+        before = self._schemas
+        # Not only the first time: a column of which all values were NULL may have got its type.
+        self._schemas = [known if table is None else table.schema for known, table in zip(before, tables, strict=True)]
+        if self._bound is None or self._schemas != before:
+            self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
+
+    def _bind_if_known(self, batch: int | None = None) -> None:
+        left, right = self._schemas
+        if left is None or (right is None and not self.spec.self_join) or untyped(self.spec, left, right):
+            return
+        if self._bound is not None:
+            self._retype(left, right)
+            return
+        bound = bind(self.spec, left, right)
+        choice = auto.begin(bound, self._request, batch)
+        self._operator = Operator(bound, choice, self._workers, self._counts)
+        self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
+        self._bound = bound
+        waiting, self._waiting = self._waiting, []
+        # Nothing can have matched while one side was unknown: these pushes give no rows.
+        for tables, is_right, name in waiting:
+            fitting = [
+                table if table is None or schema is None else retyped(table, schema)
+                for table, schema in zip(tables, self._schemas, strict=True)
+            ]
+            work = self._intake.feed(fitting, is_right, name)
+            while work.waiting:
+                self._operator.step(work, None)
+
+    def _retype(self, left: pa.Schema, right: pa.Schema | None) -> None:
+        """Take over the types of columns that had been all NULL; keys and times are not among them."""
+        bound = self._bound
+        if bound is None or (bound.left_schema.equals(left) and (right is None or bound.right_schema.equals(right))):
+            return
+        fresh = bind(self.spec, left, right)
+        # What is indexed stays: a condition that could not be read as a key before is tested on rows, as it was.
+        bound = replace(
+            bound,
+            left_schema=fresh.left_schema,
+            right_schema=fresh.right_schema,
+            columns=fresh.columns,
+            schema=fresh.schema,
+        )
+        self._operator.retype(bound)
+        self._intake.retype(bound)
+        self._bound = bound
+
+    def _gated(self, call: str) -> Intake:
+        if self.spec.order != "event_time":
+            raise StateError(f"{call}() is for order='event_time'")
+        if self._bound is None:
+            raise StateError(
+                f"{call}() needs the schemas of both sides: push both sides first, or give left_schema= and "
+                "right_schema= to open"
+            )
+        return self._intake
+
+    def _side_indexes(self, side: str | None) -> list[int]:
+        if side is None:
+            return list(self._intake.sides)
+        if side not in SIDES:
+            raise InputError(f"side={side!r}: it is 'left' or 'right'")
+        return [SIDES.index(side)]
+
+    def _joined(self, results: list[pa.Table]) -> pa.Table:
+        if self._bound is None:
+            return pa.table({})
+        filled = [table for table in results if table.num_rows]
+        if len(filled) == 1:
+            return filled[0]
+        return pa.concat_tables(filled) if filled else self._bound.schema.empty_table()

@@ -1,0 +1,196 @@
+"""The driver's outer half: pushed tables in, work in gate order for the operator out.
+
+In arrival order the tuples go straight on, less the late ones; in event-time order they wait in the gate until
+they are ready. Rows that can't be joined, late or without a usable time, are set aside and counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
+from streamjoin.joins.engine.late import LateRows
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.engine.operator import Operator, Ordered, Work
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.errors import InputError
+from streamjoin.windows.clock import NEVER, Horizon, to_ticks
+from streamjoin.windows.store import Restore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Sources = tuple[tuple[str, ...], tuple[str, ...]]
+
+SIDES = ("left", "right")
+
+
+class Intake:
+    """Orders the input of one bound join."""
+
+    def __init__(self, bound: BoundSpec, operator: Operator, sources: Sources, counts: Counts, late: LateRows) -> None:
+        self._bound = bound
+        self._operator = operator
+        self._counts = counts
+        self._late = late
+        self._self_join = bound.spec.self_join
+        self.sides = (LEFT,) if self._self_join else (LEFT, RIGHT)
+        self._gate: EventTimeGate | None = None
+        self._horizons: list[Horizon | None] = [None, None]
+        if bound.spec.order == "event_time":
+            self._gate = EventTimeGate((bound.left_schema, bound.right_schema), bound.lateness or 0, sides=self.sides)
+            for side, names in enumerate(sources):
+                for name in names:
+                    self._gate.add(side, name)
+        else:
+            # A tuple probes the other side's window: that is the one a late tuple would need back.
+            for side in self.sides:
+                probed = bound.windows if self._self_join else (bound.windows[1 - side],)
+                lengths = [window.size for window in probed if window.kind == "time"]
+                if lengths:
+                    self._horizons[side] = Horizon(bound.lateness, max(lengths))
+
+    def feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> Work:
+        """Take one push; returns the tuples that can be joined now."""
+        schemas = (self._bound.left_schema, self._bound.right_schema)
+        tables = [schemas[i].empty_table() if table is None else table for i, table in enumerate(given)]
+        if self._gate is not None:
+            self._gate.check([(side, source) for side in self.sides if given[side] is not None])
+        self._counts.tuples_left += tables[LEFT].num_rows
+        self._counts.tuples_right += tables[RIGHT].num_rows
+        with self._counts.step("order"):
+            ticks, is_right = self._timed(tables, is_right, source)
+            if self._gate is None:
+                is_right = self._set_late_aside(tables, ticks, is_right, source)
+            else:
+                for side in self.sides:
+                    if given[side] is not None:
+                        self._push_gate(self._gate, side, source, tables[side], ticks[side])
+        if self._gate is not None:
+            return self._released(self._gate)
+        if self._self_join:
+            tables[RIGHT], ticks[RIGHT] = tables[LEFT], ticks[LEFT]
+        ordered = Ordered((tables[LEFT], tables[RIGHT]), (ticks[LEFT], ticks[RIGHT]), is_right)
+        return self._operator.begin(ordered, self._bounds())
+
+    def release(self, everything: bool = False) -> Work | None:
+        """What is ready in the gate; with `everything`, all that waits there."""
+        return None if self._gate is None else self._released(self._gate, everything)
+
+    def _released(self, gate: EventTimeGate, everything: bool = False) -> Work:
+        with self._counts.step("order"):
+            ready = gate.release(everything)
+        tables, ticks = ready.tables, ready.ticks
+        if self._self_join:
+            tables, ticks = (tables[LEFT], tables[LEFT]), (ticks[LEFT], ticks[LEFT])
+        return self._operator.begin(Ordered(tables, ticks, ready.is_right), None)
+
+    def saved(self) -> Restore:
+        """What puts back the order of the input, and everything behind it."""
+        bound = self._bound
+        parts = [part.saved() for part in (self._gate, *self._horizons, self._operator) if part is not None]
+
+        def restore() -> None:
+            self._bound = bound
+            for part in parts:
+                part()
+
+        return restore
+
+    def advance(self, side: int, source: str, time: object) -> None:
+        """Move a source's clock to `time`, a value of its time column."""
+        plan, gate = self._bound.time, self._gate
+        if plan is None or gate is None:
+            raise AssertionError("event-time order without a gate")
+        schema, name = ((self._bound.left_schema, plan.left), (self._bound.right_schema, plan.right))[side]
+        try:
+            column = _one_time(time, schema.field(name).type)
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(f"advance({time!r}): {name!r} is {schema.field(name).type}; give such a time") from error
+        ticks, bad = to_ticks(column, plan.multipliers[side])
+        if bad is not None and bad.any():
+            raise InputError(f"advance({time!r}): that is not a time the clock can show")
+        gate.advance(side, source, int(ticks[0]))
+
+    def retype(self, bound: BoundSpec) -> None:
+        """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
+        if self._gate is not None:
+            self._gate.retype((bound.left_schema, bound.right_schema))
+        self._bound = bound
+
+    def finish(self, side: int, source: str) -> None:
+        """Stop waiting for a source."""
+        if self._gate is None:
+            raise AssertionError("event-time order without a gate")
+        self._gate.finish(side, source)
+
+    @property
+    def waiting(self) -> int:
+        """How many tuples are not ready."""
+        return 0 if self._gate is None else self._gate.waiting
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of what waits."""
+        return 0 if self._gate is None else self._gate.nbytes
+
+    def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
+        """Each side's ticks where they are needed; rows without a usable time are set aside."""
+        plan = self._bound.time
+        if self._operator.stores[LEFT].ticks is None or plan is None:
+            return [None, None], is_right
+        ticks: list[Array | None] = []
+        for side, name in enumerate((plan.left, plan.right)):
+            values, bad = to_ticks(tables[side].column(name), plan.multipliers[side])
+            if bad is not None and bad.any():
+                self._counts.rejected += int(bad.sum())
+                reason = "no usable time"
+                tables[side], values, is_right = self._set_aside(
+                    side, source, reason, tables[side], values, is_right, bad
+                )
+            ticks.append(values)
+        return ticks, is_right
+
+    def _set_aside(
+        self, side: int, source: str, reason: str, table: pa.Table, ticks: Array, is_right: Array, bad: Array
+    ) -> tuple[pa.Table, Array, Array]:
+        """Move the rows of `bad` to the late output and take them out of the order."""
+        self._late.add(SIDES[side], source, reason, table.filter(pa.array(bad)))
+        keep = np.ones(is_right.size, np.bool_)
+        own = np.flatnonzero(is_right == (side == RIGHT))
+        keep[own[bad]] = False
+        return table.filter(pa.array(~bad)), ticks[~bad], is_right[keep]
+
+    def _push_gate(self, gate: EventTimeGate, side: int, source: str, table: pa.Table, ticks: Array | None) -> None:
+        if ticks is None:
+            raise AssertionError("event-time order without ticks")
+        late = gate.push(side, source, table, ticks)
+        if late.any():
+            self._counts.late += int(late.sum())
+            self._late.add(SIDES[side], source, "late", table.filter(pa.array(late)))
+
+    def _set_late_aside(self, tables: list[pa.Table], ticks: list[Array | None], is_right: Array, source: str) -> Array:
+        for side in self.sides:
+            horizon, side_ticks = self._horizons[side], ticks[side]
+            if horizon is None or side_ticks is None:
+                continue
+            late = horizon.late(side_ticks)
+            if late.any():
+                self._counts.late += int(late.sum())
+                tables[side], ticks[side], is_right = self._set_aside(
+                    side, source, "late", tables[side], side_ticks, is_right, late
+                )
+        return is_right
+
+    def _bounds(self) -> tuple[int, int]:
+        """The times before which no tuple of the left and the right side will be taken again."""
+        left, right = (NEVER if horizon is None else horizon.bound for horizon in self._horizons)
+        return (left, left) if self._self_join else (left, right)
+
+
+def _one_time(time: object, type_: pa.DataType) -> pa.Array:
+    if isinstance(time, np.datetime64):
+        # Arrow takes a scalar of NumPy only in its own unit, an array in any.
+        return pa.array(np.array([time])).cast(type_)
+    return pa.array([time], type_)

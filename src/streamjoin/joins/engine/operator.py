@@ -1,0 +1,374 @@
+"""The driver's inner half: tuples in gate order in, result rows out.
+
+It owns positions, windows, expiry and late materialization; the algorithm only pairs. Results and state do not
+depend on how the tuples were cut into calls: a call is cut again here into chunks that suit the windows, and into
+smaller ones where the rows of a chunk would be too many.
+
+A call that fails is undone: `saved` notes what is stored, which costs next to nothing, and returns what puts it back.
+An algorithm that can't do the same is built anew then and filled from the stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin.joins import auto
+from streamjoin.joins.base import Chunk, Elastic, Fillable, Overflow, Pairs, SidePart
+from streamjoin.joins.engine.chunks_again import chunks_again
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.engine.refine import Refinement, positions
+from streamjoin.joins.registry import KINDS, Choice
+from streamjoin.kernels.gather import first_at_least, leading_below
+from streamjoin.kernels.positions import stand
+from streamjoin.model.binding import RESULT_TIME, BoundSpec
+from streamjoin.windows.clock import NEVER, minus
+from streamjoin.windows.encoding import Encoded, SideEncoder
+from streamjoin.windows.store import Restore, SideStore
+from streamjoin.windows.workers import Workers
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LEAST_CHUNK = 1 << 12
+_LARGEST_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Tuples in gate order: each side's own table and ticks, and which side each place belongs to."""
+
+    tables: tuple[pa.Table, pa.Table]
+    ticks: tuple[Array | None, Array | None]
+    is_right: Array
+
+
+@dataclass
+class Work:
+    """Ordered tuples on their way through the operator: those before `begin` are joined already."""
+
+    ordered: Ordered
+    encoded: list[Encoded]
+    horizons: tuple[int, int] | None
+    begin: int = 0
+    tried: int = 0
+    """How many tuples the newest step was for."""
+    at: list[int] = field(default_factory=lambda: [0, 0])
+
+    @property
+    def waiting(self) -> int:
+        """How many tuples are not joined yet."""
+        return int(self.ordered.is_right.size) - self.begin
+
+
+class Operator:
+    """One running join over ordered input."""
+
+    def __init__(self, bound: BoundSpec, choice: Choice, workers: Workers, counts: Counts) -> None:
+        self.bound = bound
+        self.counts = counts
+        self._workers = workers
+        self._self_join = bound.spec.self_join
+        timed = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
+        right_payload = pa.schema([]) if self._self_join else bound.right_schema
+        self.stores = (
+            SideStore(bound.left_schema, len(bound.terms), timed),
+            SideStore(right_payload, len(bound.terms), timed),
+        )
+        self._payload = (self.stores[0], self.stores[0] if self._self_join else self.stores[1])
+        self._encoders = (SideEncoder(bound, "left"), SideEncoder(bound, "right"))
+        self.choice = choice
+        self.algorithm = KINDS[choice.name].build(bound, choice, workers)
+        self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
+        # What an algorithm that was built anew had counted before.
+        self._counted: dict[str, int] = {}
+        self._pairing = False
+        # Up to which position a side's ticks have a descent; from there on they are sorted.
+        self._descent = [0, 0]
+
+    def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
+        """Make tuples ready to be joined with the windows and with each other.
+
+        `horizons` are the times before which no tuple of the left and the right side will come again; without
+        them the newest time of this call is one, as in event-time order.
+        """
+        if self.choice.provisional:
+            self._reconsider(ordered.is_right.size)
+        with self.counts.step("encode"):
+            encoded = self._workers.map(lambda side: self._encoders[side].encode(ordered.tables[side]), (0, 1))
+        return Work(ordered, encoded, horizons)
+
+    def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
+        """Join the next chunk, of `most` tuples at the most.
+
+        Raises:
+            Overflow: it has more than `limit` rows; none was gathered.
+        """
+        ordered, at = work.ordered, list(work.at)
+        n = ordered.is_right.size
+        end = min(n, work.begin + min(self._chunk_size(), most or n))
+        work.tried = end - work.begin
+        is_right = ordered.is_right[work.begin : end]
+        taken = [int((~is_right).sum()), int(is_right.sum())]
+        if self._self_join:
+            taken[1] = taken[0] = end - work.begin
+        parts = []
+        for side in (0, 1):
+            cut = slice(at[side], at[side] + taken[side])
+            ticks = ordered.ticks[side]
+            parts.append((ordered.tables[side].slice(at[side], taken[side]), work.encoded[side], cut, ticks))
+            at[side] += taken[side]
+        rows = self._process_chunk(is_right, parts, limit)
+        self._forget(work.horizons if end == n else None)
+        work.begin, work.at = end, at
+        return rows
+
+    def retype(self, bound: BoundSpec) -> None:
+        """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
+        for store, schema in zip(self.stores, (bound.left_schema, bound.right_schema), strict=True):
+            if store.schema.names:
+                store.retype(schema)
+        self.bound = bound
+
+    def _reconsider(self, arriving: int) -> None:
+        """Let another algorithm take over once scanning costs more; what fails here leaves everything as it was."""
+        held = max(store.count - store.base for store in self.stores)
+        compared = self.algorithm.counters()["compared"]
+        choice = auto.successor(self.bound, arriving, held, compared)
+        if choice is None:
+            return
+        algorithm = KINDS[choice.name].build(self.bound, choice, self._workers)
+        if not isinstance(algorithm, Fillable):
+            raise AssertionError(f"{choice.name} can't take over a running join")
+        for side in (0, 1):
+            words, seqs = self._live_words(side)
+            if seqs.size:
+                algorithm.fill(side, words, seqs)
+        algorithm.forget(self.stores[0].base, self.stores[1].base)
+        self.algorithm.close()
+        self.algorithm, self.choice = algorithm, choice
+        self._open_terms = tuple(t for t in range(len(self.bound.terms)) if t not in algorithm.decides)
+        self.counts.compared = compared
+
+    def _live_words(self, side: int) -> tuple[Array, Array]:
+        """The index words and positions of one side's live tuples that can match, encoded again from their rows."""
+        store = self.stores[side]
+        seqs = np.arange(store.base, store.count)
+        if not seqs.size:
+            return seqs, seqs
+        encoded = self._encoded_again(side, store.base, seqs.size)
+        if encoded.index is None:
+            raise AssertionError("an index without index words")
+        if encoded.valid is None:
+            return encoded.index.word, seqs
+        return encoded.index.word[encoded.valid], seqs[encoded.valid]
+
+    def _chunk_size(self) -> int:
+        """About as many tuples as the windows hold: larger would compare tuples no window joins."""
+        held = sum(
+            w.size if w.kind == "count" else store.count - store.base
+            for w, store in zip(self.bound.windows, self.stores, strict=True)
+        )
+        return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, held))
+
+    def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
+        with self.counts.step("store"):
+            stored = self._workers.map(lambda side: self._store(side, *parts[side]), (0, 1))
+            chunk, least = self._chunk(is_right, stored)
+        with self.counts.step("pair"):
+            pairs, compared = self._pair(chunk, least, limit)
+        self.counts.compared += compared
+        self.counts.results += pairs.probe.size
+        with self.counts.step("gather"):
+            return self._materialize(chunk, pairs)
+
+    def _pair(self, chunk: Chunk, least: Array | None, limit: int | None) -> tuple[Pairs, int]:
+        refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, limit)
+        self._pairing = True
+        pairs = self.algorithm.process(chunk, refine)
+        if limit is not None and pairs.probe.size > limit:
+            raise Overflow
+        return pairs, sum(refine.compared)
+
+    def _store(
+        self, side: int, table: pa.Table, encoded: Encoded, cut: slice, ticks: Array | None
+    ) -> tuple[Encoded, int, Array | None]:
+        """Store one side's tuples of a chunk; returns their words, the first one's position and their ticks."""
+        store, piece = self.stores[side], encoded.part(cut)
+        first = store.count
+        side_ticks = None if ticks is None else ticks[cut]
+        self._note_descent(side, side_ticks)
+        payload = table if store.schema.names else table.select([])
+        store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
+        return piece, first, side_ticks
+
+    def _chunk(self, is_right: Array, parts: list[tuple[Encoded, int, Array | None]]) -> tuple[Chunk, Array | None]:
+        (left, left_first, left_ticks), (right, right_first, right_ticks) = parts
+        if self._self_join:
+            # A tuple stands twice, first as a left and then as a right one, and meets those before it only.
+            n = 2 * left.n
+            is_right = np.tile(np.array([False, True]), left.n)
+            own_seq = np.repeat(np.arange(left_first, left_first + left.n), 2)
+            upto = own_seq
+            left_at, right_at = np.arange(0, n, 2), np.arange(1, n, 2)
+        else:
+            n = left.n + right.n
+            own_seq, upto = np.empty(n, np.int64), np.empty(n, np.int64)
+            left_at, right_at = np.empty(left.n, np.int64), np.empty(right.n, np.int64)
+            stand(is_right, left_first, right_first, own_seq, upto, left_at, right_at)
+        min_seq = np.empty(n, np.int64)
+        least: Array | None = None
+        for side, at, ticks in ((0, left_at, left_ticks), (1, right_at, right_ticks)):
+            exact, bounds = self._live_bounds(1 - side, upto[at], ticks)
+            min_seq[at] = bounds
+            if not exact and least is None:
+                least = np.full(n, NEVER, np.int64)
+            if not exact and least is not None and ticks is not None:
+                least[at] = minus(ticks, self.bound.windows[1 - side].size)
+        return (
+            Chunk(
+                is_right, own_seq, upto, min_seq,
+                SidePart(left, left_at, left_first), SidePart(right, right_at, right_first),
+            ),
+            least,
+        )  # fmt: skip
+
+    def _live_bounds(self, other: int, upto: Array, ticks: Array | None) -> tuple[bool, Array]:
+        """The smallest live position of the other side for each tuple, and whether that alone decides."""
+        window, store = self.bound.windows[other], self.stores[other]
+        if window.kind == "count":
+            return True, upto - window.size + int(self._self_join)
+        if ticks is None or store.ticks is None:
+            raise AssertionError("a time window without ticks")
+        if self._descent[other] > store.base:
+            return False, np.full(upto.size, store.base, np.int64)
+        out = np.empty(upto.size, np.int64)
+        first_at_least(store.ticks.values, minus(ticks, window.size), store.base, out)
+        return True, out
+
+    def _note_descent(self, side: int, ticks: Array | None) -> None:
+        if ticks is None or not ticks.size:
+            return
+        store = self.stores[side]
+        previous = store.ticks.values[-1:] if store.ticks is not None else ticks[:0]
+        joined = np.concatenate([previous, ticks])
+        falls = np.flatnonzero(joined[1:] < joined[:-1])
+        if falls.size:
+            self._descent[side] = store.count + int(falls[-1]) + 1 - previous.size
+
+    def _materialize(self, chunk: Chunk, pairs: Pairs) -> pa.Table:
+        """Gather the rows of the pairs, once, column by column."""
+        left, right = positions(chunk, pairs.probe, pairs.seq)
+        if self._self_join:
+            order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
+            left, right = left[order], right[order]
+
+        rows = {}
+        for side, seqs in (("left", left), ("right", right)):
+            names = [c.source for c in self.bound.columns if c.side == side]
+            rows[side] = self._payload[side == "right"].gather(names, seqs, self._workers)
+        arrays = [rows[c.side][c.source] for c in self.bound.columns]
+        if self.bound.time is not None:
+            arrays.append(self._result_time(arrays))
+        return pa.Table.from_arrays(arrays, schema=self.bound.schema)
+
+    def _result_time(self, arrays: list[pa.Array]) -> pa.Array:
+        time = self.bound.time
+        if time is None:
+            raise AssertionError("no time column")
+        places = {(c.side, c.source): i for i, c in enumerate(self.bound.columns)}
+        type_ = self.bound.schema.field(RESULT_TIME).type
+        both = [arrays[places["left", time.left]], arrays[places["right", time.right]]]
+        # As whole numbers: Arrow has no such function for timestamps with a time zone.
+        number = pa.int32() if type_.bit_width == 32 else pa.int64()
+        cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
+        later = pc.max_element_wise(*(a.view(number) for a in cast))
+        for given, finer in zip(both, cast, strict=True):
+            if finer is not given:
+                # The year 9999 is beyond what nanoseconds can count: no time rather than a wrong one.
+                kept = pc.equal(finer.cast(given.type, safe=False), given).fill_null(True)
+                later = pc.if_else(kept, later, pa.scalar(None, number))
+        return later.view(type_)
+
+    def _forget(self, horizons: tuple[int, int] | None) -> None:
+        with self.counts.step("expire"):
+            bounds = [self._forget_bound(side, horizons) for side in (0, 1)]
+            if self._self_join:
+                # Both roles read their rows from one store: the longer window decides.
+                bounds = [min(bounds)] * 2
+            for side in (0, 1):
+                dropped = self.stores[side].forget(bounds[side])
+                self.counts.expired += dropped if side == 0 or not self._self_join else 0
+            self.algorithm.forget(*bounds)
+
+    def _forget_bound(self, side: int, horizons: tuple[int, int] | None) -> int:
+        window, store = self.bound.windows[side], self.stores[side]
+        if window.kind == "count":
+            return store.count - window.size + int(self._self_join)
+        if store.ticks is None:
+            raise AssertionError("a time window without ticks")
+        ticks = store.ticks.values
+        if horizons is not None:
+            horizon = horizons[1 - side]
+        elif self.bound.spec.order == "event_time":
+            newest = [s.ticks.values[-1] for s in self.stores if s.ticks is not None and len(s.ticks)]
+            horizon = int(max(newest, default=NEVER))
+        else:
+            return store.base
+        return store.base + int(leading_below(ticks, max(NEVER, horizon - window.size)))
+
+    def saved(self) -> Restore:
+        """What puts back all that is stored now."""
+        state = self.bound, self.choice, self.algorithm, self._open_terms
+        descent = list(self._descent)
+        stores = [store.saved() for store in self.stores]
+        algorithm = self.algorithm.saved()
+        self._pairing = False
+
+        def restore() -> None:
+            self.bound, self.choice, self.algorithm, self._open_terms = state
+            for part in stores:
+                part()
+            self._descent = list(descent)
+            if algorithm is not None:
+                algorithm()
+            elif self._pairing:
+                self._build_anew()
+
+        return restore
+
+    def _build_anew(self) -> None:
+        """Replace the algorithm by a new one that holds what the stores hold."""
+        old = self.algorithm
+        # Its threads, which may still be at work after an interrupt, read the stores.
+        old.close()
+        algorithm = KINDS[self.choice.name].build(self.bound, self.choice, self._workers)
+        if isinstance(algorithm, Elastic) and isinstance(old, Elastic):
+            algorithm.set_workers(old.workers)
+        for chunk in chunks_again(self.stores, self._encoded_again, _LARGEST_CHUNK):
+            algorithm.process(chunk, Refinement(self.bound, self.stores, self._payload, chunk, (), None))
+        algorithm.forget(self.stores[0].base, self.stores[1].base)
+        before, now = old.counters(), algorithm.counters()
+        self._counted = {name: self._counted.get(name, 0) + before[name] - now[name] for name in now}
+        self.algorithm = algorithm
+        self._pairing = False
+
+    def _encoded_again(self, side: int, begin: int, n: int) -> Encoded:
+        """The words of one side's tuples from position `begin` on, made from their rows."""
+        names = self._encoders[side].columns
+        if not names:
+            return Encoded(n, None, (), None)
+        rows = self._payload[side].gather(names, np.arange(begin, begin + n), self._workers)
+        return self._encoders[side].encode(pa.table(rows))
+
+    def counters(self) -> dict[str, int]:
+        """What the algorithm did, calls that failed included."""
+        return {name: n + self._counted.get(name, 0) for name, n in self.algorithm.counters().items()}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of stored tuples and of the algorithm."""
+        return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes

@@ -1,0 +1,1 @@
+"""The papers' parallel joins: PIM-Tree, ScaleJoin, both handshake joins."""

@@ -1,0 +1,32 @@
+"""`handshake`: the original handshake join. Windows lie along a chain of nodes and flow past each other.
+
+One thread a node, and a driver that feeds both ends. A tuple meets the other side's as they pass, which takes up to
+half a window; a call can't wait that long, so at its end the tuples it brought visit the rest of the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from streamjoin.joins.parallel.handshake_base import ChainJoin, batch_of
+from streamjoin.kernels.handshake.handshake import handshake_node
+from streamjoin.kernels.handshake.links import DRAINED
+from streamjoin.model.binding import BoundSpec
+
+
+class Handshake(ChainJoin):
+    """The chain of flowing windows."""
+
+    name: ClassVar[str] = "handshake"
+
+    def __init__(self, bound: BoundSpec, nodes: int, options: Mapping[str, object]) -> None:
+        super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=True)
+
+    def run_node(self, k: int) -> int:
+        """Node k, until it is done or full."""
+        return handshake_node(self._crew.words, k, self._chain.mem, *self._chain.columns(), self._chain.results[k])
+
+    def ended(self) -> None:
+        """All pairs of what came so far are found."""
+        self._chain.mem[DRAINED : DRAINED + 2] = [log.count for log in self._chain.logs]

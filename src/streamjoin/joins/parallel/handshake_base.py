@@ -1,0 +1,153 @@
+"""What both handshake joins share: a chunk becomes logs and a driver's script, results become pairs.
+
+Thread k below `nodes` runs node k, thread `nodes` is the driver. A chunk's call returns when its flow has ended, so
+all that it completes is out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.batch.stored_words import unsigned_words
+from streamjoin.joins.parallel.handshake_chain import Chain, facts_of
+from streamjoin.kernels.handshake.links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
+from streamjoin.kernels.handshake.meet import WORD_ROWS
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.errors import SpecError
+from streamjoin.windows.crew import Crew
+from streamjoin.windows.store import Restore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+I64 = npt.NDArray[np.int64]
+
+BATCH = 64
+_MOST_BATCH = 4096
+
+
+def batch_of(name: str, options: Mapping[str, object]) -> int:
+    """The driver's batch from `options=`."""
+    batch = options.get("batch", BATCH)
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= _MOST_BATCH:
+        raise SpecError(f"options= of {name!r}: batch={batch!r} is not a number of tuples from 1 to {_MOST_BATCH}")
+    return batch
+
+
+class ChainJoin(ABC):
+    """A join over a chain of nodes."""
+
+    name: ClassVar[str]
+
+    def __init__(self, bound: BoundSpec, nodes: int, batch: int, *, indexed: bool, drains: bool) -> None:
+        self.decides = bound.settled if indexed else frozenset(range(min(2, len(bound.terms))))
+        self._indexed = indexed
+        self._narrow = not indexed and all(bound.terms[t].narrow for t in self.decides)
+        terms = 1 if indexed else len(self.decides)
+        self._chain = Chain(nodes, np.uint32 if self._narrow else np.uint64, terms, batch=batch, drains=drains)
+        self._crew = Crew(nodes + 1, PLACES)
+        # Whether a side's bounds only grow from probe to probe; times in arrival order may fall.
+        gated = bound.spec.order == "event_time"
+        self._grows = [gated or window.kind == "count" for window in bound.windows]
+
+    # -- what a kind defines ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def run_node(self, k: int) -> int:
+        """Run node k's kernel until it is done or its results must be taken."""
+
+    def begun(self) -> None:  # noqa: B027 - most need none
+        """The logs hold the chunk: make room for it elsewhere."""
+
+    def ended(self) -> None:  # noqa: B027 - likewise
+        """The chunk's flow has ended."""
+
+    # -- the contract of an algorithm ------------------------------------------------------------------
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Send the chunk through the chain and collect what met."""
+        is_right, begins = self._script(chunk)
+        found: list[tuple[Array, Array]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        if is_right.size:
+            self._chain.open()
+            self.begun()
+
+            def step(k: int) -> None:
+                if k == self._chain.nodes:
+                    left, right = self._chain.logs
+                    drive(self._crew.words, k, self._chain.mem, is_right, left.facts, right.facts, *begins, False)
+                    return
+                code = FULL
+                while code not in (DONE, STOPPED):
+                    code = self.run_node(k)
+                    rows = self._chain.taken(k)
+                    if len(rows):
+                        kept = refine(*self._chain.as_pairs(rows))
+                        found.append((kept[0].copy(), kept[1].copy()))
+
+            self._crew.run(step)
+            self.ended()
+        probe, seq = (np.concatenate([pair[i] for pair in found]) for i in (0, 1))
+        order = np.lexsort((seq, probe))
+        return Pairs(probe[order], seq[order])
+
+    def _script(self, chunk: Chunk) -> tuple[Array, tuple[int, int]]:
+        """Log the tuples that can match; the sides of these in gate order, and where each side's begin."""
+        logs = self._chain.logs
+        begins = (logs[0].count, logs[1].count)
+        places = []
+        for side, part in enumerate((chunk.left, chunk.right)):
+            words, able = self._words(part)
+            at = part.at[able]
+            places.append(at)
+            least = chunk.min_seq[at]
+            facts = facts_of(able + part.first_seq, least, least if chunk.stored_only else chunk.upto[at], at)
+            logs[side].append(words, facts)
+        for side, at in enumerate(places):
+            other = logs[1 - side]
+            rows = logs[side].facts[logs[side].count - at.size - logs[side].base : logs[side].count - logs[side].base]
+            rows[:, EXPIRES] = other.place_of(rows[:, MIN_SEQ]) if self._grows[1 - side] else other.base
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return order >= places[0].size, begins
+
+    def _words(self, part: SidePart) -> tuple[Array, I64]:
+        """The words that the nodes compare, and whose tuples they are: no NULL, no empty interval."""
+        able = np.ones(part.n, np.bool_) if part.encoded.valid is None else part.encoded.valid.copy()
+        terms = [part.encoded.terms[t] for t in sorted(self.decides)]
+        if self._indexed:
+            if part.encoded.index is None:
+                raise AssertionError("an index needs an index word")
+            terms = [part.encoded.index]
+        for term in terms:
+            able &= term.lo <= term.hi
+        places = np.flatnonzero(able)
+        words = np.zeros((WORD_ROWS, places.size), np.uint32 if self._narrow else np.uint64)
+        for t, term in enumerate(terms):
+            words[t::2] = unsigned_words(term.take(places), self._narrow)
+        return words, places
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        for side, bound in enumerate((left_min, right_min)):
+            self._chain.forget(side, int(self._chain.logs[side].place_of(bound)))
+
+    def saved(self) -> Restore | None:
+        """None: a flow that was stopped leaves tuples anywhere in the chain."""
+        return None
+
+    def close(self) -> None:
+        """End the threads."""
+        self._crew.close()
+
+    def counters(self) -> dict[str, int]:
+        """Pairs compared in all nodes."""
+        return {"compared": int(self._chain.node_words(COMPARED).sum())}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the chain."""
+        return self._chain.nbytes

@@ -1,0 +1,179 @@
+"""The arrays behind a chain of handshake nodes: each side's log, the arena of links, the nodes' results.
+
+A side's log holds the tuples that can match, by place: places count them from 0 and never change, so the nodes' bounds
+outlive any cut into chunks. Nothing here runs threads or knows Arrow: joins and experiments bring their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamjoin.kernels.handshake.links import (
+    BASES,
+    BATCH,
+    DRAINS,
+    EXPIRED,
+    FACTS,
+    GATE,
+    IN,
+    MIN_SEQ,
+    OUT,
+    PATIENCE,
+    PUNCTUATES,
+    RESULTS_HEAD,
+    RESULTS_TAIL,
+    SEQ,
+    TERMS,
+    UPTO,
+    chain_words,
+    lay_chain,
+    node_at,
+    start_flow,
+)
+from streamjoin.kernels.handshake.meet import RESULT, WORD_ROWS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+I64 = npt.NDArray[np.int64]
+
+_LEAST = 1024
+RING = 1 << 14
+_LINE = 8
+
+
+def aligned(words: int) -> I64:
+    """Zeroed words that begin at a cache line."""
+    raw = np.zeros(words + _LINE, np.int64)
+    skip = (-raw.ctypes.data // raw.itemsize) % _LINE
+    return raw[skip : skip + words]
+
+
+class SideLog:
+    """One side's tuples from `base` to `count`: row p - base holds place p."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.base = 0
+        self.count = 0
+        self.words: Array = np.zeros((WORD_ROWS, 0), dtype)
+        self.facts: I64 = np.zeros((0, FACTS), np.int64)
+
+    def append(self, words: Array, facts: I64) -> None:
+        """Add tuples at the end; a column of `words` and a row of `facts` each."""
+        n = facts.shape[0]
+        self._make_room(n)
+        held = self.count - self.base
+        self.words[:, held : held + n] = words
+        self.facts[held : held + n] = facts
+        self.count += n
+
+    def _make_room(self, n: int) -> None:
+        held = self.count - self.base
+        if held + n <= self.facts.shape[0]:
+            return
+        capacity = max(_LEAST, 2 * (held + n))
+        words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
+        words[:, :held], facts[:held] = self.words[:, :held], self.facts[:held]
+        self.words, self.facts = words, facts
+
+    @property
+    def seqs(self) -> I64:
+        """Stream positions, ascending."""
+        return self.facts[: self.count - self.base, SEQ]
+
+    def place_of(self, seqs: npt.ArrayLike) -> I64:
+        """The first place from each stream position on."""
+        found: I64 = self.base + np.searchsorted(self.seqs, seqs)
+        return found
+
+    def forget(self, place: int) -> None:
+        """Drop the tuples before a place; rows move once half of the room is gone, or all of them."""
+        gone, held = place - self.base, self.count - self.base
+        if gone <= 0 or (gone < held and 2 * gone < self.facts.shape[0]):
+            return
+        self.words[:, : held - gone] = self.words[:, gone:held].copy()
+        self.facts[: held - gone] = self.facts[gone:held].copy()
+        self.base = place
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+        return self.words.nbytes + self.facts.nbytes
+
+
+class Chain:
+    """Nodes, links and results; `logs` are the two sides'."""
+
+    def __init__(
+        self,
+        nodes: int,
+        dtype: Any,
+        terms: int,
+        *,
+        batch: int,
+        drains: bool = False,
+        punctuates: bool = False,
+        patience: int = 1,
+        links: int = 64,
+        ring: int = RING,
+    ) -> None:
+        self.nodes = nodes
+        self.mem = aligned(chain_words(nodes, links))
+        lay_chain(self.mem, nodes, links)
+        self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES, PATIENCE]] = batch, terms, drains, punctuates, patience
+        self.logs = (SideLog(dtype), SideLog(dtype))
+        self.results = np.zeros((nodes, ring, RESULT), np.int64)
+
+    def open(self) -> None:
+        """Begin a flow: the logs hold its tuples already."""
+        self.mem[BASES : BASES + 2] = [log.base for log in self.logs]
+        start_flow(self.mem)
+
+    def columns(self) -> tuple[Array, I64, Array, I64]:
+        """What every node's kernel reads: both logs."""
+        left, right = self.logs
+        return left.words, left.facts, right.words, right.facts
+
+    def taken(self, k: int) -> I64:
+        """Node k's results so far, places of side 0, of side 1 and stamps; its ring is empty then."""
+        at = int(node_at(k))
+        head, tail = int(self.mem[at + RESULTS_HEAD]), int(self.mem[at + RESULTS_TAIL])
+        ring = self.results[k]
+        rows: I64 = ring[np.arange(head, tail) & (ring.shape[0] - 1)]
+        self.mem[at + RESULTS_HEAD] = tail
+        return rows
+
+    def as_pairs(self, rows: I64) -> tuple[I64, I64]:
+        """Results as (place of the later tuple in gate order, stream position of the earlier)."""
+        (left, right) = self.logs
+        r, s = left.facts[rows[:, 0] - left.base], right.facts[rows[:, 1] - right.base]
+        right_later = r[:, SEQ] < s[:, UPTO]
+        probe = np.where(right_later, s[:, GATE], r[:, GATE])
+        seq = np.where(right_later, r[:, SEQ], s[:, SEQ])
+        return probe, seq
+
+    def node_words(self, word: int) -> I64:
+        """One word of every node, as a view."""
+        at = int(node_at(0)) + word
+        step = int(node_at(1)) - int(node_at(0))
+        words: I64 = self.mem[at : at + step * self.nodes : step]
+        return words
+
+    def forget(self, side: int, place: int) -> None:
+        """Between flows: tuples before a place are out of every window, so no node holds them any more."""
+        for word in (IN + side, OUT + 8 * side, EXPIRED + side):
+            np.maximum(self.node_words(word), place, out=self.node_words(word))
+        self.logs[side].forget(place)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of logs, links and rings."""
+        return self.mem.nbytes + sum(log.nbytes for log in self.logs) + self.results.nbytes
+
+
+def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:
+    """Rows of a log's facts, without expiries yet."""
+    facts = np.zeros((seq.size, FACTS), np.int64)
+    facts[:, SEQ], facts[:, MIN_SEQ], facts[:, UPTO], facts[:, GATE] = seq, min_seq, upto, gate
+    return facts

@@ -1,0 +1,85 @@
+"""`low_latency_handshake`: every tuple rushes through a chain of nodes and rests as one copy at its home node.
+
+One thread a node, and a driver that feeds both ends in batches (`options={"batch": 4}`). Copies are scanned, or with
+`index=` looked up in an index that each node has for each side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from streamjoin.joins.parallel.handshake_base import ChainJoin, batch_of
+from streamjoin.joins.parallel.llhj_copies import Copies
+from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
+from streamjoin.kernels.handshake.low_latency import llhj_node
+from streamjoin.model.binding import BoundSpec
+
+NAME = "low_latency_handshake"
+INDEXES = ("hashed", "pim_tree")
+
+
+class ScanningChain(ChainJoin):
+    """Nodes that scan the copies they keep."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, bound: BoundSpec, nodes: int, options: Mapping[str, object]) -> None:
+        super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=False)
+        self._copies = Copies(self._chain, np.uint32 if self._narrow else np.uint64)
+
+    def begun(self) -> None:
+        """Room for the copies that the chunk leaves."""
+        self._copies.make_room()
+
+    def run_node(self, k: int) -> int:
+        """Node k, until it is done or full."""
+        chain = self._chain
+        return llhj_node(self._crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of chain and copies."""
+        return super().nbytes + self._copies.nbytes
+
+
+class IndexedChain(ChainJoin):
+    """Nodes that look tuples up in indexes over the copies they keep."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(
+        self, bound: BoundSpec, nodes: int, options: Mapping[str, object], index: str, settings: Mapping[str, float]
+    ) -> None:
+        super().__init__(bound, nodes, batch_of(self.name, options), indexed=True, drains=False)
+        left, right = (window.size if window.kind == "count" else None for window in bound.windows)
+        self._indexes = NodeIndexes(self._chain, index, (left, right), settings)
+
+    def run_node(self, k: int) -> int:
+        """Node k, until it is done or full."""
+        return self._indexes.run(self._crew.words, k)
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        super().forget(left_min, right_min)
+        self._indexes.expire()
+
+    def counters(self) -> dict[str, int]:
+        """Pairs compared, and the steps of the indexes."""
+        return super().counters() | self._indexes.counters()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of chain and indexes."""
+        return super().nbytes + self._indexes.nbytes
+
+
+def low_latency_handshake(
+    bound: BoundSpec, nodes: int, options: Mapping[str, object], index: str | None, settings: Mapping[str, float]
+) -> ChainJoin:
+    """The chain over scans, or over the index that is named."""
+    if index is None:
+        return ScanningChain(bound, nodes, options)
+    return IndexedChain(bound, nodes, options, index, settings)

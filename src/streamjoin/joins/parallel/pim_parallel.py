@@ -1,0 +1,150 @@
+"""`pim_parallel`: tasks of tuples from one queue, threads that share a PIM-Tree a side (SIGMOD paper, section 4).
+
+A thread takes the next task, looks its tuples up in the index and in the part of the window that is not indexed yet,
+indexes them, and hands on what is next in order. A merge goes on beside the others (`merge="nonblocking"`), or while
+they wait (`"blocking"`). Threads may join and leave at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.indexes.pim_shared import SETTINGS, SharedPimTree
+from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
+from streamjoin.kernels.pim_parallel import work_queue as q
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.errors import SpecError
+from streamjoin.windows.store import Restore
+from streamjoin.windows.workers import Workers, cuts
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Pieces = list[tuple[Array, Array]]
+
+OPTIONS = frozenset({"task", "merge"}) | SETTINGS
+MERGES = ("nonblocking", "blocking")
+_TASK = 64
+_LARGEST_TASK = 1 << 16
+_REFINED_AT_ONCE = 1 << 16
+_MOST_CANDIDATES = 1 << 22
+_ALONE = Workers(1)
+
+
+class PimParallel:
+    """The parallel join over two shared PIM-Trees."""
+
+    name: ClassVar[str] = "pim_parallel"
+
+    def __init__(self, bound: BoundSpec, options: Mapping[str, object], workers: Workers) -> None:
+        task, blocking, settings = _checked(options)
+        sizes = [window.size if window.kind == "count" else None for window in bound.windows]
+        left, right = (SharedPimTree(size, task, **settings) for size in sizes)
+        self.shared = SharedJoin(left, right, workers.n, task=task, blocking=blocking)
+        self._workers = workers
+        self._tuples = Tuples()
+        self._mins = [0, 0]
+        # Whether the bounds of a side's window only grow from probe to probe; times in arrival order may fall.
+        gated = bound.spec.order == "event_time"
+        self._grows = [gated or window.kind == "count" for window in bound.windows]
+        self.decides = bound.settled
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Join the chunk in tasks; candidates that are not decided yet are tested at the end, side by side."""
+        tuples = self._tuples
+        tuples.lay(chunk.n, (chunk.left.first_seq, chunk.right.first_seq), (chunk.left.n, chunk.right.n))
+        tuples.row(q.OPS)[:] = chunk.is_right * np.int64(ON_RIGHT)
+        for side, part in enumerate((chunk.left, chunk.right)):
+            _fill(tuples, side, part, INSERTS if chunk.stored_only else PROBES | INSERTS)
+        for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
+            tuples.row(row)[:] = values
+        kept: Pieces = []
+        candidates: Pieces = []
+        waiting = 0
+
+        def take(probes: Array, seqs: Array) -> None:
+            nonlocal waiting
+            candidates.append((probes.copy(), seqs.copy()))
+            waiting += probes.size
+            # One thread at a time comes here. What it tests now, nobody tests beside it; but memory stays bounded.
+            if waiting > _MOST_CANDIDATES:
+                kept.extend((probe.copy(), seq.copy()) for probe, seq in _refined(candidates, refine, _ALONE))
+                candidates.clear()
+                waiting = 0
+
+        self.shared.run(tuples, take, base=self._mins, grows=self._grows)
+        kept += _refined(candidates, refine, self._workers)
+        return Pairs(*_joined(kept))
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
+
+    @property
+    def workers(self) -> int:
+        """How many threads it should have."""
+        return self.shared.crew.n
+
+    def set_workers(self, n: int) -> None:
+        """Have `n` threads from their next task on."""
+        self.shared.crew.resize(n)
+
+    def counters(self) -> dict[str, int]:
+        """Tasks and merges."""
+        return {"tasks": int(self.shared.queue[q.TASKS]), "merges": int(self.shared.queue[q.MERGES])}
+
+    def saved(self) -> Restore | None:
+        """None: the trees change in place and are filled anew instead."""
+        return None
+
+    def close(self) -> None:
+        """End the threads."""
+        self.shared.close()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the trees, the queue and the tuples of the last chunk."""
+        return self.shared.nbytes + self._tuples.words.nbytes
+
+
+def _fill(tuples: Tuples, side: int, part: SidePart, use: int) -> None:
+    """Put one side's words in gate order and in line; a tuple that can't match is not used at all."""
+    index = part.encoded.index
+    if index is None:
+        raise AssertionError("pim_parallel needs an index word")
+    valid = np.ones(part.n, np.int64) if part.encoded.valid is None else part.encoded.valid.astype(np.int64)
+    tuples.row(q.OPS)[part.at] |= valid * use
+    for row, values in ((q.WORD, index.word), (q.LO, index.lo), (q.HI, index.hi)):
+        tuples.row(row)[part.at] = values
+    tuples.lines[side][:] = index.word
+    tuples.counted[side][:] = valid
+
+
+def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:
+    probes, seqs = _joined(candidates)
+    parts = cuts(probes.size, -(-probes.size // _REFINED_AT_ONCE)) if probes.size else []
+    return workers.spread(lambda cut: refine(probes[slice(*cut)], seqs[slice(*cut)]), parts)
+
+
+def _joined(pieces: Pieces) -> tuple[Array, Array]:
+    empty = np.empty(0, np.int64)
+    probes, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
+    return probes, seqs
+
+
+def _checked(options: Mapping[str, object]) -> tuple[int, bool, dict[str, Any]]:
+    """The task size, whether merges block, and the settings of the trees."""
+    task, merge = options.get("task", _TASK), options.get("merge", MERGES[0])
+    if not isinstance(task, int) or isinstance(task, bool) or not 1 <= task <= _LARGEST_TASK:
+        raise SpecError(f"options task={task!r} is not a number of tuples from 1 to {_LARGEST_TASK}")
+    if merge not in MERGES:
+        raise SpecError(f"options merge={merge!r} is not one of {', '.join(map(repr, MERGES))}")
+    settings = {name: value for name, value in options.items() if name in SETTINGS}
+    for name, value in settings.items():
+        whole = name != "merge_ratio"
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            raise SpecError(f"options {name}={value!r} is not a {'whole ' if whole else ''}number")
+    return task, merge == "blocking", settings

@@ -1,0 +1,225 @@
+"""Threads that join the tuples of one queue over two shared PIM-Trees; words and positions only.
+
+It knows nothing of predicates or tables: `pim_parallel` runs it for the engine, and the experiments run it as it is.
+Invariant: between two runs every tuple so far is indexed, no merge is under way, and no thread touches the trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from streamjoin.indexes.base import I64, arena
+from streamjoin.indexes.pim_shared import SharedPimTree
+from streamjoin.kernels.crew import STOP, unlock
+from streamjoin.kernels.pim_parallel import work_queue as q
+from streamjoin.kernels.pim_parallel.merge import MERGING_NOW, set_limits
+from streamjoin.kernels.pim_parallel.shared_tree import DESK_WORDS
+from streamjoin.kernels.pim_parallel.task import (
+    ALONE,
+    FLUSH,
+    LEAVES,
+    WAITS_FOR_TASK,
+    WAITS_FOR_TURN,
+    look_up_alone,
+    work,
+)
+from streamjoin.kernels.trees.entries import LARGEST
+from streamjoin.windows.crew import LEFT, Crew, Step
+
+Take = Callable[[I64, I64], None]
+"""Hears (tuple, position on the other side) of the next matches in result order; the arrays are lent for the call."""
+
+_PLACES = {
+    WAITS_FOR_TASK: "waiting for a task",
+    MERGING_NOW: "merging",
+    WAITS_FOR_TURN: "waiting for its turn to hand results on",
+}
+_LEAST_UNDER_WAY = 64
+_SLICE = 1 << 11
+_MOST_SLICES = 1024
+_BACKLOG = 1 << 14  # tuples
+_LEAST_RESULTS = 1024
+_RESULTS_A_TUPLE = 16
+_PAGE = 512
+_OFFSET = 56
+
+
+class Tuples:
+    """The tuples of one run in arrival order, and each side's words in line; room is reused from run to run."""
+
+    def __init__(self) -> None:
+        self.words: I64 = np.empty(0, np.int64)
+        self.n = 0
+        self.stride = 0
+        self.lines: list[I64] = []
+        self.counted: list[I64] = []
+        self.first = [0, 0]
+
+    def lay(self, n: int, first: Sequence[int], counts: Sequence[int]) -> None:
+        """Make room for `n` tuples, `counts` of each side, whose positions begin at `first`."""
+        self.n, self.first = n, list(first)
+        # Rows a multiple of a page apart would share a few lines of the cache.
+        self.stride = -(-n // _PAGE) * _PAGE + _OFFSET
+        line = [count + q.PADDING for count in counts]
+        needed = q.ROWS * self.stride + 2 * sum(line)
+        if self.words.size < needed:
+            self.words = arena(max(needed, 512))
+        self.line_at = [q.ROWS * self.stride, q.ROWS * self.stride + line[0]]
+        self.apart = sum(line)
+        self.lines = [self.words[at : at + count] for at, count in zip(self.line_at, counts, strict=True)]
+        self.counted = [
+            self.words[at + self.apart : at + self.apart + count]
+            for at, count in zip(self.line_at, counts, strict=True)
+        ]
+        self.row(q.INDEXED)[:] = 0
+
+    def row(self, name: int) -> I64:
+        """One property of all tuples: `work_queue.OPS` and so on."""
+        return self.words[name * self.stride : name * self.stride + self.n]
+
+
+class SharedJoin:
+    """The crew, its queue and the trees of both sides; a self-join over one index gives the same side twice."""
+
+    def __init__(
+        self,
+        left: SharedPimTree,
+        right: SharedPimTree,
+        n: int,
+        *,
+        task: int = 64,
+        blocking: bool = False,
+        under_way: int | None = None,
+        results: int | None = None,
+        out: int = 1 << 16,
+        slice_entries: int = _SLICE,
+        backlog: int = _BACKLOG,
+    ) -> None:
+        """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all.
+
+        A merge is cut into slices of about `slice_entries` entries, which threads share; they come before tasks while
+        more than `backlog` tuples wait, and while less than a task waits.
+        """
+        # Few, since the longer a task stays under way the more of the window is scanned; yet no thread should wait.
+        under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (8 * n - 1).bit_length())
+        self.sides = (left, right)
+        self.crew = Crew(n, _PLACES)
+        capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)
+        slices_at = q.SLOTS + q.SLOT * under_way
+        self.queue = np.zeros(slices_at + _MOST_SLICES + 1 + 8, np.int64)
+        self.queue = self.queue[(-self.queue.ctypes.data // 8) % 8 :]
+        self.queue[q.TASK], self.queue[q.BLOCKING] = task, blocking
+        self.queue[q.SELF] = left is right
+        self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
+        self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog
+        self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
+        self._pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
+        self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
+        self._desks: dict[int, I64] = {}
+        self.renew_limits()
+
+    def renew_limits(self) -> None:
+        """Learn from the trees which are in use and when to merge next: after they were made, loaded or handed over."""
+        for side, tree in enumerate(self.sides):
+            self.queue[q.CURRENT + side] = tree.current
+            set_limits(self.queue, side, tree.tree)
+            self.queue[q.INSERTED + side] = tree.pending()
+        if self.queue[q.SELF]:
+            self.queue[q.LIMIT + 1] = LARGEST
+        else:
+            # Windows of one size would fall due together; the second merge comes half a period after the first.
+            self.queue[q.INSERTED + 1] += self.queue[q.LIMIT + 1] // 2
+
+    def run(
+        self,
+        tuples: Tuples,
+        take: Take,
+        *,
+        base: Sequence[int] = (0, 0),
+        grows: Sequence[bool] = (True, True),
+    ) -> None:
+        """Join all tuples; `base` and `grows` say of each side's window what positions it has left for good."""
+        self._begin(tuples, base, grows)
+
+        def step(k: int) -> object:
+            return self._serve(k, tuples, take)
+
+        while True:
+            if tuples.n <= self.queue[q.TASK] and not self.crew.words[STOP]:
+                self._run_here(step)
+            else:
+                self.crew.run(step)
+            for side, tree in enumerate(self.sides):
+                tree.current = int(self.queue[q.CURRENT + (0 if self.queue[q.SELF] else side)])
+            if not self.queue[q.HALT]:
+                break
+            side = int(self.queue[q.HALT]) - 1
+            self.sides[side].make_room(int(self.queue[q.INSERTED + side]))
+            self.queue[q.HALT] = 0
+        self._flush(take)
+
+    def _run_here(self, step: Step) -> None:
+        """One task: waking another thread would only cost time."""
+        try:
+            step(0)
+        except BaseException as error:
+            self.crew.stop(error)
+            raise
+
+    def _begin(self, tuples: Tuples, base: Sequence[int], grows: Sequence[bool]) -> None:
+        queue = self.queue
+        queue[[q.ACQUIRED, q.PROPAGATED, q.EDGE, q.EDGE + 1, q.SWAPPED, q.SWAPPED + 1]] = 0
+        queue[q.N], queue[q.STRIDE], queue[q.APART] = tuples.n, tuples.stride, tuples.apart
+        for side in (0, 1):
+            queue[q.LINE + side] = tuples.line_at[side]
+            queue[q.FIRST + side] = tuples.first[side]
+            queue[q.TOTAL + side] = tuples.first[side] + tuples.lines[side].size
+            queue[q.BASE + side] = base[side]
+            queue[q.GROWS + side] = grows[side]
+
+    def _serve(self, k: int, tuples: Tuples, take: Take) -> object:
+        desk = self._desks.setdefault(k, np.full(DESK_WORDS, -1, np.int64))
+        left, right = (side.trees for side in self.sides)
+        while True:
+            code = work(
+                self.crew.words, k, self.queue, tuples.words, desk, self._pool, self._out[0], self._out[1],
+                left[0], left[1], right[0], right[1], self.sides[0].adaptive,
+            )  # fmt: skip
+            if code not in (FLUSH, ALONE):
+                return LEFT if code == LEAVES else None
+            # Both come with the lock to hand on: nobody else hands anything on meanwhile.
+            self._flush(take)
+            if code == ALONE:
+                self._answer_alone(desk, tuples, take)
+            unlock(self.queue, q.PROPAGATE_LOCK)
+
+    def _flush(self, take: Take) -> None:
+        count = int(self.queue[q.OUT])
+        if count:
+            take(self._out[0][:count], self._out[1][:count])
+            self.queue[q.OUT] = 0
+
+    def _answer_alone(self, desk: I64, tuples: Tuples, take: Take) -> None:
+        """One tuple with more matches than its task has room for."""
+        left, right = (side.trees for side in self.sides)
+        found, room = -1, 4 * int(self.queue[q.CAPACITY])
+        while found < 0:
+            seqs = np.empty(room, np.int64)
+            found = look_up_alone(self.queue, tuples.words, desk, left[0], left[1], right[0], right[1], seqs)
+            room *= 4
+        at = int(desk[q.NEXT])
+        take(np.full(found, at, np.int64), seqs[:found])
+        desk[q.NEXT] = at + 1
+
+    def close(self) -> None:
+        """End the threads."""
+        self.crew.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trees and of what is shared beside them."""
+        sides = self.sides[:1] if self.queue[q.SELF] else self.sides
+        shared = (self.queue, self._pool, *self._out)
+        return sum(side.nbytes for side in sides) + sum(array.nbytes for array in shared)

@@ -1,0 +1,193 @@
+"""`scalejoin`: n threads see every tuple, each stores every n-th and looks all of them up in what it has stored.
+
+ScaleJoin (section IV): no thread waits for another; each goes through the chunk at its own pace, and what it finds goes
+through a ScaleGate with one source a thread, ordered by (later tuple, earlier tuple). So the result is one sequence,
+whatever the interleaving and the number of threads. Threads join and leave between two pieces of a chunk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamjoin.gate.scalegate import ScaleGate
+from streamjoin.joins.base import Chunk, Pairs, Refine
+from streamjoin.joins.parallel.scalejoin_shares import IndexShares, ScanShares, Shares
+from streamjoin.kernels.crew import idle, stand, stopped
+from streamjoin.kernels.scalegate.gate import add, read
+from streamjoin.kernels.scalegate.scalejoin_pieces import (
+    CONTROL_WORDS,
+    begin_run,
+    open_piece,
+    pieces_opened,
+    want,
+    wanted,
+)
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.crew import Crew
+from streamjoin.windows.store import Restore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+INDEXES = ("btree", "hashed", "pim_tree")
+"""What a share may be looked up in; the other kinds of `indexes/` would work, and be slower."""
+
+_ROOM = 1
+_PLACES = {_ROOM: "waits for room in the output gate"}
+_PIECE = 1 << 12
+_RING = 1 << 10
+_BLOCK = 1 << 14
+
+
+class Output:
+    """The second gate: what the threads find, in one order. Whoever needs room empties it."""
+
+    def __init__(self, chunk: Chunk, threads: int) -> None:
+        self._base = max(0, int(chunk.min_seq.min()))
+        # A pair as one number: the later tuple's place above the earlier one's position.
+        self._bits = int(max(1, chunk.upto.max() - self._base)).bit_length()
+        self._gate = ScaleGate(threads, ring=_RING)
+        self._slots = [self._gate.add_source(k) for k in range(threads)]
+        self._taken: list[Array] = []
+        self._emptying = threading.Lock()
+        self._columns = tuple(np.empty(_BLOCK, np.int64) for _ in range(3))
+
+    def put(self, k: int, pairs: Pairs, upto: int, crew: Crew) -> None:
+        """Thread k found `pairs`, all it finds for tuples before `upto`."""
+        keys = (pairs.probe << self._bits) | (pairs.seq - self._base)
+        at = add(self._gate.mem, self._slots[k], keys, keys, 0, keys.size)
+        tries = 0
+        while at < keys.size:
+            self._empty()
+            reached = add(self._gate.mem, self._slots[k], keys, keys, at, keys.size)
+            tries = 0 if reached > at else tries + 1
+            at = reached
+            stand(crew.words, k, _ROOM)
+            if tries and not idle(crew.words, tries):
+                return
+        stand(crew.words, k, 0)
+        self._gate.advance(self._slots[k], upto << self._bits)
+
+    def _empty(self) -> None:
+        """Take what is ready, unless somebody else is about it."""
+        if self._emptying.acquire(blocking=False):
+            try:
+                self._take()
+            finally:
+                self._emptying.release()
+
+    def _take(self) -> None:
+        slots, payload, keys = self._columns
+        while n := read(self._gate.mem, 0, slots, payload, keys):
+            self._taken.append(keys[:n].copy())
+
+    def pairs(self) -> Pairs:
+        """All of it, once every thread has put its last."""
+        for slot in self._slots:
+            self._gate.finish(slot)
+        self._take()
+        keys = np.concatenate([np.empty(0, np.int64), *self._taken])
+        return Pairs(keys >> self._bits, (keys & ((1 << self._bits) - 1)) + self._base)
+
+
+class ScaleJoin:
+    """The join over dealt shares."""
+
+    name: ClassVar[str] = "scalejoin"
+
+    def __init__(self, bound: BoundSpec, workers: int, index: str | None, settings: Mapping[str, float]) -> None:
+        self._shares: Shares
+        if index is None:
+            self._shares = ScanShares(bound, workers)
+        else:
+            self._shares = IndexShares(bound, workers, index, settings)
+        self.decides = self._shares.decides
+        self._crew = Crew(workers, _PLACES)
+        self._control = np.zeros(CONTROL_WORDS, np.int64)
+        want(self._control, workers)
+        self._redeals = 0
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Let every thread go through the chunk, in as many runs as the number of threads changes."""
+        done, parts = 0, []
+        while done < chunk.n:
+            self._resize()
+            taken, pairs = self._run(chunk, refine, done)
+            parts.append(pairs)
+            done += taken
+        if len(parts) == 1:
+            return parts[0]
+        empty = np.empty(0, np.int64)
+        return Pairs(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in ("probe", "seq")))
+
+    def _resize(self) -> None:
+        n = wanted(self._control)
+        if n != self._shares.n:
+            self._shares.deal_again(n)
+            self._crew.resize(n)
+            self._redeals += 1
+
+    def _run(self, chunk: Chunk, refine: Refine, begin: int) -> tuple[int, Pairs]:
+        """One run, up to the end of the chunk or to where another number of threads is wanted."""
+        shares, threads, crew = self._shares, self._shares.n, self._crew
+        shares.deal(chunk, begin)
+        output = Output(chunk, threads)
+        begin_run(self._control)
+        pieces = -(-(chunk.n - begin) // _PIECE)
+
+        def step(k: int) -> None:
+            piece = 0
+            while piece < pieces and open_piece(self._control, piece, threads) and not stopped(crew.words):
+                first = begin + piece * _PIECE
+                last = min(first + _PIECE, chunk.n)
+                output.put(k, shares.take(k, first, last, refine), last, crew)
+                piece += 1
+
+        if threads > 1 or stopped(crew.words):
+            crew.run(step)
+        else:
+            self._alone(step)
+        end = min(begin + pieces_opened(self._control) * _PIECE, chunk.n)
+        shares.dealt(begin, end)
+        return end - begin, output.pairs()
+
+    def _alone(self, step: Callable[[int], None]) -> None:
+        """One share needs no thread of its own; an error leaves it half done, so it ends the join like any other."""
+        try:
+            step(0)
+        except BaseException as error:
+            self._crew.stop(error)
+            raise
+
+    @property
+    def workers(self) -> int:
+        """How many threads it should have."""
+        return wanted(self._control)
+
+    def set_workers(self, n: int) -> None:
+        """Have `n` threads from the next piece on."""
+        want(self._control, n)
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+        self._shares.forget(left_min, right_min)
+
+    def counters(self) -> dict[str, int]:
+        """What the shares did, how many there are, and how often all was dealt again."""
+        return {**self._shares.counters(), "threads": self._shares.n, "redeals": self._redeals}
+
+    def saved(self) -> Restore | None:
+        """None: threads that were stopped do not start again."""
+        return None
+
+    def close(self) -> None:
+        """End the threads."""
+        self._crew.close()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all shares."""
+        return self._shares.nbytes

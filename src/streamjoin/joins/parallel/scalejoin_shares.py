@@ -1,0 +1,206 @@
+"""What the threads of a ScaleJoin store: one share each, of every side's tuples in turn.
+
+Every thread looks each tuple up in its own share alone, so each comparison is made once, by the thread that holds the
+earlier tuple (ScaleJoin, algorithm 1). A share is a nested loop's store or a pair of indexes. When the number of
+threads changes, all that is stored is dealt again. Invariant: between runs, a live tuple is in exactly one share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.batch.nested_loop import NestedLoop
+from streamjoin.joins.indexed import Indexed
+from streamjoin.kernels.trees.task import INSERTS
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.workers import Workers
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ALONE = Workers(1)
+
+
+class Shares(Protocol):
+    """All shares of one join; share k is used by thread k."""
+
+    decides: frozenset[int]
+
+    @property
+    def n(self) -> int:
+        """How many shares."""
+
+    def deal(self, chunk: Chunk, begin: int) -> None:
+        """Say who stores which of the chunk's tuples from place `begin` on."""
+
+    def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
+        """Share k meets the tuples from `begin` to `end` of the chunk dealt, and stores its own of them."""
+
+    def dealt(self, begin: int, end: int) -> None:
+        """The tuples from `begin` to `end` were taken by all: the next ones go on in turn."""
+
+    def deal_again(self, n: int) -> None:
+        """Have `n` shares of what is stored."""
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Positions below these are out of every window to come."""
+
+    def counters(self) -> dict[str, int]:
+        """What all shares did."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all shares."""
+
+
+def _in_turn(part: SidePart, begin: int, turn: int, n: int) -> list[Array]:
+    """For each share its places among the part's valid tuples from place `begin` of the chunk on."""
+    places = part.valid_places()
+    places = places[np.searchsorted(part.at[places], begin) :]
+    return [places[(k - turn) % n :: n] for k in range(n)]
+
+
+def _valid_between(part: SidePart, begin: int, end: int) -> int:
+    low, high = np.searchsorted(part.at, (begin, end))
+    return int(high - low) if part.encoded.valid is None else int(part.encoded.valid[low:high].sum())
+
+
+def _add_up(counters: list[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(each.get(name, 0) for each in counters) for name in counters[0]}
+
+
+class ScanShares:
+    """Nested-loop shares: for any condition."""
+
+    def __init__(self, bound: BoundSpec, n: int) -> None:
+        self._bound = bound
+        self._turn = [0, 0]
+        self._shares = [NestedLoop(bound, _ALONE) for _ in range(n)]
+        self._before: dict[str, int] = {}
+        self.decides = self._shares[0].decides
+
+    @property
+    def n(self) -> int:
+        """How many shares."""
+        return len(self._shares)
+
+    def deal(self, chunk: Chunk, begin: int) -> None:
+        """Say who stores which tuples."""
+        self._chunk = chunk
+        parts = (chunk.left, chunk.right)
+        self._own = [_in_turn(part, begin, self._turn[side], self.n) for side, part in enumerate(parts)]
+
+    def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
+        """Scan one share."""
+        chunk = self._chunk
+        parts, stored = [], []
+        for side, part in enumerate((chunk.left, chunk.right)):
+            low, high = (int(place) for place in np.searchsorted(part.at, (begin, end)))
+            own = self._own[side][k]
+            first, last = np.searchsorted(own, (low, high))
+            stored.append(own[first:last] - low)
+            parts.append(SidePart(part.encoded.part(slice(low, high)), part.at[low:high], part.first_seq + low))
+        piece = replace(chunk, left=parts[0], right=parts[1])
+        return self._shares[k].share(piece, refine, (stored[0], stored[1]))
+
+    def dealt(self, begin: int, end: int) -> None:
+        """Remember whose turn it is."""
+        for side, part in enumerate((self._chunk.left, self._chunk.right)):
+            self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
+
+    def deal_again(self, n: int) -> None:
+        """Merge what all shares hold by position, and deal it out in turn."""
+        old, self._shares = self._shares, [NestedLoop(self._bound, _ALONE) for _ in range(n)]
+        self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
+        for side in (0, 1):
+            columns = [np.concatenate(column) for column in zip(*(share.held(side) for share in old), strict=True)]
+            order = np.argsort(columns[0], kind="stable")
+            for k, share in enumerate(self._shares):
+                share.refill(side, [column[order[k::n]] for column in columns])
+            self._turn[side] = order.size % n
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Drop what is out of every window."""
+        for share in self._shares:
+            share.forget(left_min, right_min)
+
+    def counters(self) -> dict[str, int]:
+        """Pairs compared."""
+        return _add_up([share.counters() for share in self._shares] + ([self._before] if self._before else []))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all shares."""
+        return sum(share.nbytes for share in self._shares)
+
+
+class IndexShares:
+    """Shares with an index of each side: for keys and bands."""
+
+    def __init__(self, bound: BoundSpec, n: int, index: str, settings: Mapping[str, float]) -> None:
+        self._bound, self._index, self._settings = bound, index, settings
+        self._turn = [0, 0]
+        self._mins = (0, 0)
+        self._shares = self._make(n)
+        self._before: dict[str, int] = {}
+        self.decides = bound.settled
+
+    def _make(self, n: int) -> list[Indexed]:
+        return [Indexed(self._bound, self._index, self._settings, shares=n) for _ in range(n)]
+
+    @property
+    def n(self) -> int:
+        """How many shares."""
+        return len(self._shares)
+
+    def deal(self, chunk: Chunk, begin: int) -> None:
+        """Every share looks all tuples up and inserts its own."""
+        self._chunk = chunk
+        ops, *self._columns = self._shares[0].columns(chunk)
+        self._ops = [ops & ~np.int64(INSERTS) for _ in range(self.n)]
+        for side, part in enumerate((chunk.left, chunk.right)):
+            for own, places in zip(self._ops, _in_turn(part, begin, self._turn[side], self.n), strict=True):
+                own[part.at[places]] |= INSERTS
+
+    def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
+        """Look up in one share's indexes."""
+        return self._shares[k].take(self._chunk, (self._ops[k], *self._columns), refine, begin, end)
+
+    def dealt(self, begin: int, end: int) -> None:
+        """Remember whose turn it is."""
+        for side, part in enumerate((self._chunk.left, self._chunk.right)):
+            self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
+
+    def deal_again(self, n: int) -> None:
+        """Merge the entries of all shares by position, and load them into new indexes in turn."""
+        old, self._shares = self._shares, self._make(n)
+        self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
+        for side in (0, 1):
+            kept = [share.indexes[side].snapshot() for share in old]
+            words, seqs = (np.concatenate([each[name] for each in kept]) for name in ("words", "seqs"))
+            order = np.argsort(seqs, kind="stable")
+            least = np.array([min(int(each["min_seq"][0]) for each in kept)])
+            for k, share in enumerate(self._shares):
+                own = order[k::n]
+                share.indexes[side].restore({"words": words[own], "seqs": seqs[own], "min_seq": least})
+            self._turn[side] = order.size % n
+        self.forget(*self._mins)
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Drop what is out of every window."""
+        self._mins = (max(left_min, self._mins[0]), max(right_min, self._mins[1]))
+        for share in self._shares:
+            share.forget(left_min, right_min)
+
+    def counters(self) -> dict[str, int]:
+        """Steps of all indexes, by kind."""
+        return _add_up([share.counters() for share in self._shares] + ([self._before] if self._before else []))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all indexes."""
+        return sum(share.nbytes for share in self._shares)

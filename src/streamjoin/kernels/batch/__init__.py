@@ -1,0 +1,1 @@
+"""Sorting, sweeping and scanning whole batches."""

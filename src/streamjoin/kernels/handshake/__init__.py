@@ -1,0 +1,1 @@
+"""The chain of nodes of the handshake joins."""

@@ -1,0 +1,171 @@
+"""The result stream of a chain of nodes: collected, punctuated, sorted (LLHJ paper, sections 5 and 6).
+
+The collector reads both high-water marks, then empties every node's ring, then may say: nothing earlier than the lower
+mark will follow. In that order it is true, since whatever was done before the marks were raised was in the rings.
+Sorted output waits in a heap for the punctuation that lets it out. Invariant: a result leaves the heap only when no
+earlier one can come, so what leaves is in result order, by the later tuple and then the earlier.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.atomics import load, store
+from streamjoin.kernels.crew import idle, stand
+from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.handshake.links import (
+    AWAITS_RESULTS,
+    BASES,
+    FINISHED,
+    GATE,
+    MARKS,
+    NODES,
+    RESULTS_HEAD,
+    RESULTS_TAIL,
+    SEQ,
+    UPTO,
+    node_at,
+)
+from streamjoin.kernels.machine import I64
+from streamjoin.kernels.trees.entries import LARGEST
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+COLLECT, PUNCTUATE, SORT = range(3)
+
+# What the collector says of itself.
+WRITTEN = 0
+PUNCTUATIONS = 1
+MOST_HELD = 2  # results in the heap at a time
+OVERFLOWED = 3  # results that found no room in the output or the heap
+COLLECTED_WORDS = 4
+
+# A row of the heap: gate position of the later tuple, stream position of the earlier, the result.
+HEAP_ROW = 5
+
+
+@kernel
+def _gate_of(mem: I64, side: int, facts: Array) -> int:
+    """The gate position below which a side has nothing more to do."""
+    row = load(mem, MARKS + 8 * side) - mem[BASES + side]
+    return LARGEST if row >= facts.shape[0] else int(facts[row, GATE])
+
+
+@kernel
+def _before(heap: I64, a: int, b: int) -> bool:
+    if heap[a, 0] != heap[b, 0]:
+        return bool(heap[a, 0] < heap[b, 0])
+    return bool(heap[a, 1] < heap[b, 1])
+
+
+@kernel
+def _swap(heap: I64, a: int, b: int) -> None:
+    for word in range(HEAP_ROW):
+        heap[a, word], heap[b, word] = heap[b, word], heap[a, word]
+
+
+@kernel
+def _rise(heap: I64, row: int) -> None:
+    while row > 0 and _before(heap, row, (row - 1) >> 1):
+        _swap(heap, row, (row - 1) >> 1)
+        row = (row - 1) >> 1
+
+
+@kernel
+def _sink(heap: I64, size: int) -> None:
+    row = 0
+    while 2 * row + 1 < size:
+        least = 2 * row + 1
+        if least + 1 < size and _before(heap, least + 1, least):
+            least += 1
+        if not _before(heap, least, row):
+            return
+        _swap(heap, row, least)
+        row = least
+
+
+@kernel
+def _push(mem: I64, facts_r: Array, facts_s: Array, row: Array, heap: I64, size: int) -> int:
+    """Put a result into the heap by its place in result order; returns the heap's size."""
+    r, s = row[0] - mem[BASES], row[1] - mem[BASES + 1]
+    right_later = facts_r[r, SEQ] < facts_s[s, UPTO]
+    heap[size, 0] = facts_s[s, GATE] if right_later else facts_r[r, GATE]
+    heap[size, 1] = facts_r[r, SEQ] if right_later else facts_s[s, SEQ]
+    for word in range(3):
+        heap[size, 2 + word] = row[word]
+    _rise(heap, size)
+    return size + 1
+
+
+@kernel
+def _let_out(heap: I64, size: int, before: int, out: Array, told: I64) -> int:
+    """Write the results that nothing earlier can follow; returns the heap's size."""
+    while size > 0 and heap[0, 0] < before and told[WRITTEN] < out.shape[0]:
+        for word in range(3):
+            out[told[WRITTEN], word] = heap[0, 2 + word]
+        told[WRITTEN] += 1
+        size -= 1
+        _swap(heap, 0, size)
+        _sink(heap, size)
+    return size
+
+
+@kernel
+def _vacuum(
+    mem: I64, k: int, mode: int, results: Array, facts_r: Array, facts_s: Array, out: Array, heap: I64, size: int,
+    told: I64,
+) -> int:  # fmt: skip
+    """Empty node k's ring into the output or the heap; returns the heap's size."""
+    at = node_at(k)
+    ring = results[k]
+    head, tail = mem[at + RESULTS_HEAD], load(mem, at + RESULTS_TAIL)
+    for position in range(head, tail):
+        row = ring[position & (ring.shape[0] - 1)]
+        if mode == SORT and size < heap.shape[0]:
+            size = _push(mem, facts_r, facts_s, row, heap, size)
+        elif mode != SORT and told[WRITTEN] < out.shape[0]:
+            for word in range(3):
+                out[told[WRITTEN], word] = row[word]
+            told[WRITTEN] += 1
+        else:
+            told[OVERFLOWED] += 1
+    if tail > head:
+        store(mem, at + RESULTS_HEAD, tail)
+    return size
+
+
+@kernel
+def collect(
+    crew: I64, me: int, mem: I64, mode: int, results: Array, facts_r: Array, facts_s: Array,
+    out: Array, punctuations: Array, heap: I64, told: I64,
+) -> None:  # fmt: skip
+    """Collect until every node is done. A punctuation: how many results came before, below what none follows."""
+    size = 0
+    said = 0
+    tries = 0
+    ended = False
+    while not ended:
+        ended = load(mem, FINISHED) == mem[NODES]
+        before = 0
+        if mode != COLLECT:
+            before = min(_gate_of(mem, 0, facts_r), _gate_of(mem, 1, facts_s))
+        done, held = told[WRITTEN], size
+        for k in range(mem[NODES]):
+            size = _vacuum(mem, k, mode, results, facts_r, facts_s, out, heap, size, told)
+        told[MOST_HELD] = max(told[MOST_HELD], size)
+        busy = told[WRITTEN] > done or size > held
+        size = _let_out(heap, size, LARGEST if ended else before, out, told)
+        if before > said and told[PUNCTUATIONS] < punctuations.shape[0]:
+            punctuations[told[PUNCTUATIONS], 0] = told[WRITTEN]
+            punctuations[told[PUNCTUATIONS], 1] = before
+            told[PUNCTUATIONS] += 1
+            said = before
+        if busy:
+            tries = 0
+        elif not ended:
+            stand(crew, me, AWAITS_RESULTS)
+            if not idle(crew, tries):
+                return
+            tries += 1

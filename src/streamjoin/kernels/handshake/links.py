@@ -1,0 +1,273 @@
+"""The chain both handshake joins run on: nodes side by side, rings between neighbours, and who drives the ends.
+
+Side 0 (R) moves from node 0 to the last, side 1 (S) the other way; a message goes to the next node in its side's
+direction through one ring, so there is no circle of full rings to wait in. What moves are ranges of *places*: a
+side's tuples that can match are numbered from 0 and lie in its log, which every node reads and nobody changes.
+
+A message also carries what the papers send as messages of their own: how far the other side's tuples had reached
+the sender (the acknowledgement; in the low-latency join and on side 1 the expedition end), and the place below
+which the other side's tuples are out of every window to come (the expiry). All three are bounds that only grow and
+matter exactly when tuples of the opposite direction arrive, so the message that brings those brings them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamjoin.kernels.atomics import add, load, store
+from streamjoin.kernels.crew import idle, stand
+from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.handshake.spsc import MASK, SLOTS, free_slot, make_queue, publish, queue_words, waiting
+from streamjoin.kernels.machine import I64, cycles
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# The arena's head. A word that one thread writes and others watch has a cache line of its own.
+NODES = 0  # how many
+BATCH = 1  # tuples in a driver's message; the least a handshake node moves on for balance
+TERMS = 2  # terms tested here, 0 to 2
+DRAINS = 3  # 1: find what has not met when the flow ends
+BASES = 4  # per side: the place of its log's first row
+DRAINED = 6  # per side: pairs of places both below these were found by an earlier drain
+COLUMNS = 8  # per side: the number of the first column of the stored copies
+START = 10  # the cycle counter when the driver began
+PUNCTUATES = 11  # 1: the ends keep high-water marks
+FINISHED = 12  # nodes that are done
+PATIENCE = 13  # how many times as long as others a node that waits for messages yields before it sleeps
+MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
+HEAD_WORDS = 32
+
+# A node's words, from `node_at`. OUT is read by a neighbour, the results' head is the collector's.
+OUT = 0  # per side, a line each: places below have left this node for the next, or for good
+RESULTS_HEAD = 16
+RESULTS_TAIL = 24
+IN = 32  # per side: places below have arrived
+EXPIRED = 34  # per side: places below are out of every window
+TOLD = 36  # per side: the other side's expiry as last sent on in this direction
+FLUSHED = 38  # per side: its flow has ended
+ENDED = 40  # per side: its visitors have ended
+STAGE = 42  # how far the message at hand is
+AT_BLOCK = 43  # where a scan goes on that found no room for its results
+AT_PROBE = 44
+PENDING = 45  # matches that an index gave and that are not written yet
+WRITTEN = 46
+AT_HAND = 47  # 1 + the side whose message is at hand, 0 between messages
+COMPARED = 48
+LOOKED_UP = 49  # tuples of the message at hand that an index has answered
+NODE_WORDS = 64
+
+# A message.
+KIND = 0
+BEGIN = 1
+END = 2
+REACHED = 3  # the acknowledgement or expedition end
+EXPIRY = 4
+MESSAGE_WORDS = 8
+
+FLOW, FLUSH, VISIT, VISITED = range(4)
+
+# A row of a log's facts.
+SEQ = 0  # the position in the side's stream
+MIN_SEQ = 1  # it meets the other side's positions from here
+UPTO = 2  # to here
+GATE = 3  # its place in gate order
+EXPIRES = 4  # the other side's place below which nothing is live for it and those after it
+DUE = 5  # when it arrives, in cycles from the start
+FACTS = 8
+
+# What a node's kernel returns.
+DONE = 0
+FULL = 1  # no room for results: take some and call again
+STOPPED = 2  # the crew was stopped
+MAINTAIN = 3  # plus the side: its index must merge or grow
+
+# Where a thread stands.
+AWAITS_MESSAGES = 1
+AWAITS_ROOM = 2
+AWAITS_TUPLES = 3
+AWAITS_RESULTS = 4
+PLACES = {
+    AWAITS_MESSAGES: "waiting for messages",
+    AWAITS_ROOM: "waiting for room in the chain",
+    AWAITS_TUPLES: "waiting for tuples to be due",
+    AWAITS_RESULTS: "waiting for results",
+}
+
+
+def chain_words(nodes: int, capacity: int) -> int:
+    """Words of an arena with rings of `capacity` messages, at least four."""
+    return HEAD_WORDS + nodes * (NODE_WORDS + 2 * queue_words(max(4, capacity), MESSAGE_WORDS))
+
+
+@kernel
+def node_at(k: int) -> int:
+    """The offset of node k's words."""
+    return HEAD_WORDS + NODE_WORDS * k
+
+
+@kernel
+def queue_at(mem: I64, side: int, k: int) -> int:
+    """The offset of the ring that brings one side's messages to node k."""
+    nodes = mem[NODES]
+    first = HEAD_WORDS + NODE_WORDS * nodes
+    words = SLOTS + MESSAGE_WORDS * (mem[first + MASK] + 1)
+    at: int = first + (2 * k + side) * words
+    return at
+
+
+@kernel
+def lay_chain(mem: I64, nodes: int, capacity: int) -> None:
+    """Empty rings and nodes in a zeroed arena."""
+    mem[NODES] = nodes
+    first = HEAD_WORDS + NODE_WORDS * nodes
+    words = SLOTS + MESSAGE_WORDS * capacity
+    for q in range(2 * nodes):
+        make_queue(mem, first + q * words, capacity, MESSAGE_WORDS)
+    for k in range(nodes):
+        mem[node_at(k) + AT_BLOCK] = -1
+
+
+@kernel
+def start_flow(mem: I64) -> None:
+    """Open the flow again, between two chunks: nothing has ended yet."""
+    for k in range(mem[NODES]):
+        at = node_at(k)
+        for side in range(2):
+            mem[at + FLUSHED + side] = 0
+            mem[at + ENDED + side] = 0
+
+
+@kernel
+def enters_at(mem: I64, side: int) -> int:
+    """The node where a side enters the chain."""
+    node: int = (mem[NODES] - 1) * side
+    return node
+
+
+@kernel
+def leaves_at(mem: I64, side: int) -> int:
+    """The node where a side's way ends."""
+    node: int = (mem[NODES] - 1) * (1 - side)
+    return node
+
+
+@kernel
+def room(mem: I64, queue: int) -> int:
+    """How many more messages fit, as its producer may ask."""
+    free: int = mem[queue + MASK] + 1 - waiting(mem, queue)
+    return free
+
+
+@kernel
+def send(mem: I64, queue: int, kind: int, begin: int, end: int, reached: int, expiry: int) -> bool:
+    """Put a message into a ring; False when it is full."""
+    slot = free_slot(mem, queue)
+    if slot < 0:
+        return False
+    mem[slot + KIND] = kind
+    mem[slot + BEGIN] = begin
+    mem[slot + END] = end
+    mem[slot + REACHED] = reached
+    mem[slot + EXPIRY] = expiry
+    publish(mem, queue)
+    return True
+
+
+@kernel
+def _deliver(crew: I64, me: int, mem: I64, side: int, kind: int, begin: int, end: int, expiry: int) -> bool:
+    queue = queue_at(mem, side, enters_at(mem, side))
+    tries = 0
+    while not send(mem, queue, kind, begin, end, 0, expiry):
+        stand(crew, me, AWAITS_ROOM)
+        if not idle(crew, tries):
+            return False
+        tries += 1
+    return True
+
+
+@kernel
+def _await_due(crew: I64, me: int, due: int) -> bool:
+    """Wait until the cycle counter says `due`, asleep where it is far off."""
+    stand(crew, me, AWAITS_TUPLES)
+    tries = 0
+    while cycles() < due:
+        if not idle(crew, tries):
+            return False
+        tries += 1
+    return True
+
+
+@kernel
+def drive(
+    crew: I64,
+    me: int,
+    mem: I64,
+    is_right: Array,
+    facts_r: Array,
+    facts_s: Array,
+    begin_r: int,
+    begin_s: int,
+    paced: bool,
+) -> int:
+    """The driver: tuples in gate order to both ends, in batches, with what has expired; then the end of the flow.
+
+    It alone knows windows; the chain sees places. `paced` sends a tuple when the cycle counter reaches its DUE.
+    """
+    mem[START] = cycles()
+    sent = (begin_r, begin_s)
+    come = sent
+    for g in range(is_right.size):
+        side = 1 if is_right[g] else 0
+        if paced:
+            row = come[side] - mem[BASES + side]
+            due = facts_s[row, DUE] if side else facts_r[row, DUE]
+            if not _await_due(crew, me, mem[START] + due):
+                return STOPPED
+        come = (come[0], come[1] + 1) if side else (come[0] + 1, come[1])
+        if come[side] - sent[side] == mem[BATCH]:
+            row = sent[side] - mem[BASES + side]
+            expiry = facts_s[row, EXPIRES] if side else facts_r[row, EXPIRES]
+            if not _deliver(crew, me, mem, side, FLOW, sent[side], come[side], expiry):
+                return STOPPED
+            sent = (sent[0], come[1]) if side else (come[0], sent[1])
+    for side in range(2):
+        if come[side] > sent[side]:
+            row = sent[side] - mem[BASES + side]
+            expiry = facts_s[row, EXPIRES] if side else facts_r[row, EXPIRES]
+            if not _deliver(crew, me, mem, side, FLOW, sent[side], come[side], expiry):
+                return STOPPED
+        if not _deliver(crew, me, mem, side, FLUSH, come[side], come[side], 0):
+            return STOPPED
+    return DONE
+
+
+@kernel
+def raise_mark(mem: I64, me: int, side: int, place: int) -> None:
+    """The high-water mark: a message has reached the end of its way, so what came before it is done everywhere.
+
+    Every node sends a message on before it looks at its tuples, and looks at one message after the other.
+    """
+    if mem[PUNCTUATES] and me == leaves_at(mem, side):
+        store(mem, MARKS + 8 * side, place)
+
+
+@kernel
+def rest(crew: I64, me: int, mem: I64, tries: int) -> bool:
+    """Nothing to do for this node: let others run; False when the crew was stopped."""
+    if tries == 0:
+        stand(crew, me, AWAITS_MESSAGES)
+    return idle(crew, tries // mem[PATIENCE])
+
+
+@kernel
+def left_by(mem: I64, side: int, k: int) -> int:
+    """How far a side's tuples have left node k, as a neighbour may ask."""
+    return load(mem, node_at(k) + OUT + 8 * side)
+
+
+@kernel
+def finish(mem: I64) -> None:
+    """A node is done: its results are all written."""
+    add(mem, FINISHED, 1)

@@ -1,0 +1,359 @@
+"""The loop of one thread of the parallel PIM-Tree join: take a task, look up, index, hand on, merge when it is due.
+
+The tuples of a block are located together before the first is looked up, so that their cache misses overlap, as in
+`task`; a lookup takes what lies before the edge from the index and the rest of its window from the line. The block is
+indexed once all of it has been looked up.
+
+Every kernel with a loop borrows its arrays anew: the compiler leaves reference counts out only where it sees that.
+
+A thread comes back to Python when the caller must act, with what it was at on its desk; called again, it goes on.
+Invariant: with FLUSH and ALONE it holds the lock to hand on, with any other answer none.
+"""
+
+from __future__ import annotations
+
+from streamjoin.kernels.atomics import load
+from streamjoin.kernels.crew import RUNNING, dismissed, idle, lock, stand, unlock
+from streamjoin.kernels.flags import kernel, melted
+from streamjoin.kernels.machine import I64, borrow, sort_8
+from streamjoin.kernels.pim_parallel.merge import MERGING_NOW, begin_merge, help_merge
+from streamjoin.kernels.pim_parallel.shared_tree import (
+    OWN_SUB,
+    PLACE,
+    PLACE_SUB,
+    approach,
+    collect,
+    insert,
+    prepare,
+    refine,
+    scan_line,
+    width_of,
+)
+from streamjoin.kernels.pim_parallel.work_queue import (
+    APART,
+    BESIDE,
+    CAPACITY,
+    COUNT,
+    CURRENT,
+    FINISHED,
+    FIRST,
+    GAP_WORDS,
+    HALTED,
+    HEAD,
+    HI,
+    LAST,
+    LINE,
+    LO,
+    MERGE_LEFT,
+    MERGE_SIDE,
+    MERGING,
+    MIN_SEQ,
+    MY_BEGIN,
+    MY_EDGE,
+    MY_TASK,
+    MY_TREE,
+    NEXT,
+    PROPAGATE_LOCK,
+    PUT,
+    SELF,
+    SEQ,
+    SLICE,
+    STRIDE,
+    TAKEN,
+    UPTO,
+    WORD,
+    acquire,
+    block_of,
+    complete,
+    hand_on,
+    mark_indexed,
+    probes_apart,
+    propagate,
+    slot_of,
+)
+from streamjoin.kernels.trees.css import INNER, LEAF_SIZE, WORDS, count_below, find_node
+from streamjoin.kernels.trees.entries import BLOCK, order_group
+from streamjoin.kernels.trees.pim import SUB_SHIFT
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
+
+# Why a thread comes back.
+ALL_DONE = 0
+LEAVES = 1  # dismissed, or the crew was stopped
+MAKE_ROOM = 2  # a tree is too small for the merge that is due: nobody goes on before it has been replaced
+FLUSH = 3  # the output is full
+ALONE = 4  # the tuple at NEXT has more matches than a block holds; it is its turn
+
+WAITS_FOR_TASK = 10  # where a thread stands
+WAITS_FOR_TURN = 13
+
+
+@kernel
+def work(
+    crew: I64,
+    me: int,
+    queue: I64,
+    tuples: I64,
+    desk: I64,
+    pool: I64,
+    out_probe: I64,
+    out_seq: I64,
+    left0: I64,
+    left1: I64,
+    right0: I64,
+    right1: I64,
+    wider: int,
+) -> int:
+    """What thread `me` does until there is nothing left, or until Python must act."""
+    crew = borrow(crew)
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    pool = borrow(pool)
+    out_probe = borrow(out_probe)
+    out_seq = borrow(out_seq)
+    left0 = borrow(left0)
+    left1 = borrow(left1)
+    right0 = borrow(right0)
+    right1 = borrow(right1)
+    tries = 0
+    while True:
+        if not propagate(queue, tuples, pool, out_probe, out_seq):
+            return FLUSH
+        if desk[MY_TASK] < 0:
+            if dismissed(crew, me):
+                return LEAVES
+            answer = acquire(queue, tuples, desk)
+            if answer == FINISHED:
+                return ALL_DONE
+            if answer == HALTED:
+                return MAKE_ROOM
+            if answer == TAKEN:
+                tries = 0
+                stand(crew, me, RUNNING)
+            elif answer >= SLICE:
+                tries = 0
+                side = queue[MERGE_SIDE] if answer == SLICE else answer - MERGE_LEFT
+                old, new = (left0, left1) if side == 0 else (right0, right1)
+                if queue[CURRENT + side]:
+                    old, new = new, old
+                if answer == SLICE:
+                    stand(crew, me, MERGING_NOW)
+                    help_merge(queue, tuples, desk, old, new)
+                elif not begin_merge(queue, side, old, new, wider):
+                    return MAKE_ROOM
+                continue
+            else:
+                stand(crew, me, WAITS_FOR_TASK)
+                # A merge is soon over, or has slices to do: sleeping through either would cost more than it saves.
+                if not idle(crew, 0 if load(queue, MERGING) else tries):
+                    return LEAVES
+                tries += 1
+                continue
+        left = left1 if desk[MY_TREE] else left0
+        right = right1 if desk[MY_TREE + 1] else right0
+        if queue[SELF]:
+            right = left
+        code = _run_task(crew, me, queue, tuples, desk, pool, out_probe, out_seq, left, right)
+        if code != ALL_DONE:
+            return code
+        desk[MY_TASK] = -1
+
+
+@kernel
+def _run_task(
+    crew: I64,
+    me: int,
+    queue: I64,
+    tuples: I64,
+    desk: I64,
+    pool: I64,
+    out_probe: I64,
+    out_seq: I64,
+    left: I64,
+    right: I64,
+) -> int:
+    """Look up and index the tuples of the task on the desk from where it stopped."""
+    crew = borrow(crew)
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    pool = borrow(pool)
+    out_probe = borrow(out_probe)
+    out_seq = borrow(out_seq)
+    left = borrow(left)
+    right = borrow(right)
+    slot = slot_of(queue, desk[MY_TASK])
+    block = block_of(queue, slot)
+    stop = block + queue[CAPACITY]
+    apart = probes_apart(queue)
+    last = desk[LAST]
+    to = block + queue[slot + COUNT]
+    while desk[PUT] < last:
+        begin = desk[PUT]
+        end = min(begin + BLOCK, last)
+        _locate(queue, tuples, desk, left, right, begin, end)
+        i = desk[NEXT]
+        while i < end:
+            found = to
+            if tuples[i] & PROBES:
+                if tuples[i] & ON_RIGHT:
+                    found = _look_up(queue, tuples, desk, left, 0, i, i - begin, pool, to, stop)
+                else:
+                    side = 1 - queue[SELF]
+                    found = _look_up(queue, tuples, desk, right, side, i, i - begin, pool, to, stop)
+            if found < 0:
+                desk[NEXT] = i
+                queue[slot + COUNT] = to - block
+                code = _wait_for_turn(crew, me, queue, tuples, desk, slot, i, pool, out_probe, out_seq)
+                if code != ALL_DONE:
+                    return code
+                to = block
+                continue
+            # Eight at once without a branch on how many there are; the rest of them is overwritten.
+            for k in range(to + apart, to + apart + GAP_WORDS):
+                pool[k] = i
+            for k in range(to + apart + GAP_WORDS, found + apart):
+                pool[k] = i
+            to = found
+            i += 1
+        desk[NEXT] = end
+        _index(queue, tuples, desk, left, right, begin, end)
+        desk[PUT] = end
+    queue[slot + COUNT] = to - block
+    # Last of all: a tree is written anew once the tasks that may read or change it have been handed on.
+    complete(queue, desk[MY_TASK])
+    mark_indexed(queue, tuples, desk[MY_BEGIN], last)
+    return ALL_DONE
+
+
+@kernel
+def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
+    """Find the places of a block's tuples in both trees, in three rounds, each loading what the next one reads."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    left = borrow(left)
+    right = borrow(right)
+    stride = queue[STRIDE]
+    lefts = desk[BESIDE]
+    rights = desk[BESIDE + 1 - queue[SELF]]
+    # A variable for either tree would cost a reference count a tuple.
+    for i in range(begin, end):
+        op = tuples[i]
+        if op & ON_RIGHT:
+            approach(right, left, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+        else:
+            approach(left, right, desk, i - begin, op, tuples[WORD * stride + i], tuples[LO * stride + i])
+    for i in range(begin, end):
+        op = tuples[i]
+        word = tuples[WORD * stride + i]
+        lo = tuples[LO * stride + i]
+        if op & ON_RIGHT:
+            prepare(right, left, desk, i - begin, op, word, lo, rights, lefts)
+        else:
+            prepare(left, right, desk, i - begin, op, word, lo, lefts, rights)
+    for i in range(begin, end):
+        op = tuples[i]
+        if op & ON_RIGHT:
+            refine(right, left, desk, i - begin, op, tuples[LO * stride + i], rights)
+        else:
+            refine(left, right, desk, i - begin, op, tuples[LO * stride + i], lefts)
+
+
+@melted
+def _look_up(
+    queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, place: int, pool: I64, to: int, end: int
+) -> int:
+    """Write the matches of tuple i to pool[to:end], ascending; returns their end, or -1 when they do not fit."""
+    stride = queue[STRIDE]
+    lo = tuples[LO * stride + i]
+    hi = tuples[HI * stride + i]
+    if lo > hi:
+        return to
+    least = tuples[MIN_SEQ * stride + i]
+    upto = tuples[UPTO * stride + i]
+    edge = desk[MY_EDGE + side]
+    beside = desk[BESIDE + side]
+    before = min(edge, upto)
+    found = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], beside, lo, hi, least, before, pool, to, end)
+    if found > to + 1:
+        if found <= to + GAP_WORDS:
+            sort_8(pool, to, found - to)
+        else:
+            order_group(pool, to, found)
+    begin = max(edge, least)
+    if found >= 0 and begin < upto:
+        line = queue[LINE + side] - queue[FIRST + side]
+        found = scan_line(tuples, line + begin, line + upto, queue[APART], lo, hi, begin, pool, found, end)
+    return found
+
+
+@kernel
+def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
+    """Insert a block's tuples where `_locate` found their places."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    left = borrow(left)
+    right = borrow(right)
+    stride = queue[STRIDE]
+    lefts = width_of(left, desk[BESIDE])
+    rights = width_of(right, desk[BESIDE + 1 - queue[SELF]])
+    for i in range(begin, end):
+        if tuples[i] & INSERTS:
+            word = tuples[WORD * stride + i]
+            seq = tuples[SEQ * stride + i]
+            if tuples[i] & ON_RIGHT:
+                insert(right, desk[OWN_SUB + i - begin], rights, word, seq)
+            else:
+                insert(left, desk[OWN_SUB + i - begin], lefts, word, seq)
+
+
+@kernel
+def _wait_for_turn(
+    crew: I64,
+    me: int,
+    queue: I64,
+    tuples: I64,
+    desk: I64,
+    slot: int,
+    i: int,
+    pool: I64,
+    out_probe: I64,
+    out_seq: I64,
+) -> int:
+    """Empty the task's block once all earlier tasks have been handed on: it is full before tuple i."""
+    stand(crew, me, WAITS_FOR_TURN)
+    tries = 0
+    while load(queue, HEAD) != desk[MY_TASK]:
+        if not propagate(queue, tuples, pool, out_probe, out_seq):
+            return FLUSH
+        if not idle(crew, tries):
+            return LEAVES
+        tries += 1
+    stand(crew, me, RUNNING)
+    lock(queue, PROPAGATE_LOCK)
+    if queue[slot + COUNT] == 0:
+        return ALONE
+    if not hand_on(queue, tuples, pool, slot, i, out_probe, out_seq):
+        return FLUSH
+    unlock(queue, PROPAGATE_LOCK)
+    return ALL_DONE
+
+
+@kernel
+def look_up_alone(
+    queue: I64, tuples: I64, desk: I64, left0: I64, left1: I64, right0: I64, right1: I64, pool: I64
+) -> int:
+    """The matches of the tuple at NEXT, at the start of `pool`; -1 when they do not fit even there."""
+    i = desk[NEXT]
+    side = 0 if queue[SELF] else 1 - (tuples[i] & ON_RIGHT)
+    first, second = (left0, left1) if side == 0 else (right0, right1)
+    other = second if desk[MY_TREE + side] else first
+    lo = tuples[LO * queue[STRIDE] + i]
+    leaf = find_node(other, other[INNER], lo, 0)
+    at = other[WORDS] + leaf * other[LEAF_SIZE]
+    desk[PLACE] = at + count_below(other, at, other[LEAF_SIZE], lo)
+    desk[PLACE_SUB] = leaf >> other[SUB_SHIFT]
+    found: int = _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size - GAP_WORDS)
+    return found

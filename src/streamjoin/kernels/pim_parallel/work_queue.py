@@ -1,0 +1,360 @@
+"""The shared work queue of the parallel PIM-Tree join: who takes which tuples, and who hands results on.
+
+Tuples stand in arrival order in one array, a row a property (`OPS` to `STAMP`), and behind the rows the words of
+each side once more without gaps: the part of a window that is not indexed yet is scanned there. A tuple from
+`ACQUIRED` on is available; a thread takes the next few as a task, and they are active until the task's slot says
+that it is completed. Results wait in the slot's block of the pool until every earlier task has been handed on, by
+whoever finds the test-and-set lock free (SIGMOD paper, section 4.1).
+
+A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice when less than
+a task waits, so that tuples that come by the clock wait for a slice at most; and when so many wait that their latency
+is lost anyway and the merge had better be over soon.
+
+Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
+so memory is bounded. A phase of a merge begins when all slices of the one before are done. All tuples of a side
+before its `EDGE` are in its index; `EDGE` never passes a tuple that is not. A task's tuples are indexed, as far as its
+side takes any, once `INDEXED` at its first tuple says where it ends.
+"""
+
+from __future__ import annotations
+
+from streamjoin.kernels.atomics import fence, load, store
+from streamjoin.kernels.crew import lock, try_lock, unlock
+from streamjoin.kernels.flags import kernel, melted
+from streamjoin.kernels.machine import I64, borrow, cycles
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
+
+# Rows of the array of tuples, `STRIDE` words apart.
+OPS, WORD, LO, HI, SEQ, MIN_SEQ, UPTO, INDEXED, STAMP = range(9)
+ROWS = 9
+PADDING = 32  # words past a side's line that a scan may read
+GAP_WORDS = 8  # words between the blocks of the pool
+_RIGHT_INSERTS = 2  # how far ON_RIGHT is from INSERTS
+
+# Words of the queue. The first eight change under LOCK, which has their cache line.
+LOCK = 0
+ACQUIRED = 1  # tuples from here on are available
+TASKS = 2  # tasks taken
+HALT = 3  # not 0: nobody takes a task until the caller has made room in the trees of side HALT - 1
+GATE = 4  # a blocking merge goes on
+MERGING = 5  # some merge goes on
+INSERTED = 6  # by side: entries that T_I will hold once the tasks taken are done
+
+# What does not change while threads run.
+N = 8
+TASK = 9  # tuples a task
+SELF = 10  # one stream, one index
+BLOCKING = 11
+RING_MASK = 12
+CAPACITY = 13  # results a slot's block holds
+TIMED = 14
+START = 15  # the clock when tuple 0 arrives
+GAP = 16  # 1,024 times the ticks between two arrivals; 0: all are there
+STRIDE = 17
+LINE = 18  # by side: where its words lie in line
+FIRST = 20  # by side: the position of the first of them
+TOTAL = 22  # by side: the position after the last
+APART = 24  # distance from a word of a line to whether it is indexed at all
+BASE = 26  # by side: positions below are out of every window
+GROWS = 28  # by side: whether the bounds of its window only grow
+MERGES = 30  # merges done
+
+LIMIT = 32  # by side: merge when INSERTED gets there
+CURRENT = 34  # by side: which of its two trees is in use
+FROZEN = 36  # by side: the tree in use is being merged
+CEILING = 38  # by side: INSERTED that T_I has room for
+
+HEAD = 40  # the task to hand on next
+PROPAGATED = 41  # tuples handed on
+OUT = 42  # results handed on since the caller took the last
+PROPAGATE_LOCK = 48
+
+EDGE = 56  # by side
+EDGE_LOCK = 64
+HELD = 72  # by side: the edge stays where it is until the merge has let it go
+BEGAN = 74  # by side: the first tuple that is not merged
+SWAPPED = 76  # by side: tasks before this tuple may still read the tree that was in use before
+
+# The merge that goes on; under LOCK.
+PHASE = 80
+MERGE_SIDE = 81
+NEXT_SLICE = 82
+SLICES = 83
+SLICES_DONE = 84
+LEAST = 85  # the first position that the merge keeps
+SUBS = 86  # sub-indexes a slice
+PENDING = 87  # the first tuple that is not in the new tree yet
+SLICE_ENTRIES = 88  # about how many entries of T_S a slice takes
+SLICES_AT = 89  # offset of where each slice's entries go
+MOST_SLICES = 90
+BACKLOG = 91  # with more tuples than this waiting, slices come before tasks
+PARTS = 93  # what the tree is cut into; a slice is some of them to count, one of them to write
+CAUGHT_UP = 92  # the tuple after the last that the phase inserts
+
+SLOTS = 96
+SLOT = 8
+# Words of a slot.
+BEGIN, END, DONE, COUNT, FROM = range(5)
+
+# What `acquire` answers.
+TAKEN, WAIT, FINISHED, HALTED, SLICE, MERGE_LEFT, MERGE_RIGHT = range(7)
+
+# Phases of a merge.
+SETTLING = 0  # until the tasks that may change the tree in use, or read the other, are over
+PLANNING = 1
+COUNTING = 2
+WRITING = 3
+INSERTING = 4  # what was taken before the new tree was ready
+CATCHING_UP = 5  # what was taken before the new tree was in use
+
+# A thread's desk: what it needs to go on with a task after it has been back to Python, and places of a block.
+MY_TASK = 0  # -1: none
+NEXT = 1  # the tuple to look up next
+PUT = 2  # the tuple to index next
+LAST = 3  # the tuple after the task's last
+MY_EDGE = 4  # by side: the first position that a lookup does not take from the index
+MY_TREE = 6  # by side
+BESIDE = 8  # by side: whether its tree is being merged, and new entries go beside the chunks
+MY_BEGIN = 10  # the task's first tuple
+MY_SLICE = 11
+MY_PHASE = 12
+DESK = 16
+
+
+@melted
+def slot_of(queue: I64, task: int) -> int:
+    """The slot of a task."""
+    slot: int = SLOTS + SLOT * (task & queue[RING_MASK])
+    return slot
+
+
+@melted
+def block_of(queue: I64, slot: int) -> int:
+    """Where a slot's results begin in the pool: positions, and `probes_apart` behind each the tuple that met it.
+
+    The blocks are eight words apart, which are read and written at once.
+    """
+    block: int = (slot - SLOTS) // SLOT * 2 * probes_apart(queue)
+    return block
+
+
+@melted
+def probes_apart(queue: I64) -> int:
+    """The distance in the pool from the position that a tuple met to the tuple."""
+    apart: int = queue[CAPACITY] + GAP_WORDS
+    return apart
+
+
+@kernel
+def arrived(queue: I64) -> int:
+    """How many tuples have arrived by the clock; all, where arrivals are not paced."""
+    if queue[GAP] == 0:
+        return int(queue[N])
+    return min(int(queue[N]), int(((cycles() - queue[START]) << 10) // queue[GAP]))
+
+
+@kernel
+def position_at(queue: I64, tuples: I64, side: int, at: int) -> int:
+    """A position of `side` such that all before it came before tuple `at`, and near the first that did not."""
+    if at >= queue[N]:
+        return int(queue[TOTAL + side])
+    row = SEQ if queue[SELF] or (tuples[at] & ON_RIGHT) == side else UPTO
+    position: int = tuples[row * queue[STRIDE] + at]
+    return position
+
+
+@kernel
+def acquire(queue: I64, tuples: I64, desk: I64) -> int:
+    """Take the next task, or a slice of the merge that goes on; when a merge is due, say so and keep the lock."""
+    lock(queue, LOCK)
+    answer = WAIT
+    waiting = arrived(queue) - queue[ACQUIRED]
+    if queue[MERGING] and (waiting < queue[TASK] or waiting > queue[BACKLOG]):
+        answer = _take_slice(queue, tuples, desk)
+    if answer == WAIT:
+        answer = _decide(queue)
+    if answer == TAKEN:
+        begin = queue[ACQUIRED]
+        end = min(begin + queue[TASK], arrived(queue))
+        if end <= begin:
+            answer = WAIT
+        else:
+            _take(queue, tuples, desk, begin, end)
+    if queue[MERGING] and answer in (WAIT, FINISHED):
+        answer = _take_slice(queue, tuples, desk)
+    if answer < MERGE_LEFT:
+        unlock(queue, LOCK)
+    return answer
+
+
+@kernel
+def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
+    """Take the next slice of the phase, if there is one left; planning is one slice, due once the trees are quiet."""
+    side = queue[MERGE_SIDE]
+    if queue[PHASE] == SETTLING:
+        advance_edges(queue, tuples)
+        if load(queue, EDGE + side) < queue[BEGAN + side] or load(queue, PROPAGATED) < queue[SWAPPED + side]:
+            return WAIT
+        open_phase(queue, PLANNING, 1)
+    if queue[NEXT_SLICE] == queue[SLICES]:
+        return WAIT
+    desk[MY_SLICE] = queue[NEXT_SLICE]
+    desk[MY_PHASE] = queue[PHASE]
+    queue[NEXT_SLICE] += 1
+    return SLICE
+
+
+@kernel
+def open_phase(queue: I64, phase: int, slices: int) -> None:
+    """Let the slices of a phase be taken. Needs the lock."""
+    queue[PHASE] = phase
+    queue[SLICES] = slices
+    queue[NEXT_SLICE] = 0
+    queue[SLICES_DONE] = 0
+
+
+@kernel
+def close_slice(queue: I64) -> bool:
+    """Say that a slice is done; True for the last of its phase: whoever did it brings about the next phase."""
+    lock(queue, LOCK)
+    queue[SLICES_DONE] += 1
+    last: bool = queue[SLICES_DONE] == queue[SLICES]
+    unlock(queue, LOCK)
+    return last
+
+
+@kernel
+def _decide(queue: I64) -> int:
+    if queue[HALT]:
+        return HALTED
+    if queue[ACQUIRED] == queue[N]:
+        return FINISHED
+    if queue[GATE]:
+        return WAIT
+    for side in range(2):
+        if queue[INSERTED + side] >= queue[LIMIT + side]:
+            if queue[MERGING] == 0:
+                return MERGE_LEFT + side
+            if queue[INSERTED + side] >= queue[CEILING + side]:
+                return WAIT
+    if queue[TASKS] - load(queue, HEAD) > queue[RING_MASK]:
+        return WAIT
+    return TAKEN
+
+
+@kernel
+def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    desk = borrow(desk)
+    rights = 0
+    inserts = 0
+    for i in range(begin, end):
+        inserts += tuples[i] & INSERTS
+        rights += tuples[i] & (tuples[i] << _RIGHT_INSERTS) & INSERTS
+    queue[INSERTED] += (inserts - rights) // INSERTS
+    queue[INSERTED + 1] += rights // INSERTS
+    task = queue[TASKS]
+    queue[TASKS] = task + 1
+    queue[ACQUIRED] = end
+    slot = slot_of(queue, task)
+    queue[slot + BEGIN] = begin
+    queue[slot + END] = end
+    queue[slot + COUNT] = 0
+    queue[slot + FROM] = begin
+    desk[MY_TASK] = task
+    desk[MY_BEGIN] = begin
+    desk[NEXT] = begin
+    desk[PUT] = begin
+    desk[LAST] = end
+    for side in range(2):
+        desk[MY_EDGE + side] = position_at(queue, tuples, side, load(queue, EDGE + side))
+        desk[MY_TREE + side] = queue[CURRENT + side]
+        desk[BESIDE + side] = queue[FROZEN + side]
+
+
+@kernel
+def complete(queue: I64, task: int) -> None:
+    """Say that a task's results are ready."""
+    store(queue, slot_of(queue, task) + DONE, task + 1)
+    fence()  # whoever holds the lock to hand on sees this, or has left the lock free for us
+
+
+@kernel
+def mark_indexed(queue: I64, tuples: I64, begin: int, end: int) -> None:
+    """Say that a task's tuples are indexed, and move the edges unless somebody is at it."""
+    store(tuples, INDEXED * queue[STRIDE] + begin, end)
+    advance_edges(queue, tuples)
+
+
+@kernel
+def advance_edges(queue: I64, tuples: I64) -> None:
+    """Move both edges over all tasks that are indexed, if nobody else does."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    if not try_lock(queue, EDGE_LOCK):
+        return
+    marks = INDEXED * queue[STRIDE]
+    for side in range(2):
+        if load(queue, HELD + side):
+            continue
+        at = queue[EDGE + side]
+        while at < queue[N]:
+            after = load(tuples, marks + at)
+            if after == 0:
+                break
+            at = after
+        store(queue, EDGE + side, at)
+    unlock(queue, EDGE_LOCK)
+
+
+@kernel
+def hand_on(queue: I64, tuples: I64, pool: I64, slot: int, end: int, out_probe: I64, out_seq: I64) -> bool:
+    """Put a slot's results up to tuple `end` into the output; False when they do not fit. Needs the lock."""
+    queue = borrow(queue)
+    tuples = borrow(tuples)
+    pool = borrow(pool)
+    out_probe = borrow(out_probe)
+    out_seq = borrow(out_seq)
+    at = queue[OUT]
+    if at + queue[slot + COUNT] > out_seq.size:
+        return False
+    source = block_of(queue, slot)
+    apart = probes_apart(queue)
+    count = queue[slot + COUNT]
+    for k in range(count):
+        out_seq[at + k] = pool[source + k]
+    for k in range(count):
+        out_probe[at + k] = pool[source + apart + k]
+    if queue[TIMED]:
+        now = cycles()
+        for i in range(queue[slot + FROM], end):
+            tuples[STAMP * queue[STRIDE] + i] = now
+    queue[OUT] = at + count
+    queue[slot + FROM] = end
+    queue[slot + COUNT] = 0
+    return True
+
+
+@kernel
+def _head_is_done(queue: I64) -> bool:
+    head = load(queue, HEAD)
+    done: bool = load(queue, slot_of(queue, head) + DONE) == head + 1
+    return done
+
+
+@kernel
+def propagate(queue: I64, tuples: I64, pool: I64, out_probe: I64, out_seq: I64) -> bool:
+    """Hand on what is completed, in order, unless somebody is at it; False, with the lock, when the output is full."""
+    while _head_is_done(queue) and try_lock(queue, PROPAGATE_LOCK):
+        while _head_is_done(queue):
+            head = queue[HEAD]
+            slot = slot_of(queue, head)
+            end = queue[slot + END]
+            if not hand_on(queue, tuples, pool, slot, end, out_probe, out_seq):
+                return False
+            store(queue, PROPAGATED, end)
+            store(queue, HEAD, head + 1)
+        unlock(queue, PROPAGATE_LOCK)
+        fence()  # a task completed while we held the lock may have found it taken
+    return True

@@ -1,0 +1,1 @@
+"""Probing and selecting for many queries at once."""
