@@ -118,13 +118,12 @@ class Clients:
     def __init__(self, most: int) -> None:
         self.now = 0.0
         self.all = Connections(most, 20.0, lambda: self.now)
-        self._config = uvicorn.Config(self._app, lifespan="off")
+        self._config = uvicorn.Config(self._app, interface="asgi3", lifespan="off")
         self._config.load()
-        self.asked = asyncio.Event()
         self.answer = asyncio.Event()
+        self._made: list[Connection] = []
 
     async def _app(self, _: object, receive: object, send: object) -> None:
-        self.asked.set()
         await self.answer.wait()
         await send({"type": "http.response.start", "status": 204, "headers": []})  # type: ignore[operator]
         await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
@@ -133,6 +132,7 @@ class Clients:
         transport = Transport()
         made = Connection(self.all, config=self._config, server_state=ServerState(), app_state={})
         made.connection_made(transport)
+        self._made.append(made)
         if data:
             made.data_received(data)
         return made, transport
@@ -140,6 +140,15 @@ class Clients:
     def after(self, seconds: float) -> None:
         self.now += seconds
         self.all.sweep()
+
+
+async def ended(clients: Clients) -> None:
+    """Let everything end that still waits."""
+    clients.answer.set()
+    for connection in clients._made:
+        connection.connection_lost(None)
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0)
 
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -174,7 +183,7 @@ def test_a_client_that_keeps_the_service_waiting_is_let_go() -> None:
             await asyncio.sleep(0)
         clients.after(21)
         assert answered.state == "closing"
-        served._unset_keepalive_if_required()
+        await ended(clients)
 
     asyncio.run(run())
 
@@ -193,14 +202,22 @@ def test_a_new_client_gets_the_place_of_the_slowest_or_is_refused() -> None:
         assert b"2 connections are open, which is the most" in refused.sent
         assert clients.all.ended == {"pushed_out": 1, "full": 1}
         assert clients.all.open == 2
-        clients.answer.set()
-        await asyncio.sleep(0)
+        await ended(clients)
 
     asyncio.run(run())
 
 
-def test_endless_headers_are_refused() -> None:
+def test_endless_headers_are_refused_and_the_rest_of_a_body_is_no_header() -> None:
     async def run() -> None:
+        clients = Clients(2)
+        clients.answer.set()
+        answered, open_ = clients.connect(HALF_A_BODY.replace(b"100", b"1000000"))
+        while not answered.cycle.response_complete:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            answered.data_received(b"x" * 8192)
+        assert open_.state == "open"
+        await ended(clients)
         connection, transport = Clients(2).connect(HALF_A_HEADER)
         for _ in range(9):
             connection.data_received(b"x" * 8192)

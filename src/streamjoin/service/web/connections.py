@@ -144,7 +144,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, connections: Connections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._all = connections
-        self._header_bytes = 0
+        self._in_header, self._header_bytes = False, 0
         self.waiting_since: float | None = None
         """Since when the client owes a request, or the rest of one."""
         self.paused_since: float | None = None
@@ -168,16 +168,25 @@ class Connection(HttpToolsProtocol):
         """It sends something."""
         if self.transport.is_closing():
             return
-        before = self.cycle
+        before = self._in_header
         super().data_received(data)
-        if self.cycle is before and (before is None or before.response_complete):
+        # What follows a refused request is the rest of its body, and may be longer.
+        if before and self._in_header:
             self._header_bytes += len(data)
             if self._header_bytes > MOST_HEADER_BYTES:
                 told = f"a request's headers are at most {MOST_HEADER_BYTES:,} bytes"
                 self.refuse(Problem(431, "headers-too-large", told))
-        else:
-            self._header_bytes = 0
         self._note_request()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_header, self._header_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its headers are there."""
+        self._in_header = False
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """A request was answered."""
