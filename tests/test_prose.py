@@ -15,6 +15,7 @@ import pytest
 import streamjoin
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = Path(streamjoin.__file__).parent
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"(<!-- no-run[^>]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 
@@ -58,6 +59,26 @@ def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text()):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_modules_named_in_the_docs_exist() -> None:
+    """A name with a folder is a path from the package or the repository; a bare one lies beside the path before it."""
+    missing: list[str] = []
+    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]):
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            folder = Path()
+            for name in re.findall(r"`([\w./-]+\.py)`", line):
+                path = Path(name) if "/" in name else folder / name
+                if not any((base / path).is_file() for base in (ROOT, PACKAGE)):
+                    missing.append(f"{page.name}:{number}: {path}")
+                folder = path.parent
+    assert not missing, missing
+
+
+def test_the_walkthrough_links_modules_by_their_names() -> None:
+    links = re.findall(r"\[([\w/]+\.py)\]\(([^)]+)\)", (ROOT / "docs" / "walkthrough.md").read_text())
+    assert len(links) > 30
+    assert [name for name, target in links if target != f"../src/streamjoin/{name}"] == []
 
 
 def modules() -> list[str]:
