@@ -1,7 +1,10 @@
-"""Records and rows as JSON: plain values that every reader of JSON takes, JavaScript included.
+"""The JSON encoding of values, rows and records: one rule for REST, Kafka, the command line and files.
 
-Whole numbers beyond 2^53, decimals, NaN and infinities become texts, because a JSON reader would round or refuse
-them; times become ISO 8601, binaries base64.
+- Integers beyond 2^53, decimals, NaN and infinities are strings: many JSON readers round or refuse them.
+- Dates, times and timestamps are ISO 8601 strings. A timestamp with a time zone is in UTC and ends with `Z`.
+- A duration is its number of seconds.
+- Binary values are base64 strings.
+- Lists are arrays, structs are objects, NULL is null.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ def plain(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat() + "Z"
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -57,24 +62,32 @@ def _scalar(value: Any) -> Any:
 
 def rows(table: pa.Table) -> list[list[Any]]:
     """A table's rows."""
-    columns = [_column(column) for column in table.columns]
+    columns = [column_values(column) for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)] if columns else []
 
 
-def _column(column: pa.ChunkedArray) -> list[Any]:
+def row_texts(table: pa.Table) -> list[str]:
+    """Each row as a JSON object in one line.
+
+    >>> row_texts(pa.table({"a": [1, None], "b": [b"x", b""]}))
+    ['{"a":1,"b":"eA=="}', '{"a":null,"b":""}']
+    """
+    names = table.column_names
+    return [text(dict(zip(names, row, strict=True))) for row in rows(table)]
+
+
+def column_values(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values."""
     type_ = column.type
     if pa.types.is_timestamp(type_):
         # Python's times end at microseconds; Arrow prints nanoseconds too.
-        zone = "Z" if type_.tz == "UTC" else ""
-        return [None if text is None else text.replace(" ", "T").removesuffix("Z") + zone for text in _texts(column)]
+        zone = "" if type_.tz is None else "Z"
+        texts = column.cast(pa.timestamp(type_.unit)).cast(pa.string()).to_pylist()
+        return [None if text is None else text.replace(" ", "T") + zone for text in texts]
     values = column.to_pylist()
     if pa.types.is_string(type_) or pa.types.is_boolean(type_) or (pa.types.is_integer(type_) and type_.bit_width < 64):
         return list(values)
     return [plain(value) for value in values]
-
-
-def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    return list(column.cast(pa.string()).to_pylist())
 
 
 def columns(table: pa.Table) -> list[list[str]]:

@@ -5,8 +5,6 @@ However many queries write to Kafka, the rows of a batch go there in one Spark j
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamjoin.adhoc.sinks.base import NewestRows, Target
 from streamjoin.config.pipeline import is_secret, without_secrets
+from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
@@ -30,7 +28,7 @@ Sent = tuple[str | None, str]
 class KafkaSink:
     """A Kafka topic, at least once: after a crash the rows of the newest batch may come a second time.
 
-    A row becomes one JSON object, NULLs included; times are ISO texts.
+    A row becomes one JSON object, NULLs included, encoded as over REST (`model/json_values.py`).
 
     Args:
         servers: the brokers, as in `kafka.bootstrap.servers`.
@@ -146,28 +144,15 @@ def json_rows(rows: pa.Table, key: str | None) -> list[Sent]:
     >>> json_rows(pa.table({"a": [1, None], "b": ["x", "y"]}), "b")
     [('x', '{"a":1,"b":"x"}'), ('y', '{"a":null,"b":"y"}')]
     """
-    columns = {name: _jsonable(column) for name, column in zip(rows.column_names, rows.columns, strict=True)}
-    values = zip(*columns.values(), strict=True)
-    texts = [json.dumps(dict(zip(columns, row, strict=True)), separators=(",", ":"), default=str) for row in values]
-    keys = [None] * len(texts) if key is None else [None if k is None else str(k) for k in columns[key]]
-    return list(zip(keys, texts, strict=True))
+    texts = json_values.row_texts(rows)
+    if key is None:
+        return [(None, text) for text in texts]
+    keys = json_values.column_values(rows.column(key))
+    return list(zip(map(_key_text, keys), texts, strict=True))
 
 
-def _jsonable(column: pa.ChunkedArray) -> list[Any]:
-    if pa.types.is_timestamp(column.type):
-        zone = "" if column.type.tz is None else "Z"
-        plain = column.cast(pa.timestamp(column.type.unit))
-        return [None if text is None else text + zone for text in pc.strftime(plain, "%Y-%m-%dT%H:%M:%S").to_pylist()]
-    values = column.to_pylist()
-    if pa.types.is_floating(column.type):
-        # JSON has no word for these; Spark writes texts too.
-        return [
-            v if v is None or math.isfinite(v) else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(v), "NaN")
-            for v in values
-        ]
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        return [None if v is None else v.hex() for v in values]
-    return [v if v is None or isinstance(v, bool | int | float | str | list | dict) else str(v) for v in values]
+def _key_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json_values.text(value)
 
 
 @dataclass(frozen=True)
