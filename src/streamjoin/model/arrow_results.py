@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from streamjoin.model.calculation import rescale, to_float
 from streamjoin.model.errors import InputError
-from streamjoin.model.value_kinds import UNIT_SCALES, Kind
+from streamjoin.model.time_units import DECIMALS
+from streamjoin.model.value_kinds import Kind
 from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values
 
 _WORD: Final = 64
@@ -47,9 +48,9 @@ def _scale(type_: pa.DataType) -> int:
     if pa.types.is_decimal(type_):
         return int(type_.scale)
     if pa.types.is_date64(type_):
-        return UNIT_SCALES["ms"]
+        return DECIMALS["ms"]
     if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
-        return UNIT_SCALES[type_.unit]
+        return DECIMALS[type_.unit]
     return 0
 
 

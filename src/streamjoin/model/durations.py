@@ -13,25 +13,12 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from streamjoin.model.errors import SpecError
+from streamjoin.model.time_units import UNITS, unit_ns
 
 Duration = str | timedelta | np.timedelta64
 WholeNumber = int | np.integer[Any]
 
-_UNITS: dict[str, int] = {}
-for _names, _ns in (
-    ("ns nanosecond nanoseconds", 1),
-    ("us µs microsecond microseconds", 1_000),
-    ("ms millisecond milliseconds", 1_000_000),
-    ("s sec secs second seconds", 1_000_000_000),
-    ("m min mins minute minutes", 60_000_000_000),
-    ("h hour hours", 3_600_000_000_000),
-    ("d day days", 86_400_000_000_000),
-    ("w week weeks", 604_800_000_000_000),
-):
-    for _name in _names.split():
-        _UNITS[_name] = _ns
-
-_NUMPY_UNITS = {unit: _UNITS[unit.lower()] for unit in ("ns", "us", "ms", "s", "m", "h", "D", "W")}
+_NUMPY_UNITS = ("ns", "us", "ms", "s", "m", "h", "D", "W")
 
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*(?:,|and\b)?", re.IGNORECASE)
 
@@ -61,7 +48,7 @@ def nanoseconds(value: Duration) -> int:
     if isinstance(value, timedelta):
         # A Timedelta of pandas is one of Python's, with nanoseconds beside the microseconds.
         rest = value.microseconds * 1_000 + int(getattr(value, "nanoseconds", 0))
-        return (value.days * 86_400 + value.seconds) * 1_000_000_000 + rest
+        return value.days * UNITS["day"] + value.seconds * UNITS["second"] + rest
     if isinstance(value, np.timedelta64):
         return _numpy_nanoseconds(value)
     total = Fraction(0)
@@ -69,7 +56,7 @@ def nanoseconds(value: Duration) -> int:
     text = value.strip()
     while position < len(text):
         part = _PART.match(text, position)
-        unit = part and _UNITS.get(part[2].lower())
+        unit = part and unit_ns(part[2])
         if not part or not unit:
             raise SpecError(
                 f"{value!r} is not a duration: write a number and a unit, such as '15 minutes', "
@@ -84,12 +71,13 @@ def nanoseconds(value: Duration) -> int:
 
 def _numpy_nanoseconds(value: np.timedelta64) -> int:
     unit, count = np.datetime_data(value.dtype)
-    if np.isnat(value) or unit not in _NUMPY_UNITS:
+    length = unit_ns(unit) if unit in _NUMPY_UNITS else None
+    if np.isnat(value) or length is None:
         raise SpecError(
             f"{value!r} is not a duration: it needs a number and a unit from nanoseconds to weeks, such as "
             "np.timedelta64(5, 's')"
         )
-    return int(value.astype(np.int64)) * count * _NUMPY_UNITS[unit]
+    return int(value.astype(np.int64)) * count * length
 
 
 def describe(ns: int) -> str:
@@ -99,6 +87,7 @@ def describe(ns: int) -> str:
     '15 min'
     """
     for unit in ("w", "d", "h", "min", "s", "ms", "us"):
-        if ns and ns % _UNITS[unit] == 0:
-            return f"{ns // _UNITS[unit]} {unit}"
+        length = unit_ns(unit)
+        if length and ns and ns % length == 0:
+            return f"{ns // length} {unit}"
     return f"{ns} ns"

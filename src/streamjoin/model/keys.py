@@ -20,10 +20,9 @@ from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression
 from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
+from streamjoin.model.time_units import DECIMALS, UNITS
 
 INT64_MAX = (1 << 63) - 1
-_UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_DAY_NS = 86_400 * 10**9
 
 
 class Kind(enum.Enum):
@@ -140,8 +139,8 @@ def _is_binary(type_: pa.DataType) -> bool:
 def tick_ns(type_: pa.DataType) -> int:
     """The nanoseconds in one unit of a timestamp, date, time or duration type."""
     if pa.types.is_date(type_):
-        return _DAY_NS if pa.types.is_date32(type_) else _UNIT_NS["ms"]
-    return _UNIT_NS[type_.unit]
+        return UNITS["day" if pa.types.is_date32(type_) else "millisecond"]
+    return int(10 ** (9 - DECIMALS[type_.unit]))
 
 
 def check_zones(what: str, left: pa.DataType, right: pa.DataType) -> None:

@@ -12,36 +12,14 @@ from decimal import Decimal
 from typing import Final
 
 from streamjoin.model.errors import ExpressionError
+from streamjoin.model.time_units import UNITS, unit_ns
 
-SECOND: Final = 10**9
-DAY: Final = 86_400 * SECOND
+SECOND: Final = UNITS["second"]
+DAY: Final = UNITS["day"]
 MAX_INTERVAL: Final = 3_652_059 * DAY
 """The days from year 1 to year 9999: no two timestamps are further apart."""
 
 _EPOCH: Final = datetime.date(1970, 1, 1)
-_UNITS: Final = {
-    "WEEK": 7 * DAY,
-    "DAY": DAY,
-    "HOUR": 3_600 * SECOND,
-    "MINUTE": 60 * SECOND,
-    "SECOND": SECOND,
-    "MILLISECOND": 10**6,
-    "MICROSECOND": 10**3,
-    "NANOSECOND": 1,
-}
-_SHORT_UNITS: Final = {
-    "W": "WEEK",
-    "D": "DAY",
-    "H": "HOUR",
-    "HR": "HOUR",
-    "M": "MINUTE",
-    "MIN": "MINUTE",
-    "S": "SECOND",
-    "SEC": "SECOND",
-    "MS": "MILLISECOND",
-    "US": "MICROSECOND",
-    "NS": "NANOSECOND",
-}
 _DATE: Final = r"(?P<date>\d{4}-\d\d-\d\d)"
 _CLOCK: Final = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
 _OFFSET: Final = r"(?P<zone>Z|(?P<sign>[+-])(?P<zone_hour>\d\d)(?::?(?P<zone_minute>[0-5]\d))?)"
@@ -102,14 +80,13 @@ def parse_interval(text: str) -> int:
 
 
 def _unit(name: str) -> int:
-    unit = name.upper()
-    unit = _SHORT_UNITS.get(unit, unit.removesuffix("S"))
-    if unit in ("MONTH", "QUARTER", "YEAR", "DECADE", "CENTURY", "MILLENNIUM"):
-        raise ExpressionError(f"a {unit.lower()} has no fixed length; write it in days or smaller units")
-    if unit not in _UNITS:
-        known = ", ".join(known.lower() for known in _UNITS)
-        raise ExpressionError(f"unknown interval unit {name!r}; known: {known}")
-    return _UNITS[unit]
+    length = unit_ns(name)
+    if length is not None:
+        return length
+    singular = name.lower().removesuffix("s")
+    if singular in ("month", "quarter", "year", "decade", "century", "millennium"):
+        raise ExpressionError(f"a {singular} has no fixed length; write it in days or smaller units")
+    raise ExpressionError(f"unknown interval unit {name!r}; known: {', '.join(UNITS)}")
 
 
 def format_date(days: int) -> str:
@@ -127,5 +104,5 @@ def format_timestamp(nanoseconds: int) -> str:
 
 def format_interval(nanoseconds: int) -> str:
     """The interval as ``'5' SECOND``, in the largest unit that divides it."""
-    unit = next(name for name, length in _UNITS.items() if name != "WEEK" and nanoseconds % length == 0)
-    return f"'{nanoseconds // _UNITS[unit]}' {unit}"
+    unit = next(name for name, length in UNITS.items() if name != "week" and nanoseconds % length == 0)
+    return f"'{nanoseconds // UNITS[unit]}' {unit.upper()}"

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from streamjoin.model.plain_types import storage_type
+from streamjoin.model.time_units import DECIMALS
 
 
 class Kind(enum.Enum):
@@ -37,7 +38,6 @@ NUMBERS: Final = frozenset({Kind.INTEGER, Kind.DECIMAL, Kind.NUMERAL, Kind.FLOAT
 EXACT: Final = frozenset(
     {Kind.INTEGER, Kind.DECIMAL, Kind.NUMERAL, Kind.DATE, Kind.TIMESTAMP, Kind.INSTANT, Kind.INTERVAL}
 )
-UNIT_SCALES: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _WALL_CLOCK: Final = frozenset({Kind.DATE, Kind.TIMESTAMP})
 
 
@@ -114,9 +114,9 @@ def arrow_kind(type_: pa.DataType) -> tuple[Kind, int] | None:
     if types.is_decimal(type_):
         return Kind.DECIMAL, max(0, type_.scale)
     if types.is_timestamp(type_):
-        return (Kind.TIMESTAMP if type_.tz is None else Kind.INSTANT), UNIT_SCALES[type_.unit]
+        return (Kind.TIMESTAMP if type_.tz is None else Kind.INSTANT), DECIMALS[type_.unit]
     if types.is_duration(type_):
-        return Kind.INTERVAL, UNIT_SCALES[type_.unit]
+        return Kind.INTERVAL, DECIMALS[type_.unit]
     for matches, kind in (
         (types.is_null, Kind.NULL),
         (types.is_boolean, Kind.BOOLEAN),
@@ -140,7 +140,7 @@ def result_type(kind: Kind, scale: int) -> pa.DataType:
     """The Arrow type that stands for a computed kind; int64 for integers, however large they may grow."""
     if kind is Kind.DECIMAL:
         return pa.decimal128(38, scale) if scale <= 38 else pa.decimal256(76, min(scale, 76))
-    unit = next((unit for unit, limit in UNIT_SCALES.items() if scale <= limit), "ns")
+    unit = next((unit for unit, limit in DECIMALS.items() if scale <= limit), "ns")
     return {
         Kind.NULL: pa.null(),
         Kind.BOOLEAN: pa.bool_(),

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Constant, Date, Interval, Literal, Timestamp
-from streamjoin.model.value_kinds import UNIT_SCALES, Kind
+from streamjoin.model.time_units import DECIMALS
+from streamjoin.model.value_kinds import Kind
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -118,12 +119,12 @@ def from_numpy(data: Array, valid: Mask | None = None) -> Values:
         return from_floats(data.astype(np.float64, copy=False), valid)
     if code in "mM":
         unit = np.datetime_data(data.dtype)[0]
-        if unit in UNIT_SCALES:
+        if unit in DECIMALS:
             missing = np.isnat(data)
             whole = np.where(missing, 0, data.astype(np.int64))
             kind = Kind.TIMESTAMP if code == "M" else Kind.INTERVAL
             known = both_valid(valid, ~missing if missing.any() else None)
-            return Values(whole, known, kind, UNIT_SCALES[unit])
+            return Values(whole, known, kind, DECIMALS[unit])
     if code in "OUT":
         return Values(data.astype(object), valid, Kind.STRING)
     raise SchemaError(f"a condition can't use NumPy values of type {data.dtype}")

@@ -8,15 +8,10 @@ from fractions import Fraction
 from typing import Final
 
 from streamjoin.model.errors import ExpressionError
+from streamjoin.model.time_units import UNITS
 from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window
 
-_UNITS: Final = {
-    "MILLISECOND": 10**6,
-    "SECOND": 10**9,
-    "MINUTE": 60 * 10**9,
-    "HOUR": 3_600 * 10**9,
-    "DAY": 86_400 * 10**9,
-}
+_UNITS: Final = {name.upper(): UNITS[name] for name in ("millisecond", "second", "minute", "hour", "day")}
 MAX_DAYS: Final = 366
 _MAX_NS: Final = MAX_DAYS * _UNITS["DAY"]
 MAX_UNITS: Final = 1 << 53
