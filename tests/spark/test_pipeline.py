@@ -118,7 +118,7 @@ def matched(directory: Path) -> list[dict[str, object]]:
         ("bid > 0", "bit > 0", 13, "bit"),
         ('time = "ts"', 'time = "tz"', 17, "no column 'tz'"),
         ('"px", "bid"', '"px", "bit"', 22, "bit"),
-        ("- r.bid)", "- r.bidd)", 15, "the right side has no column 'bidd'; did you mean 'bid'"),
+        ("- r.bid)", "- r.bidd)", 15, r"unknown column r\.bidd; did you mean r\.bid"),
         ('"l.sym = r.sym AND', '"l.px + l.qx > 1 AND', 15, "qx"),
         ("l.sym = r.sym", "l.px = r.sym", 15, "double and string don't compare"),
         ('on = "l.sym', "on = [\n'abs(l.px - r.bid) <= 1',\n{ equi = 'smy' }]\n#", 17, "no column 'smy'"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import streamjoin as sj
-from streamjoin.config.join_table import condition
 from streamjoin.config.pipeline import Pipeline, Settings, without_secrets
 from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.spark.pipeline.view import describe
@@ -242,22 +241,6 @@ def test_a_sink_for_looking_needs_no_checkpoint(tmp_path: Path) -> None:
     text = WHOLE[: WHOLE.index("[sink]")] + '[sink]\nformat = "console"\n'
     assert read(tmp_path, text.replace('checkpoint = "out/checkpoint"\n', "")).checkpoint is None
     assert read(tmp_path, text.replace("10 seconds", "available now", 1)).trigger.available_now
-
-
-@pytest.mark.parametrize(
-    ("text", "predicate"),
-    [
-        ("l.k = r.j", sj.Equi("k", "j")),
-        ("r.j = l.k", sj.Equi("k", "j")),
-        ("abs(r.y - l.x) < 3 AND l.k = r.k", sj.Band("x", "y", 3, strict=True) & sj.Equi("k")),
-        ("l.x = l.y", sj.Theta("l.x = l.y")),
-        ("abs(l.x - r.y) < 0", sj.Theta("ABS(l.x - r.y) < 0")),
-        ("abs(l.x - l.y) <= 3", sj.Theta("ABS(l.x - l.y) <= 3")),
-        ("l.k = r.k OR l.x = r.x", sj.Theta("l.k = r.k OR l.x = r.x")),
-    ],
-)
-def test_a_text_is_taken_apart_into_what_an_index_can_use(text: str, predicate: object) -> None:
-    assert str(condition(text)) == str(predicate)
 
 
 DOCS = Path(__file__).parents[2] / "docs"

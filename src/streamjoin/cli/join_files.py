@@ -21,7 +21,6 @@ import pyarrow.dataset
 import pyarrow.parquet
 from rich.console import Console
 
-from streamjoin.config.join_table import condition
 from streamjoin.joins.engine.opening import open as open_join
 from streamjoin.model import json_values
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
@@ -68,7 +67,7 @@ class FileJoin:
             time: Any = None if not times else times[0] if len(times) == 1 else (times[0], times[1])
             lateness: Any = int(self.lateness) if self.lateness and self.lateness.isdigit() else self.lateness
             return JoinSpec(
-                on=condition(self.on),
+                on=self.on,
                 window=_window(self.window),
                 time=time,
                 order="event_time" if times else "arrival",

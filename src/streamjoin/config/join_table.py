@@ -1,21 +1,18 @@
 """The `[join]` table of a pipeline file as a `JoinSpec`.
 
-A condition may be one text: its parts that are an equality or a band of columns become `Equi` and `Band`, by which rows
-can be found and cut into partitions, and the rest stays a `Theta`. The same condition holds either way.
+A condition is SQL text, a table such as `{ equi = "sym" }`, or a list of these. Text becomes a `Theta`: binding finds
+the keys and bands in it, as in any other SQL condition.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
 from functools import reduce
 from typing import Any
 
 from streamjoin.config.pipeline import Settings
 from streamjoin.config.table import Table
 from streamjoin.model import durations
-from streamjoin.model.expression import And, Arithmetic, Column, Compare, Expression, Function, Literal
-from streamjoin.model.parsing import parse_condition
-from streamjoin.model.predicates import Band, Equi, Predicate, Term, Theta
+from streamjoin.model.predicates import Band, Equi, Predicate, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
@@ -49,12 +46,9 @@ def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
 def term_lines(table: Table) -> dict[str, int]:
     """The line of each term of the condition, as `on.0`, `on.1`, ...; the table was read before."""
     value = table.values["on"]
-    if isinstance(value, list):
-        items = [(_item(table, item, "on", number), table.line("on", number)) for number, item in enumerate(value)]
-    else:
-        items = [(_condition(table), table.line("on"))]
-    lines = [line for predicate, line in items for _ in predicate.terms()]
-    return {f"on.{number}": line for number, line in enumerate(lines)}
+    if not isinstance(value, list):
+        return {"on.0": table.line("on")}
+    return {f"on.{number}": table.line("on", number) for number in range(len(value))}
 
 
 def _spec(table: Table) -> JoinSpec:
@@ -74,64 +68,12 @@ def _spec(table: Table) -> JoinSpec:
     )
 
 
-def condition(text: str) -> Predicate:
-    """A condition in SQL as the strongest predicates it is made of.
-
-    >>> str(condition("l.k = r.k AND abs(l.x - r.y) <= 3 AND l.v < r.v"))
-    'l.k = r.k and |l.x - r.y| <= 3 and (l.v < r.v)'
-    """
-    whole = parse_condition(text)
-    parts = whole.terms if isinstance(whole, And) else (whole,)
-    return reduce(lambda one, other: one & other, map(_predicate, parts))
-
-
-def _predicate(part: Expression) -> Predicate:
-    equality = _equality(part)
-    band = _band(part) if equality is None else equality
-    return Theta(str(part)) if band is None else band
-
-
-def _equality(part: Expression) -> Term | None:
-    if not isinstance(part, Compare) or part.operator != "=":
-        return None
-    columns = _both_sides(part.left, part.right)
-    return Equi(*columns) if columns else None
-
-
-def _band(part: Expression) -> Term | None:
-    """`abs(column - column) <= number`, which a Band tests without overflow and an index can find."""
-    if not isinstance(part, Compare) or part.operator not in ("<", "<="):
-        return None
-    distance, difference = part.right, part.left
-    if not isinstance(distance, Literal) or isinstance(distance.value, bool):
-        return None
-    if not isinstance(distance.value, (int, float, Decimal)) or distance.value < 0:
-        return None
-    strict = part.operator == "<"
-    if strict and distance.value == 0:
-        return None
-    if not isinstance(difference, Function) or difference.name != "ABS":
-        return None
-    inner = difference.arguments[0]
-    if not isinstance(inner, Arithmetic) or inner.operator != "-":
-        return None
-    columns = _both_sides(inner.left, inner.right)
-    return Band(*columns, distance.value, strict=strict) if columns else None
-
-
-def _both_sides(one: Expression, other: Expression) -> tuple[str, str] | None:
-    """The left and the right column, if there is one of each, in either order."""
-    if not isinstance(one, Column) or not isinstance(other, Column) or one.qualifier == other.qualifier:
-        return None
-    return (one.name, other.name) if one.qualifier == "l" else (other.name, one.name)
-
-
 def _condition(table: Table) -> Predicate:
     value = table.get("on", (str, dict, list), example=_ON)
     if value is None or value == []:
         table.missing("on", _ON)
     if isinstance(value, str):
-        return condition(value)
+        return Theta(value)
     if isinstance(value, dict):
         return _item(table, value, "on")
     return reduce(lambda one, other: one & other, (_item(table, item, "on", n) for n, item in enumerate(value)))
@@ -140,7 +82,7 @@ def _condition(table: Table) -> Predicate:
 def _item(table: Table, item: object, *place: str | int) -> Predicate:
     """One item of a list of conditions."""
     if isinstance(item, str):
-        return table.made(lambda: condition(item), *place)
+        return table.made(lambda: Theta(item), *place)
     if not isinstance(item, dict):
         table.fail(f"a condition is {_TERM}, not {item!r}", *place)
     return _term(table.below(item, *place))

@@ -151,6 +151,16 @@ def _conditions(
     return tuple(dict.fromkeys(terms)), others
 
 
+def condition_text(bound: BoundSpec) -> str:
+    """The condition as binding reads it: keys and bands found in SQL are written like those given as predicates."""
+    spec = bound.spec
+    terms, others = _conditions(spec, bound.left_schema, bound.right_schema)
+    given = sum(not isinstance(term, Theta) for term in spec.predicate.terms())
+    if len(terms) <= given:
+        return str(spec.predicate)
+    return " and ".join([*map(str, terms), *(f"({other})" for other in others)])
+
+
 def _residual(fitted: list[KeyTerm], others: tuple[Expression, ...]) -> Expression | None:
     parts = (*(term.residual for term in fitted if term.residual is not None), *others)
     return conjunction(parts) if parts else None

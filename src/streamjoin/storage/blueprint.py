@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from streamjoin.model.binding import BoundSpec
+from streamjoin.model.binding import BoundSpec, condition_text
 from streamjoin.storage.merging import NEVER, MergePolicy, horizons
 
 FORMAT = 2
@@ -126,7 +126,7 @@ class Blueprint:
         words = {"index of key and band": "version 2"} if len(self.bound.index) > 1 else {}
         return words | {
             "format": str(FORMAT),
-            "on": str(spec.predicate),
+            "on": condition_text(self.bound),
             "left window": str(spec.windows[0]),
             "right window": str(spec.windows[1]),
             "time": " and ".join(spec.time_columns or ()),
