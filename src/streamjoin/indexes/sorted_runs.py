@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.batch.sorting import count_live, lower_bound, merge_live
+from streamjoin.kernels.batch.sorting import lower_bound, merged_entries
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,12 +64,9 @@ class SortedRuns:
         """Merge the live entries of one piece; safe beside the other pieces."""
         a, a2, b, b2 = piece
         older, newer = self.runs[-2], self.runs[-1]
-        live = count_live(older.seqs[a:a2], self._min_seq) + count_live(newer.seqs[b:b2], self._min_seq)
-        words, seqs = np.empty(live + 1, np.int64), np.empty(live + 1, np.int64)
-        n = merge_live(
-            older.words[a:a2], older.seqs[a:a2], newer.words[b:b2], newer.seqs[b:b2], self._min_seq, words, seqs
+        return merged_entries(
+            (older.words[a:a2], older.seqs[a:a2]), (newer.words[b:b2], newer.seqs[b:b2]), self._min_seq
         )
-        return words[:n], seqs[:n]
 
     def replace_merged(self, words: Array, seqs: Array) -> None:
         """Put the merged entries in the place of the two newest runs."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.batch.sorting import merge_live
+from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.model.keys import KeyTerm, Kind
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
@@ -29,7 +29,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK_ROWS = 1 << 20
 """Rows of a record batch in a piece: enough to sweep, few enough for the offsets of strings."""
 
-_NEVER = -(1 << 63)
 _SAMPLE = 1023
 
 
@@ -197,12 +196,8 @@ def _merged_order(runs: Sequence[Array]) -> Array:
     ]
     # From the newest: they are the small ones, and a large one is then copied once.
     while len(parts) > 1:
-        (words, places), (newer_words, newer_places) = parts[-2:]
-        n = words.size + newer_words.size
-        # The kernel stores one past the end before it knows that an entry is dead.
-        out_words, out_places = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
-        merge_live(words, places, newer_words, newer_places, _NEVER, out_words, out_places)
-        parts[-2:] = [(read_only(out_words[:n]), out_places[:n])]
+        words, places = merged_entries(parts[-2], parts[-1])
+        parts[-2:] = [(read_only(words), places)]
     return parts[0][1]
 
 

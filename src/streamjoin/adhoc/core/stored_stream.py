@@ -19,7 +19,7 @@ import pyarrow as pa
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey, KeyAttribute, ProbeWords, SortedIndex
 from streamjoin.adhoc.core.growing import Growing, GrowingColumn
 from streamjoin.adhoc.language.plan import Stream
-from streamjoin.kernels.batch.sorting import merge_live
+from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.kernels.shared_queries.sets import count_live, live_entries
 from streamjoin.model.evaluation import Values, from_arrow
 from streamjoin.windows.encoding import TermWords
@@ -117,10 +117,7 @@ class Run:
 
 def _merged(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
     """Two indexes as one; the rows of the second are `shift` further."""
-    n = one.words.size + two.words.size
-    words, rows = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
-    merge_live(one.words, one.rows, two.words, two.rows + shift, 0, words, rows)
-    return SortedIndex(words[:n], rows[:n])
+    return SortedIndex(*merged_entries((one.words, one.rows), (two.words, two.rows + shift)))
 
 
 class StoredStream:

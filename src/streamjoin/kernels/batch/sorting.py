@@ -13,6 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _SMALL = 40
 _DIGIT = 11
 _PATIENCE = 4
+_NEVER = -(1 << 63)
 
 
 @kernel
@@ -181,6 +182,14 @@ def merge_live(
         k += b_seqs[j] >= bound
         j += 1
     return k
+
+
+def merged_entries(a: tuple[Array, Array], b: tuple[Array, Array], bound: int | None = None) -> tuple[Array, Array]:
+    """Two sorted runs of (words, seqs) as a new one, without the entries below `bound`; equal words take a's first."""
+    live = a[0].size + b[0].size if bound is None else count_live(a[1], bound) + count_live(b[1], bound)
+    words, seqs = np.empty(live + 1, np.int64), np.empty(live + 1, np.int64)
+    merge_live(*a, *b, _NEVER if bound is None else bound, words, seqs)
+    return words[:live], seqs[:live]
 
 
 @kernel
