@@ -10,7 +10,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.windows.store import Buffer, SideStore
+from streamjoin.windows.buffer import Buffer
+from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers, cuts
 
 SCHEMA = pa.schema(

@@ -19,7 +19,7 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.model.keys import Kind
 from streamjoin.model.predicates import Equi
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

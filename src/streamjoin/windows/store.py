@@ -8,79 +8,19 @@ and forgetting never overwrite what was held then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin.kernels.gather import gather, gather_rows
+from streamjoin.windows.buffer import Buffer, Restore
 from streamjoin.windows.encoding import fixed_width, flat
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Restore = Callable[[], None]
-"""Puts back what was there when it was made; calling it again does no harm."""
-
-_LEAST_CAPACITY = 1024
 # Gathering fewer rows than this in a second thread costs more than it does.
 _LEAST_PART = 8192
-
-
-class Buffer:
-    """A growing array that forgets from the front: each value is moved a constant number of times."""
-
-    def __init__(self, dtype: Any, *row: int) -> None:
-        self._data: Array = np.empty((0, *row), dtype)
-        self._begin = 0
-        self._end = 0
-        self._saved = False
-
-    def __len__(self) -> int:
-        return self._end - self._begin
-
-    @property
-    def values(self) -> Array:
-        """What is held, oldest first."""
-        return self._data[self._begin : self._end]
-
-    @property
-    def nbytes(self) -> int:
-        """The memory behind it, spare room included."""
-        return int(self._data.nbytes)
-
-    def append(self, values: Array) -> None:
-        """Add `values` at the end."""
-        self.room_for(len(values))[...] = values
-
-    def room_for(self, n: int) -> Array:
-        """Add `n` values that the caller fills in."""
-        if self._end + n > len(self._data):
-            held = len(self)
-            if self._saved or held + n > len(self._data) // 2:
-                grown = np.empty((max(_LEAST_CAPACITY, 2 * (held + n)), *self._data.shape[1:]), self._data.dtype)
-                grown[:held] = self.values
-                self._data, self._saved = grown, False
-            else:
-                # What is held lies in the upper half and moves to the lower: no overlap.
-                self._data[:held] = self.values
-            self._begin, self._end = 0, held
-        self._end += n
-        return self._data[self._end - n : self._end]
-
-    def forget(self, n: int) -> None:
-        """Drop the oldest `n`."""
-        self._begin += n
-
-    def saved(self) -> Restore:
-        """What puts these values back: until it has new memory, the buffer moves nothing within the old."""
-        data, begin, end = self._data, self._begin, self._end
-        self._saved = True
-
-        def restore() -> None:
-            self._data, self._begin, self._end, self._saved = data, begin, end, True
-
-        return restore
 
 
 class Column(Protocol):

@@ -13,29 +13,27 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.kernels.gather import gather
-
-Array = np.ndarray[Any, np.dtype[Any]]
-_ROOM = 1024
+from streamjoin.windows.buffer import Array, Buffer
 
 
 class Growing:
-    """Values of one type, or rows of `width` of them, by number."""
+    """A `Buffer` addressed by the tuples' numbers."""
 
     def __init__(self, first: int, dtype: Any, width: int | None = None) -> None:
-        self.first = self._base = self.end = first
-        self._buffer: Array = np.empty(_shape(0, width), dtype)
+        self.first = first
+        self._buffer = Buffer(dtype, *(() if width is None else (width,)))
+
+    @property
+    def end(self) -> int:
+        """The number after the newest."""
+        return self.first + len(self._buffer)
 
     def grow(self, first: int, count: int) -> Array:
         """Room for `count` values from number `first` on, to be written; what was there from `first` on is gone."""
         if not self.first <= first <= self.end:
-            self.first = self._base = self.end = first
-        if first + count - self._base > len(self._buffer):
-            live = self._buffer[self.first - self._base : first - self._base]
-            buffer = np.empty((max(_ROOM, 2 * (len(live) + count)), *self._buffer.shape[1:]), self._buffer.dtype)
-            buffer[: len(live)] = live
-            self._buffer, self._base = buffer, self.first
-        self.end = first + count
-        return self._buffer[first - self._base : self.end - self._base]
+            self.first = first
+        self._buffer.truncate(first - self.first)
+        return self._buffer.room_for(count)
 
     def append(self, first: int, values: Array) -> None:
         """Write values from number `first` on."""
@@ -43,34 +41,32 @@ class Growing:
 
     def view(self, first: int | None = None, end: int | None = None) -> Array:
         """The values of these numbers; all, without any."""
-        first = self.first if first is None else first
-        end = self.end if end is None else end
-        return self._buffer[first - self._base : end - self._base]
+        begin = 0 if first is None else first - self.first
+        return self._buffer.values[begin : None if end is None else end - self.first]
 
     def at(self, numbers: Array) -> Array:
         """The values of chosen tuples."""
-        found: Array = self._buffer[numbers - self._base]
-        return found
+        chosen: Array = self._buffer.values[numbers - self.first]
+        return chosen
 
     def cut(self, end: int) -> None:
         """Take back what is from number `end` on."""
-        self.end = max(self.first, min(self.end, end))
+        self._buffer.truncate(max(self.first, min(self.end, end)) - self.first)
 
     def drop(self, first: int) -> None:
         """Let go of what is before number `first`."""
-        self.first = min(max(first, self.first), self.end)
+        first = min(max(first, self.first), self.end)
+        self._buffer.forget(first - self.first)
+        self.first = first
 
     def widen(self, width: int) -> None:
         """Rows of more words; the new ones are 0."""
-        if width > self._buffer.shape[1]:
-            wider = np.zeros((len(self._buffer), width), self._buffer.dtype)
-            wider[:, : self._buffer.shape[1]] = self._buffer
-            self._buffer = wider
+        self._buffer.widen(width)
 
     @property
     def nbytes(self) -> int:
         """The bytes of what is kept, without spare room."""
-        return int(self.view().nbytes)
+        return int(self._buffer.values.nbytes)
 
 
 def pooled(count: int, dtype: Any) -> Array:
@@ -88,10 +84,6 @@ def joined(arrays: Sequence[Array]) -> Array:
     if len(arrays) == 1:
         return arrays[0]
     return np.concatenate(arrays, out=pooled(sum(map(len, arrays)), arrays[0].dtype))
-
-
-def _shape(count: int, width: int | None) -> tuple[int, ...]:
-    return (count,) if width is None else (count, width)
 
 
 class GrowingColumn:

@@ -15,8 +15,8 @@ from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.batch.stored_words import TwoTermWindows
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.repartitioned import Probes, RepartitionedScan, Take
-from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Found = list[tuple[Array, Array]]

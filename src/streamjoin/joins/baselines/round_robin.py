@@ -17,7 +17,7 @@ from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.indexed import Indexed
 from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -14,7 +14,7 @@ from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine
 from streamjoin.joins.batch.stored_words import TwoTermWindows
 from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

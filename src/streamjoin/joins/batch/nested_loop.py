@@ -14,7 +14,7 @@ from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePa
 from streamjoin.joins.batch.stored_words import StoredWords, live_places, unsigned_words
 from streamjoin.kernels.batch.nested import nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]

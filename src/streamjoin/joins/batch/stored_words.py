@@ -12,9 +12,9 @@ import numpy as np
 
 from streamjoin.joins.base import Chunk, SidePart
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.buffer import Buffer
 from streamjoin.windows.encoding import TermWords
 from streamjoin.windows.repartitioned import Probes
-from streamjoin.windows.store import Buffer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

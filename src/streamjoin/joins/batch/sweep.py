@@ -16,7 +16,7 @@ from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import arrange, count_before, make_ascending, order_pairs, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]

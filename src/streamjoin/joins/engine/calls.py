@@ -23,7 +23,7 @@ from streamjoin.joins.engine.operator import Work
 from streamjoin.joins.engine.results import BATCH_ROWS, Results
 from streamjoin.joins.engine.settings import check_rows
 from streamjoin.model.errors import StateError, TooManyRowsError
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 
 T = TypeVar("T")
 Begin = Callable[[], Work | None]

@@ -31,7 +31,7 @@ from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
 from streamjoin.model.plain_types import retyped
 from streamjoin.model.spec import JoinSpec
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]

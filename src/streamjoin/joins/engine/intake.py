@@ -17,8 +17,8 @@ from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator, Ordered, Work
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, Horizon, to_ticks
-from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sources = tuple[tuple[str, ...], tuple[str, ...]]

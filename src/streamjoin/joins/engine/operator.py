@@ -26,9 +26,10 @@ from streamjoin.joins.registry import KINDS, Choice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import RESULT_TIME, BoundSpec
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
-from streamjoin.windows.store import Restore, SideStore
+from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.operator import Work
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 
 BATCH_ROWS = 1_000_000
 

@@ -20,8 +20,8 @@ from streamjoin.kernels.handshake.links import COMPARED, DONE, EXPIRES, FULL, MI
 from streamjoin.kernels.handshake.meet import WORD_ROWS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from streamjoin.kernels.pim_parallel import work_queue as q
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
-from streamjoin.windows.store import Restore
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]

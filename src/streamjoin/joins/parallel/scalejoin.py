@@ -27,8 +27,8 @@ from streamjoin.kernels.scalegate.scalejoin_pieces import (
     wanted,
 )
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.store import Restore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
