@@ -37,6 +37,7 @@ def test_json_and_dot_hold_every_step() -> None:
     found = running([CHAIN]).explain()
     data = json.loads(found.json)
     assert [root["driver"] for root in data["roots"]] == [root.driver for root in found.roots]
+    assert [(decision["rule"], decision["queries"]) for decision in data["decisions"]] == [("share_eagerly", ["q0"])]
     steps = sum(1 for root in found.roots for _ in root.step.walk())
     assert steps == 6
     assert found.dot.count("->") == steps

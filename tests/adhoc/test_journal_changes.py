@@ -11,6 +11,7 @@ import pytest
 from streamjoin.adhoc import Stream, parse
 from streamjoin.adhoc.engine.inbox import Request
 from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.journal_files import read_record, write_record
 from streamjoin.model.errors import CheckpointError
 from tests.adhoc.looped import Looped
 
@@ -51,6 +52,23 @@ def test_a_query_was_created_at_the_same_time_after_a_restart(tmp_path: Path) ->
         before = run.roster.entries["a"].created_at
     with Looped(tmp_path) as run:
         assert run.roster.entries["a"].created_at == before == run.roster.changelog[-1].at
+
+
+def test_decisions_keep_their_queries_and_older_ones_have_none(tmp_path: Path) -> None:
+    with Looped(tmp_path) as run:
+        run.register(LEFT)
+        run.register(RIGHT)
+        run.create("a", PAIRS)
+    with Looped(tmp_path) as run:
+        assert [decision.queries for decision in run.loop.explain().decisions] == [("a",)]
+    newest = max((tmp_path / "state").iterdir())
+    body = read_record(newest)
+    for decision in body["decisions"]:
+        del decision["queries"]
+    write_record(newest, body)
+    with Looped(tmp_path) as run:
+        run.create("b", PAIRS)
+        assert [decision.queries for decision in run.loop.explain().decisions] == [(), ("b",)]
 
 
 @pytest.mark.parametrize("kept", [2, 5])

@@ -74,7 +74,7 @@ def both_forms(texts: Sequence[str], rule: Rule) -> tuple[Plan, Plan]:
     cores = [running(texts), running(texts)]
     before = cores[0].plan
     after, decisions = rule(before, facts_of(cores[1]))
-    assert decisions and all(decision.why and decision.figures for decision in decisions)
+    assert decisions and all(decision.why and decision.figures and decision.queries for decision in decisions)
     cores[1].adopt(after)
     total = 0
     for batch in range(2, 4):

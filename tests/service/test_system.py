@@ -12,6 +12,7 @@ import pytest
 from starlette.responses import Response
 
 from streamjoin.adhoc.core.changes import Create
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
 from streamjoin.model.errors import StateError
 from streamjoin.service import app as application
@@ -22,6 +23,8 @@ from streamjoin.service.plan_graph import PlanGraph, readable
 from streamjoin.service.web.cached import Together
 from tests.service import feeds
 from tests.service.conftest import NEAR, Live, serving
+
+AGAIN = "SELECT a.user FROM clicks a JOIN clicks b WITHIN 2 SECONDS ON a.user = b.user"
 
 
 def test_streams_with_their_columns_and_figures(live: Live) -> None:
@@ -68,7 +71,7 @@ def test_what_was_set_aside_of_a_stream(live: Live) -> None:
 def test_the_plan_shows_what_is_shared_and_why(live: Live) -> None:
     client = live.client()
     one, two = live.create(), live.create(f"{NEAR} WHERE t.px > 120")
-    live.create("SELECT a.user FROM clicks a JOIN clicks b WITHIN 2 SECONDS ON a.user = b.user", name="again")
+    live.create(AGAIN, name="again")
     for _ in range(10):
         last = live.engine.tick()
     plan = client.get("/api/v1/plan").json()
@@ -114,6 +117,27 @@ def test_a_join_is_one_node_whichever_side_drives_it() -> None:
     ends = {edge["from"] for edge in graph["edges"] if edge["to"] == "sink:three"}
     assert len(ends) == 1
     assert readable("any tuple in the window", ["a", "b"]) == "any tuple in the window"
+
+
+def test_decisions_show_at_their_queries() -> None:
+    core = Shared(feeds.STREAMS, Settings(replan_every=1_000_000, group_cost=0))
+    # A query's name says nothing: this one is a word of every decision.
+    core.apply([Create("two", NEAR), Create("because", f"{NEAR} WHERE t.px > 120")])
+    core.apply([Create("three", f"{NEAR} JOIN clicks c WITHIN 2 SECONDS ON c.ts = q.ts"), Create("clicks", AGAIN)])
+    for number in range(2):
+        core.process(number, feeds.batch(number))
+    core.replan()
+    graph = PlanGraph(core.explain(), [], {}, {}).as_data()
+    rules: dict[str, set[str]] = {}
+    for node in graph["nodes"]:
+        lines = node["reason"].splitlines()
+        assert bool(lines) == (node["kind"] in ("join", "selection"))
+        for name in node["queries"] if node["kind"] == "join" and len(node["queries"]) == 1 else ():
+            rules.setdefault(name, set()).update(line.split(": ")[1] for line in lines)
+    assert rules["clicks"] == {"share_eagerly"}
+    assert rules["three"] == {"share_eagerly", "reorder_joins"}
+    assert any("group_by_cost" in node["reason"] for node in graph["nodes"] if "two" in node["queries"])
+    assert graph["decisions"] == [str(decision) for decision in core.snapshot().optimizer.decisions]
 
 
 def test_history_keeps_the_newest_batches(live: Live) -> None:

@@ -9,11 +9,12 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamjoin.adhoc.core.explain import Explanation, RootFigures, StepFigures
+from streamjoin.adhoc.optimizer.plans import Decision
 
 _ROLE = re.compile(r"\bs(\d+)\.")
 _NEXT_TERM = re.compile(r" AND (?=s\d+\.)")
@@ -34,7 +35,7 @@ class _Node:
     cost: float = 0.0
     cost_apart: float = 0.0
 
-    def as_data(self, decisions: Iterable[str]) -> dict[str, Any]:
+    def as_data(self, decisions: Sequence[Decision]) -> dict[str, Any]:
         share = self.selectivity
         if share is None:
             share = min(1.0, self.rate / self.candidates) if self.candidates else 1.0
@@ -85,7 +86,7 @@ class PlanGraph:
         return {
             "nodes": [node.as_data(found.decisions) for node in self._nodes.values()],
             "edges": [{"from": one, "to": two, "rate": rate} for (one, two), rate in self._edges.items()],
-            "decisions": list(found.decisions),
+            "decisions": list(map(str, found.decisions)),
             "sharing": found.sharing,
             "cost_shared": found.cost_shared,
             "cost_apart": found.cost_apart,
@@ -165,10 +166,9 @@ def _negated(number: str) -> str:
     return number[1:] if number.startswith("-") else f"-{number}"
 
 
-def _reason(node: _Node, decisions: Iterable[str]) -> str:
-    """The newest decision that speaks of one of the node's queries."""
-    for decision in reversed(list(decisions)):
-        words = set(re.findall(r"[\w-]+", decision))
-        if node.kind in ("join", "selection") and node.queries & words:
-            return decision
-    return ""
+def _reason(node: _Node, decisions: Sequence[Decision]) -> str:
+    """The newest decision of each rule about one of the node's queries, a line each, oldest first."""
+    if node.kind not in ("join", "selection"):
+        return ""
+    newest = {decision.rule: decision for decision in decisions if node.queries & {*decision.queries}}
+    return "\n".join(str(decision) for decision in sorted(newest.values(), key=lambda decision: decision.batch))

@@ -16,7 +16,7 @@ from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared_join import StepCounts
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
-from streamjoin.adhoc.optimizer.plans import Facts
+from streamjoin.adhoc.optimizer.plans import Decision, Facts
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Explanation:
     cost_apart: float
     streams: tuple[StreamFigures, ...]
     roots: tuple[RootFigures, ...]
-    decisions: tuple[str, ...]
+    decisions: tuple[Decision, ...]
     tasks: tuple[TaskFigures, ...] = ()
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ def explain(
             for meeting in execution.meetings
             for step in meeting.directions
         ),
-        tuple(map(str, optimizer.decisions)),
+        optimizer.decisions,
     )
 
 

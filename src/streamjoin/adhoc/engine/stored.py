@@ -152,7 +152,8 @@ class StoredState:
         registry = replace(registry, next_serial=body["next_serial"])
         orders = {name: tuple(map(tuple, chosen[1])) for name, chosen in body["plan"].items()}
         choices = {name: Choice(chosen[0], orders[name]) for name, chosen in body["plan"].items()}
-        decisions = tuple(Decision(**one) for one in body["decisions"])
+        # Checkpoints of earlier versions have decisions without their queries.
+        decisions = tuple(Decision(**{**one, "queries": tuple(one.get("queries", ()))}) for one in body["decisions"])
         return cls(streams, registry, queries, Plan(choices, frozenset(body["unplanned"])), decisions, serial)
 
 

@@ -25,7 +25,8 @@ def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
         total = sum(len(order) - 1 for order in choice.orders)
         why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
         what = f"{name} joins group {choice.group}"
-        decisions.append(Decision("share_eagerly", what, why, {"shared steps": shared, "steps": total}))
+        figures = {"shared steps": shared, "steps": total}
+        decisions.append(Decision("share_eagerly", what, why, figures, queries=(name,)))
     return plan.with_choices(choices), tuple(decisions)
 
 

@@ -41,10 +41,11 @@ def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving:
     count = len(set(found.values()))
     if found == now or after > before * (1 - facts.settings.hysteresis):
         why = "nothing is cheaper" if found == now else "another grouping saves too little"
-        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures)
+        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names))
     choices = {name: replace(plan.choices[name], group=group) for name, group in found.items()}
     what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
-    return plan.with_choices(choices), Decision("group_by_cost", what, "it is cheaper by equation 2", figures)
+    why = "it is cheaper by equation 2"
+    return plan.with_choices(choices), Decision("group_by_cost", what, why, figures, queries=tuple(names))
 
 
 def _placed(groups: dict[str, int], moving: list[str], members: dict[str, Union], cost: GroupCost) -> dict[str, int]:

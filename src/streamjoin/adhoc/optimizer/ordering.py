@@ -43,11 +43,10 @@ def reorder_joins(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
     figures = {"cost before": before, "cost after": after, "queries": len(names)}
     if found.choices == plan.choices or after > before * (1 - facts.settings.hysteresis):
         why = "nothing is cheaper" if found.choices == plan.choices else "another order saves too little"
-        return plan, (Decision("reorder_joins", "orders stay", why, figures),)
-    moved = sum(found.choices[name] != plan.choices[name] for name in names)
-    return found, (
-        Decision("reorder_joins", f"{moved} queries join in another order", "its shared cost is less", figures),
-    )
+        return plan, (Decision("reorder_joins", "orders stay", why, figures, queries=tuple(names)),)
+    moved = tuple(name for name in names if found.choices[name] != plan.choices[name])
+    what = f"{len(moved)} queries join in another order"
+    return found, (Decision("reorder_joins", what, "its shared cost is less", figures, queries=moved),)
 
 
 def plan_cost(plan: Plan, facts: Facts, *, results: bool = True) -> float:

@@ -54,13 +54,14 @@ def check_plan(plan: Plan, queries: Mapping[str, Paths]) -> None:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a rule did or left, why, and the figures that it went by."""
+    """What a rule did or left, for which queries, why, and the figures that it went by."""
 
     rule: str
     what: str
     why: str
     figures: Mapping[str, float] = field(default_factory=dict)
     batch: int = -1
+    queries: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {value:,.4g}" for name, value in self.figures.items())
