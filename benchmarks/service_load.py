@@ -42,7 +42,7 @@ class _Service:
 
         from streamjoin.adhoc import Engine
         from streamjoin.service import ServiceConfig, create_app
-        from streamjoin.spark.runtime import session
+        from streamjoin.spark import session
 
         # Its own, because it writes until it is closed, which is after the experiment's scratch is gone.
         self._scratch = tempfile.TemporaryDirectory(prefix="streamjoin-bench-")

@@ -30,7 +30,7 @@ from benchmarks.spark_runs import ROW_BYTES, state_bytes
 from benchmarks.spark_state import ROCKSDB, by_state
 from benchmarks.spark_workaround import BEST_MEMORY, BEST_SETTINGS, CELLS_IN_BANDS, FilesRun, run_files, workaround
 from benchmarks.workload import BandWorkload, Side
-from streamjoin.spark.runtime import session
+from streamjoin.spark import session
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

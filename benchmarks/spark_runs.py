@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Cell, Context, Experiment
 from benchmarks.workload import Side
-from streamjoin.spark.runtime import session
+from streamjoin.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

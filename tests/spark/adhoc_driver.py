@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
 from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.spark.runtime import session
+from streamjoin.spark import session
 from tests.conftest import QUICK_START
 from tests.spark.adhoc_streams import FileStream, table_of
 

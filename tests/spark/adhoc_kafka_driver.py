@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from streamjoin.adhoc import Engine, KafkaSink
-from streamjoin.spark.runtime import jars, session
+from streamjoin.spark import session
+from streamjoin.spark.runtime import jars
 from tests.conftest import QUICK_START
 from tests.spark.adhoc_streams import PAIRS, FileStream
 

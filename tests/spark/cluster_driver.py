@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from streamjoin.spark import join
-from streamjoin.spark.runtime import session
+from streamjoin.spark import join, session
 from tests.conftest import QUICK_START
 from tests.spark.joining import CASES, run_to_parquet, streams
 

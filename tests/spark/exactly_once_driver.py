@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from streamjoin.spark import Source
-from streamjoin.spark.runtime import session
+from streamjoin.spark import Source, session
 from streamjoin.spark.stream_join import Options, build
 from streamjoin.storage.merging import MergePolicy
 from tests.conftest import QUICK_START

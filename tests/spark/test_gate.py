@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import Source, join, punctuations
-from streamjoin.spark.stages import late
+from streamjoin.spark import Source, join, late, punctuations
 from streamjoin.spark.stream_join import Options, build
 from streamjoin.testing import oracle
 from tests.spark.joining import EAGER

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import join
-from streamjoin.spark.stages import late
+from streamjoin.spark import join, late
 from streamjoin.spark.stream_join import Options, build
 from streamjoin.storage.blueprint import FORMAT
 from tests.spark.joining import (

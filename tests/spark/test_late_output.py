@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import join
+from streamjoin.spark import join, late
 from streamjoin.spark.runtime import checkpoints
-from streamjoin.spark.stages import late
 from streamjoin.spark.stages.late_output import catch_up, forget_uncommitted
 from streamjoin.storage.log import WindowLog, new_epoch
 from tests.spark.joining import CASES, EPOCH, Row, blueprint, in_process, tables

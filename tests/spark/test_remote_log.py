@@ -15,8 +15,7 @@ import pytest
 from pyarrow import fs
 
 from streamjoin.model.errors import CheckpointError, SetupError
-from streamjoin.spark import join, rescale
-from streamjoin.spark.stages import late
+from streamjoin.spark import join, late, rescale
 from streamjoin.spark.stages.late_output import catch_up
 from streamjoin.spark.stages.scaling import ask_for, asked_for
 from streamjoin.storage.background import merge_due
