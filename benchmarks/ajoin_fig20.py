@@ -69,7 +69,12 @@ class Figure20(RateExperiment):
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The paper's three curves."""
         lines = [
-            ratio_line(rows, f"{b}-way beside {a}-way (paper: less)", *({"system": SHARED, "ways": w} for w in (b, a)))
+            ratio_line(
+                rows,
+                f"{b}-way beside {a}-way (paper: less)",
+                {"system": SHARED, "ways": b},
+                {"system": SHARED, "ways": a},
+            )
             for a, b in ((2, 3), (3, 4))
             if any(row.get("ways") == b for row in rows)
         ]

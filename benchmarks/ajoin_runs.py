@@ -197,11 +197,11 @@ def _next_rate(low: Outcome | None, high: Outcome | None) -> float:
         return high.rate / 4 if high is not None else 0.0
     load = max(low.load, 1e-3)
     if high is None:
-        return low.rate * min(_LEAP, max(_ENOUGH, 1.1 * load**-0.7))
+        return low.rate * min(_LEAP, max(_ENOUGH, 1.1 * math.pow(load, -0.7)))
     reached = math.log(1 / load) / math.log(high.load / load)
     rate = low.rate * float((high.rate / low.rate) ** reached)
     # Not so near to either that nothing is learnt.
-    return min(max(rate, low.rate * _ENOUGH**0.5), high.rate / _ENOUGH**0.5)
+    return min(max(rate, low.rate * math.sqrt(_ENOUGH)), high.rate / math.sqrt(_ENOUGH))
 
 
 def by_name(rows: Iterable[Mapping[str, object]], *keys: str) -> dict[tuple[object, ...], Mapping[str, object]]:

@@ -29,6 +29,7 @@ import streamjoin as sj
 from benchmarks.spark_workaround import BEST_SETTINGS, session_settings
 from streamjoin.adhoc import Engine, Settings
 from streamjoin.adhoc.engine.info import BatchEvent
+from streamjoin.spark import join
 from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def library_join(frames: Sequence[DataFrame], query: ajoin.AJoinQuery) -> DataFr
         order="event_time",
     )
     sides = [_selected(frame, x) for frame, x in zip(frames, query.selections, strict=True)]
-    return sj.spark.join(sides[0], sides[1], spec)
+    return join(sides[0], sides[1], spec)
 
 
 def spark_join(frames: Sequence[DataFrame], query: ajoin.AJoinQuery) -> DataFrame:
@@ -243,7 +244,8 @@ def run_each(
                     break
         deployed = time.perf_counter() - begin
         for query in started:
-            query.awaitTermination(max(0.001, limit - (time.perf_counter() - begin)))
+            left = max(0.001, limit - (time.perf_counter() - begin))
+            query.awaitTermination(left)  # type: ignore[arg-type]  # takes fractions of a second too
         whole = len(started) == len(frames) and not any(query.isActive for query in started)
         elapsed = time.perf_counter() - begin
         progress = [[p for p in query.recentProgress if p["numInputRows"]] for query in started]
@@ -273,7 +275,7 @@ def steady_rate(progress: Sequence[Mapping[str, Any]], warm: int) -> float:
         raise ValueError(f"{len(progress)} batches leave none to measure after skipping {warm}")
     first, last = counted[0], counted[-1]
     span = _began(last) + last["durationMs"]["triggerExecution"] / 1000 - _began(first)
-    return float(sum(int(p["numInputRows"]) for p in counted)) / span
+    return float(sum(int(p["numInputRows"]) for p in counted) / span)
 
 
 def _began(progress: Mapping[str, Any]) -> float:

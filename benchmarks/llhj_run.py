@@ -105,7 +105,7 @@ class ChainRun:
     def run(self, *, paced: bool, most: int = 1 << 20) -> Outcome:
         """Send the stream through; `most` results are kept."""
         chain, stream, nodes = self._chain, self._stream, self._chain.nodes
-        facts = [log.facts[: log.count] for log in chain.logs]
+        facts_r, facts_s = (log.facts[: log.count] for log in chain.logs)
         out, told = np.zeros((most, 3), np.int64), np.zeros(COLLECTED_WORDS, np.int64)
         punctuations, heap = np.zeros((most, 2), np.int64), np.zeros((most, HEAP_ROW), np.int64)
         ended = np.zeros(nodes, np.int64)
@@ -113,10 +113,20 @@ class ChainRun:
         def step(k: int) -> None:
             if k == nodes:
                 begin = stream.filled
-                drive(self._crew.words, k, chain.mem, stream.is_right, *facts, begin, begin, paced)
+                drive(self._crew.words, k, chain.mem, stream.is_right, facts_r, facts_s, begin, begin, paced)
             elif k > nodes:
                 collect(
-                    self._crew.words, k, chain.mem, self._mode, chain.results, *facts, out, punctuations, heap, told
+                    self._crew.words,
+                    k,
+                    chain.mem,
+                    self._mode,
+                    chain.results,
+                    facts_r,
+                    facts_s,
+                    out,
+                    punctuations,
+                    heap,
+                    told,
                 )
             else:
                 while self._node(k) == FULL and not stopped(self._crew.words):

@@ -66,7 +66,7 @@ def stream(window: int, tuples: int, seed: int) -> Stream:
     words = [(x, y.view(np.uint32)) for x, y in columns]
     sides = []
     for own, other in ((0, 1), (1, 0)):
-        x, y = (column[window:] for column in columns[own])
+        x, y = columns[own][0][window:], columns[own][1][window:]
         low_x = np.maximum(x, _BAND) - np.uint32(_BAND)
         low_y = np.maximum(y - _BAND, 0).astype(np.float32).view(np.uint32)
         high_y = (y + _BAND).astype(np.float32).view(np.uint32)

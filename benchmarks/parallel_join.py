@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ class ParallelJoin:
         self.threads, self.task, self.blocking = threads, task, blocking
         self._stream = IndexJoin("scan", windows, keys, self_join=self_join)  # for its columns; its indexes stay empty
         self.windows, self.self_join = windows, self_join
-        chosen = dict(settings or {})
+        chosen: dict[str, Any] = dict(settings or {})
         self.sides = [SharedPimTree(window, task, locks=locks, **chosen) for window in windows]
         if self_join:
             self.sides[1] = self.sides[0]

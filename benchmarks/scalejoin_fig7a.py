@@ -45,8 +45,8 @@ def gate_rate(sources: int, readers: int, tuples: int, seed: int) -> float:
         if k < sources:
             add_all(gate.mem, crew.words, k, slots[k], times[k], times[k], _PIECE)
         else:
-            block = [np.empty(_BLOCK, np.int64) for _ in range(3)]
-            wrong.append(read_all(gate.mem, crew.words, k, k - sources, *block, tuples))
+            read_slots, payload, read_times = (np.empty(_BLOCK, np.int64) for _ in range(3))
+            wrong.append(read_all(gate.mem, crew.words, k, k - sources, read_slots, payload, read_times, tuples))
 
     crew.run(lambda _: None)
     begin = time.perf_counter()

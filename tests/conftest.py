@@ -51,7 +51,15 @@ def _let_the_closing_line_be_the_last() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+# A test that asks for one of these fixtures gets the marker, so that `make quick` leaves it out without being told.
+MARKED_BY_FIXTURE = {"spark": pytest.mark.spark, "broker": pytest.mark.broker, "browser": pytest.mark.browser}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for name in MARKED_BY_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(MARKED_BY_FIXTURE[name])
     here = Path(__file__).parent
     places = {here / file: place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
