@@ -126,8 +126,8 @@ def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
         (("--left", "notes.txt", *FLAGS[2:], "--window", "3 rows"), "is none of"),
         ((*FLAGS, "--window", "3 rows", "--out", "rows.xml"), "ends with one of"),
         ((*FLAGS, "--window", "3 rows", "--time", "when"), "when"),
-        ((*FLAGS[:-1], "l.symb = r.sym", "--window", "3 rows"), "no column 'symb'; did you mean 'sym'?"),
-        ((*FLAGS[:-1], "l.sym = r.bid", "--window", "3 rows"), "don't compare"),
+        ((*FLAGS[:-1], "l.symb = r.sym", "--window", "3 rows"), "unknown column l.symb; did you mean l.sym?"),
+        ((*FLAGS[:-1], "l.sym = r.bid", "--window", "3 rows"), "can't compare l.sym"),
     ],
 )
 def test_wrong_flags_are_told(files: Path, cli: Cli, arguments: tuple[str, ...], told: str) -> None:

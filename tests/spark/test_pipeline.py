@@ -120,7 +120,7 @@ def matched(directory: Path) -> list[dict[str, object]]:
         ('"px", "bid"', '"px", "bit"', 22, "bit"),
         ("- r.bid)", "- r.bidd)", 15, r"unknown column r\.bidd; did you mean r\.bid"),
         ('"l.sym = r.sym AND', '"l.px + l.qx > 1 AND', 15, "qx"),
-        ("l.sym = r.sym", "l.px = r.sym", 15, "double and string don't compare"),
+        ("l.sym = r.sym", "l.px = r.sym", 15, r"can't compare l\.px \(double\) with r\.sym"),
         ('on = "l.sym', "on = [\n'abs(l.px - r.bid) <= 1',\n{ equi = 'smy' }]\n#", 17, "no column 'smy'"),
         ('window = "5 seconds"', "window = 5", 14, "window|whole number|duration"),
         ('where = "bid > 0"', 'by = "part"', 13, "part"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.spark.runtime.warming import alone
+from streamjoin.joins.warming import alone
 
 LOADED = """
 import gc, pathlib, sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -22,14 +23,25 @@ def version(as_json: AsJson = False) -> None:
 
 def warmup() -> None:
     """Compile every kernel now, so that no join has to wait for it later."""
-    from streamjoin.joins.warmup import warmup as run_all
+    from streamjoin.adhoc.executors import warming as adhoc
+    from streamjoin.joins import warming as engine
     from streamjoin.kernels.compiling import WATCH
+    from streamjoin.spark.runtime import warming as spark
+
+    def steps() -> Iterator[str]:
+        yield from engine.warm()
+        spark.warm()
+        yield "joins on Spark"
+        adhoc.warm()
+        yield "ad-hoc queries"
 
     console = Console(stderr=True)
     WATCH.shows = False
     with console.status("compiling kernels ..."):
-        for line in run_all():
-            console.print(line, highlight=False)
+        before = 0.0
+        for step in steps():
+            console.print(f"{step}: {WATCH.seconds - before:.1f} s of compiling", highlight=False)
+            before = WATCH.seconds
     console.print(f"{WATCH.kernels} kernels compiled in {WATCH.seconds:.1f} s; the rest were cached", highlight=False)
 
 

@@ -6,15 +6,13 @@ inherit them. One process of a host compiles at a time: others wait for it at a 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from streamjoin._cache import cache_dir
+from streamjoin.joins.warming import alone, sample
 from streamjoin.model.binding import bind
 from streamjoin.model.predicates import Band, Equi, Predicate
 from streamjoin.model.spec import JoinSpec
@@ -29,7 +27,13 @@ from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 
 _ROWS, _RANGES, _BATCHES = 16, 2, 2
-_CONDITIONS: tuple[Predicate, ...] = (Band("i", "i", 1), Band("f", "f", 0.5), Equi("s") & Band("f", "f", 0.5))
+_COLUMNS = ["t", "i64", "f64", "s"]
+_SCHEMA = sample().select(_COLUMNS).schema
+_CONDITIONS: tuple[Predicate, ...] = (
+    Band("i64", "i64", 1),
+    Band("f64", "f64", 0.5),
+    Equi("s") & Band("f64", "f64", 0.5),
+)
 
 
 def warm() -> None:
@@ -37,7 +41,7 @@ def warm() -> None:
     with alone(), tempfile.TemporaryDirectory(prefix="streamjoin-") as scratch:
         for number, (on, window, gate) in enumerate(_joins()):
             spec = JoinSpec(on, window, time="t", order="event_time")
-            bound = bind(spec, _table(0).schema, _table(0).schema)
+            bound = bind(spec, _SCHEMA, _SCHEMA)
             _run(Blueprint(bound, "join", _RANGES, gate=gate), Path(scratch) / str(number))
 
 
@@ -46,17 +50,6 @@ def _joins() -> Iterator[tuple[Predicate, Window, GatePlan | None]]:
         yield on, TimeWindow(_ROWS), None
     source = (SourcePlan("0000"),)
     yield _CONDITIONS[0], CountWindow(_ROWS), GatePlan((source, source))
-
-
-def _table(batch: int) -> pa.RecordBatch:
-    numbers = range(_ROWS * batch, _ROWS * (batch + 1))
-    columns = {
-        "t": pa.array(numbers, pa.int64()),
-        "i": pa.array([n % 5 for n in numbers], pa.int64()),
-        "f": pa.array([n % 5 for n in numbers], pa.float64()),
-        "s": pa.array([f"key {n % 5}" for n in numbers]),
-    }
-    return pa.record_batch(columns)
 
 
 def _run(blueprint: Blueprint, root: Path) -> None:
@@ -73,7 +66,7 @@ def _run(blueprint: Blueprint, root: Path) -> None:
 
 
 def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
-    rows = _table(batch)
+    rows = sample(batch, _ROWS).select(_COLUMNS).to_batches()[0]
     if blueprint.gate is not None:
         collected = [row for side in (0, 1) for row in Collect(blueprint, side, 0).part(rows, 0, 0).packed()]
         yield from GateOfBatch(blueprint, log, batch).parts(opened(collected)[1], None)
@@ -81,14 +74,3 @@ def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
     cut = planned(blueprint, log.version(batch - 1))
     for side in (0, 1):
         yield from Route(blueprint, side).cut(rows, cut, side, 0, 0)
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Hold the host's lock, where there can be one."""
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            cache_dir().mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context((cache_dir() / "compiling.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

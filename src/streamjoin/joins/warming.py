@@ -1,0 +1,88 @@
+"""Kernels compiled or loaded ahead of the first join: the parts that every warm-up shares, and that of the engine.
+
+Small joins over `sample` rows reach the kernels. The embedded engine's are here; `spark/runtime/warming.py` and
+`adhoc/executors/warming.py` add the stages of a Spark batch and the ad-hoc core. `streamjoin warmup` runs all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from streamjoin._cache import cache_dir
+from streamjoin.model.predicates import Band, Equi, Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+
+_ROWS = 64
+
+
+def sample(batch: int = 0, rows: int = _ROWS) -> pa.Table:
+    """Rows of every kind of key whose times `t` and `at` rise from batch to batch."""
+    numbers = range(rows * batch, rows * (batch + 1))
+    keys = [n % 8 for n in numbers]
+    columns = {name: pa.array(keys, type_) for name, type_ in _KEYS.items()}
+    times = {"t": pa.array(numbers, pa.int64()), "at": pa.array([n * 100_000 for n in numbers], pa.timestamp("us"))}
+    return pa.table({**times, **columns, "s": pa.array([f"key {key}" for key in keys])})
+
+
+_KEYS = {
+    "i8": pa.int8(),
+    "i16": pa.int16(),
+    "i32": pa.int32(),
+    "i64": pa.int64(),
+    "f32": pa.float32(),
+    "f64": pa.float64(),
+    "d": pa.decimal128(9, 2),
+}
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hold the host's lock, where there can be one: others wait and then load what this process compiled."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            cache_dir().mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context((cache_dir() / "compiling.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def warm() -> Iterator[str]:
+    """Run every algorithm of the embedded engine over every kind of key; names each when it is done."""
+    # Spark's workers share this module and need no engine.
+    from streamjoin.joins.auto import choose, requests
+    from streamjoin.joins.engine.opening import open  # noqa: A004
+    from streamjoin.model.binding import bind
+    from streamjoin.model.errors import NotSupportedError
+
+    table = sample()
+    shuffled = table.take(pa.array([(7 * i) % _ROWS for i in range(_ROWS)]))
+    for request in requests():
+        for spec in _specs():
+            try:
+                choose(bind(spec, table.schema, table.schema), request)
+            except NotSupportedError:
+                continue
+            with alone(), open(spec, request.algorithm, index=request.index) as join:
+                join.push(table, table)
+                join.push(shuffled, shuffled)
+        yield str(request)
+
+
+def _specs() -> Iterator[JoinSpec]:
+    window: Window
+    for window in (CountWindow(40), TimeWindow(5)):
+        for on in (
+            Band("i64", "i64", 1),
+            Equi("i64"),
+            Band("i32", "i32", 1) & Band("f32", "f32", 1.0),
+            Band("f64", "f64", 0.5) & Band("i64", "i64", 1) & Band("i8", "i8", 1),
+            Equi("s") & Band("f64", "f64", 0.5),
+            Band("d", "i64", 1),
+            Theta("l.i64 < r.i64"),
+        ):
+            yield JoinSpec(on=on, window=window, time="t")
