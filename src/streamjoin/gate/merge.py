@@ -1,10 +1,8 @@
 """The event-time gate: any number of ordered sources in, one ready, ordered stream out.
 
-A tuple is ready when no source can still send one that sorts before it (ScaleJoin, definition 2); the order is
-(time, side with left first, source name, position in the source), so what comes out does not depend on how the
-sources were interleaved. A ScaleGate decides that and merges; here stand the rows, the lateness and the names. A tuple
-behind its own source's clock by more than the lateness, or behind what the gate has already let out, is late and is
-handed back. Invariant: a source's settled tuples lie in order, and those in the ScaleGate are the first of them.
+What comes out, and what is late, follows from what each source sent and not from how the sources were interleaved:
+see `gate/decisions.py`. One caller uses the gate at a time; where threads share a gate, it is a `ScaleGate`. Invariant:
+the rows that wait lie behind the bound.
 """
 
 from __future__ import annotations
@@ -16,18 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.gate.scalegate import ScaleGate
+from streamjoin.gate.decisions import END, START, Bound, Key, floor_of
 from streamjoin.gate.source import Source
-from streamjoin.kernels.scalegate.gate import read
-from streamjoin.kernels.scalegate.sides import count_sources, split_sides
 from streamjoin.model.errors import InputError
-from streamjoin.windows.clock import minus
+from streamjoin.windows.merging import merged_order
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LEFT, RIGHT = 0, 1
-_FIRST_SLOTS = 4
-_RING = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -45,22 +39,18 @@ class EventTimeGate:
     def __init__(
         self, schemas: tuple[pa.Schema, pa.Schema], lateness: int, *, sides: tuple[int, ...] = (LEFT, RIGHT)
     ) -> None:
-        self._schemas = schemas
+        self._none = tuple(schema.empty_table() for schema in schemas)
         self._lateness = lateness
         self._sides = sides
-        self._sources: dict[tuple[int, str], Source] = {}
-        self._gate = ScaleGate(_FIRST_SLOTS, ring=_RING)
+        self._sources: dict[Key, Source] = {}
+        self._bound: Bound = START
 
     def add(self, side: int, name: str) -> None:
         """Make a source known before it sends: the gate waits for it from now on."""
-        if (side, name) in self._sources:
-            return
-        if len(self._sources) == self._gate.sources:
-            self._widen()
-        ranks = {key: rank for rank, key in enumerate(sorted([*self._sources, (side, name)]))}
-        self._gate.rerank({source.slot: ranks[key] for key, source in self._sources.items()})
-        slot = self._gate.add_source(ranks[side, name])
-        self._sources[side, name] = Source(self._schemas[side], slot, self._gate.clock(slot))
+        key = side, name
+        if key not in self._sources:
+            source = Source(key, floor_of(key, self._bound))
+            self._sources = dict(sorted({**self._sources, key: source}.items()))
 
     def check(self, sources: list[tuple[int, str]]) -> None:
         """Refuse sources that said they had finished, before anything is taken from the others."""
@@ -71,19 +61,7 @@ class EventTimeGate:
     def push(self, side: int, name: str, table: pa.Table, ticks: Array) -> Array:
         """Take tuples of one source; returns which of them are late and were not taken."""
         self.add(side, name)
-        source = self._sources[side, name]
-        newest = np.maximum.accumulate(np.concatenate([[source.clock], ticks]))
-        late = ticks < minus(newest[:-1], self._lateness)
-        let_out, rank = self._gate.let_out
-        late |= ticks < let_out
-        if self._gate.rank(source.slot) < rank:
-            late |= ticks == let_out
-        kept = ~late
-        if late.any():
-            table, ticks = table.filter(pa.array(kept)), ticks[kept]
-        source.take(table, ticks)
-        source.clock = int(newest[-1])
-        return late
+        return self._sources[side, name].take(table, ticks, self._lateness, self._bound)
 
     def advance(self, side: int, name: str, tick: int) -> None:
         """Say that a source has nothing before `tick`: an idle one then does not hold the others."""
@@ -95,7 +73,7 @@ class EventTimeGate:
         """Hold rows of other schemas from now on: see `Source.retype`."""
         for (side, _), source in self._sources.items():
             source.retype(schemas[side])
-        self._schemas = schemas
+        self._none = tuple(schema.empty_table() for schema in schemas)
 
     def finish(self, side: int, name: str) -> None:
         """Say that a source sends no more."""
@@ -114,82 +92,47 @@ class EventTimeGate:
 
     def release(self, everything: bool = False) -> Released:
         """What is ready now, in order; with `everything`, all that is held, as at the end of input."""
-        columns = tuple(np.empty(self.waiting, np.int64) for _ in range(3))
-        n = 0
-        complete = all(any(side == s for s, _ in self._sources) for side in self._sides)
-        while complete or everything:
-            entered = sum(self._enter(source, everything) for source in self._sources.values())
-            taken = read(self._gate.mem, 0, *(column[n:] for column in columns))
-            n += taken
-            if not entered and not taken:
-                break
-        slots, places, ticks = (column[:n] for column in columns)
-        return self._gather(slots, places, ticks)
+        if everything:
+            self._bound = END
+        elif all(any(side == own for own, _ in self._sources) for side in self._sides):
+            awaited = [source.passed(self._lateness) for source in self._sources.values() if not source.finished]
+            self._bound = max(self._bound, min(awaited, default=END))
+        left, right = (self._ready(side) for side in (LEFT, RIGHT))
+        is_right = merged_order((left[1], right[1])) >= left[1].size
+        return Released((left[0], right[0]), (left[1], right[1]), is_right)
 
-    def _enter(self, source: Source, everything: bool) -> int:
-        """Put into the ScaleGate what is settled and finds room; the clock follows once all of it is in."""
-        over = everything or source.finished
-        # A source that joined starts behind what was let out: its clock there may be ahead of what it has sent.
-        horizon = max(source.clock - self._lateness, self._gate.clock(source.slot))
-        source.settle(None if over else horizon)
-        entered = source.enter(self._gate)
-        if not source.outside and over:
-            self._gate.finish(source.slot)
-        elif not source.outside:
-            self._gate.advance(source.slot, horizon)
-        return entered
-
-    def _gather(self, slots: Array, places: Array, ticks: Array) -> Released:
-        """The rows of the tuples read, each side's in order; the sources let go of them."""
-        counts, begins, side_of = (np.zeros(self._gate.sources, np.int64) for _ in range(3))
-        count_sources(slots, counts)
-        parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
-        taken = [0, 0]
-        for (side, _), source in self._sources.items():
-            side_of[source.slot] = side
-            count = int(counts[source.slot])
-            if count:
-                begins[source.slot] = taken[side] - source.first
-                parts[side].append(source.let_go(count))
-                taken[side] += count
-        is_right = np.empty(slots.size, np.bool_)
-        side_ticks, rows = ((np.empty(taken[0], np.int64), np.empty(taken[1], np.int64)) for _ in range(2))
-        split_sides(slots, places, ticks, side_of, begins, is_right, side_ticks, rows)
-        left, right = (self._rows(side, parts[side], rows[side]) for side in (LEFT, RIGHT))
-        return Released((left, right), side_ticks, is_right)
-
-    def _rows(self, side: int, parts: list[pa.Table], rows: Array) -> pa.Table:
-        """One source's rows are in order as they lie; several sources' are taken one by one."""
-        if len(parts) < 2:
-            return parts[0] if parts else self._schemas[side].empty_table()
-        return pa.concat_tables(parts).take(pa.array(rows))
+    def _ready(self, side: int) -> tuple[pa.Table, Array]:
+        """The rows of one side up to the bound, in order."""
+        sources = [source.ready(self._bound) for source in self._sources.values() if source.key[0] == side]
+        return _in_order([chunks for chunks in sources if chunks]) or (self._none[side], np.empty(0, np.int64))
 
     def saved(self) -> Callable[[], None]:
         """What puts the gate back as it is now: sources, clocks, what waits and what was let out."""
-        schemas, places, let_out = self._schemas, self._gate.sources, self._gate.let_out
-        members = {key: (source, self._gate.rank(source.slot)) for key, source in self._sources.items()}
-        parts = [source.saved() for source in self._sources.values()]
+        state = self._none, self._bound
+        sources = dict(self._sources)
+        parts = [source.saved() for source in sources.values()]
 
         def restore() -> None:
             for part in parts:
                 part()
-            self._schemas = schemas
-            self._sources = {key: source for key, (source, _) in members.items()}
-            self._begin_anew(places, [rank for _, rank in members.values()], let_out)
+            self._none, self._bound = state
+            self._sources = dict(sources)
 
         return restore
 
-    def _widen(self) -> None:
-        """Twice as many sources."""
-        ranks = [self._gate.rank(source.slot) for source in self._sources.values()]
-        self._begin_anew(2 * self._gate.sources, ranks, self._gate.let_out)
 
-    def _begin_anew(self, places: int, ranks: list[int], let_out: tuple[int, int]) -> None:
-        """A new ScaleGate, which gets from all sources what was not let out."""
-        gate = ScaleGate(places, ring=_RING)
-        for source, rank in zip(self._sources.values(), ranks, strict=True):
-            source.slot = gate.add_source(rank)
-            source.inside = 0
-            gate.advance(source.slot, source.floor)
-        gate.start_at(*let_out)
-        self._gate = gate
+def _in_order(sources: list[list[tuple[pa.Table, Array]]]) -> tuple[pa.Table, Array] | None:
+    """The ready rows of one side's sources, by name, as one table by time."""
+    if not sources:
+        return None
+    chunks = [chunk for source in sources for chunk in source]
+    table = chunks[0][0] if len(chunks) == 1 else pa.concat_tables([table for table, _ in chunks])
+    runs = [_joined([ticks for _, ticks in source]) for source in sources]
+    if len(runs) == 1:
+        return table, runs[0]
+    order = merged_order(runs)
+    return table.take(pa.array(order)), np.concatenate(runs)[order]
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -5,7 +5,6 @@ Any number of threads may use it at the same time: each source and each reader i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,11 @@ from streamjoin.kernels.machine import I64
 from streamjoin.kernels.scalegate import gate as kernels
 from streamjoin.kernels.scalegate import members
 from streamjoin.kernels.scalegate.nodes import (
-    BOUND_RANK,
-    BOUND_TIME,
     CLOCK,
-    LEFT_RANK,
-    MASK,
     MOST_SOURCES,
-    N_READERS,
     NIL,
-    RANK,
     arena_words,
     lay_out,
-    reader_at,
     source_at,
 )
 from streamjoin.model.errors import InputError, StateError
@@ -68,25 +60,6 @@ class ScaleGate:
             raise InputError("a source's times do not fall, nor behind its clock")
         return kernels.add(self.mem, slot, times, payload, begin, times.size)
 
-    def rerank(self, ranks: Mapping[int, int]) -> None:
-        """Give sources new ranks of the same order, while nobody uses the gate; bounds follow."""
-        new = {self.rank(slot): rank for slot, rank in ranks.items()}
-        for slot, rank in ranks.items():
-            self.mem[source_at(self.mem, slot) + RANK] = rank
-        bounds = [reader_at(self.mem, reader) + BOUND_RANK for reader in range(int(self.mem[N_READERS]))]
-        for at in (LEFT_RANK, *bounds):
-            self.mem[at] = new.get(int(self.mem[at]), int(self.mem[at]))
-
-    def rank(self, slot: int) -> int:
-        """A source's rank."""
-        return int(self.mem[source_at(self.mem, slot) + RANK])
-
-    def start_at(self, time: int, rank: int) -> None:
-        """Set the bound of a gate that nobody has used yet: up to (time, rank) everything was let out elsewhere."""
-        for reader in range(int(self.mem[N_READERS])):
-            at = reader_at(self.mem, reader)
-            self.mem[at + BOUND_TIME], self.mem[at + BOUND_RANK] = time, rank
-
     def clock(self, slot: int) -> int:
         """The time before which a source sends nothing."""
         return int(self.mem[source_at(self.mem, slot) + CLOCK])
@@ -126,8 +99,3 @@ class ScaleGate:
     def sources(self) -> int:
         """How many sources it can have at a time."""
         return int(self.mem[MOST_SOURCES])
-
-    @property
-    def ring(self) -> int:
-        """How many of a source's tuples fit at once."""
-        return int(self.mem[MASK]) + 1

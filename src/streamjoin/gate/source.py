@@ -1,8 +1,4 @@
-"""One physical source before the gate: its clock, its rows that may still be preceded, and those that are settled.
-
-Without lateness every row is settled when it comes. With it, rows wait until the clock has passed them by the lateness
-and are sorted then; equal times keep the order of arrival.
-"""
+"""One physical source before the gate: its clock, and its rows that are not ready."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.scalegate.gate import add
+from streamjoin.gate.decisions import Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.model.plain_types import retyped
 from streamjoin.windows.clock import NEVER
 
@@ -21,89 +16,81 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Source:
-    """Rows of one source in the order they were taken; `first` is the position of the first settled one."""
+    """Rows of one source, in the order of arrival until some of them are ready and all are sorted by time."""
 
-    def __init__(self, schema: pa.Schema, slot: int, floor: int) -> None:
-        self.slot = slot
-        self.floor = floor
-        """What comes before this time is late, whatever it sends: so it was when the source joined."""
+    def __init__(self, key: Key, floor: int) -> None:
+        self.key = key
         self.clock: int = NEVER
         self.finished = False
-        self.first = 0
-        self.inside = 0
-        """How many of the settled rows the ScaleGate holds."""
-        self._schema = schema
-        self._unsettled: list[tuple[pa.Table, Array]] = []
-        self._tables: list[pa.Table] = []
-        self._ticks: Array = np.empty(0, np.int64)
+        self._floor = floor
+        self._chunks: list[tuple[pa.Table, Array]] = []
+        self._sorted = True
+        self._least: int | None = None
 
     @property
     def waiting(self) -> int:
         """How many rows are held."""
-        return self._ticks.size + sum(ticks.size for _, ticks in self._unsettled)
-
-    @property
-    def outside(self) -> int:
-        """How many settled rows have not found room in the ScaleGate."""
-        return self._ticks.size - self.inside
+        return sum(ticks.size for _, ticks in self._chunks)
 
     @property
     def nbytes(self) -> int:
         """The memory of the rows."""
-        return sum(int(table.nbytes) for table in (*self._tables, *(table for table, _ in self._unsettled)))
+        return sum(int(table.nbytes) for table, _ in self._chunks)
+
+    def passed(self, lateness: int) -> Bound:
+        """The place before which it sends nothing more."""
+        return passed(self.key, self.clock, lateness, self._floor)
 
     def saved(self) -> Callable[[], None]:
-        """What puts this source back, with none of its rows in a ScaleGate: tables and ticks never change."""
-        state = self.clock, self.finished, self.first, self._ticks, self._schema
-        unsettled, tables = list(self._unsettled), list(self._tables)
+        """What puts this source back: tables and ticks never change."""
+        state = self.clock, self.finished, self._sorted, self._least
+        chunks = list(self._chunks)
 
         def restore() -> None:
-            self.clock, self.finished, self.first, self._ticks, self._schema = state
-            self._unsettled, self._tables, self.inside = list(unsettled), list(tables), 0
+            self.clock, self.finished, self._sorted, self._least = state
+            self._chunks = list(chunks)
 
         return restore
 
-    def take(self, table: pa.Table, ticks: Array) -> None:
-        """Hold rows that are not late."""
+    def take(self, table: pa.Table, ticks: Array, lateness: int, bound: Bound) -> Array:
+        """Hold the rows that are not late; returns which are."""
+        late = late_mask(self.key, ticks, self.clock, lateness, bound)
         if ticks.size:
-            self._unsettled.append((table, ticks))
+            self.clock = max(self.clock, int(ticks.max()))
+        if late.any():
+            table, ticks = table.filter(pa.array(~late)), ticks[~late]
+        if ticks.size:
+            least = int(ticks.min())
+            follows = not self._chunks or least >= self._chunks[-1][1][-1]
+            self._sorted = self._sorted and follows and not bool(np.any(ticks[1:] < ticks[:-1]))
+            self._least = least if self._least is None else min(self._least, least)
+            self._chunks.append((table, ticks))
+        return late
 
     def retype(self, schema: pa.Schema) -> None:
         """Hold rows of a schema that knows the types of columns which were all NULL so far."""
-        self._tables = [retyped(table, schema) for table in self._tables]
-        self._unsettled = [(retyped(table, schema), ticks) for table, ticks in self._unsettled]
-        self._schema = schema
+        self._chunks = [(retyped(table, schema), ticks) for table, ticks in self._chunks]
 
-    def settle(self, horizon: int | None) -> None:
-        """Sort in the rows up to `horizon`, or all of them: none will come before these any more."""
-        if not self._unsettled:
-            return
-        ticks = np.concatenate([ticks for _, ticks in self._unsettled])
-        table = pa.concat_tables([table for table, _ in self._unsettled])
-        if bool(np.any(ticks[1:] < ticks[:-1])):
-            order = np.argsort(ticks, kind="stable")
-            ticks, table = ticks[order], table.take(pa.array(order))
-        n = ticks.size if horizon is None else int(np.searchsorted(ticks, horizon, side="right"))
-        self._unsettled = [(table.slice(n), ticks[n:])] if n < ticks.size else []
-        if n:
-            self._tables.append(table.slice(0, n))
-            self._ticks = np.concatenate([self._ticks, ticks[:n]])
+    def ready(self, bound: Bound) -> list[tuple[pa.Table, Array]]:
+        """The rows up to the bound, sorted by time, equal times in the order of arrival; they are held no longer."""
+        tick, ties = bound[0], ties_are_ready(self.key, bound)
+        if self._least is None or self._least > tick or (self._least == tick and not ties):
+            return []
+        if not self._sorted:
+            self._sort()
+        chunks: list[tuple[pa.Table, Array]] = []
+        for number, (table, ticks) in enumerate(self._chunks):
+            n = int(np.searchsorted(ticks, tick, side="right" if ties else "left"))
+            chunks.append((table.slice(0, n), ticks[:n]) if n < ticks.size else (table, ticks))
+            if n < ticks.size:
+                self._chunks = [(table.slice(n), ticks[n:]), *self._chunks[number + 1 :]]
+                self._least = int(ticks[n])
+                return chunks
+        self._chunks, self._least = [], None
+        return chunks
 
-    def enter(self, gate: ScaleGate) -> int:
-        """Add settled rows to the ScaleGate as long as there is room; returns how many."""
-        if not self.outside:
-            return 0
-        ticks = self._ticks[self.inside : self.inside + gate.ring]
-        positions = np.arange(self.first + self.inside, self.first + self.inside + ticks.size)
-        entered = add(gate.mem, self.slot, ticks, positions, 0, ticks.size)
-        self.inside += entered
-        return entered
-
-    def let_go(self, n: int) -> pa.Table:
-        """The first `n` rows, which are held no longer."""
-        table = pa.concat_tables(self._tables)
-        self._tables = [table.slice(n)] if n < self._ticks.size else []
-        self._ticks = self._ticks[n:]
-        self.first += n
-        self.inside -= n
-        return table.slice(0, n)
+    def _sort(self) -> None:
+        ticks = np.concatenate([ticks for _, ticks in self._chunks])
+        order = np.argsort(ticks, kind="stable")
+        table = pa.concat_tables([table for table, _ in self._chunks]).take(pa.array(order))
+        self._chunks, self._sorted = [(table, ticks[order])], True

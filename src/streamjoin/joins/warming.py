@@ -71,6 +71,11 @@ def warm() -> Iterator[str]:
                 join.push(table, table)
                 join.push(shuffled, shuffled)
         yield str(request)
+    spec = JoinSpec(on=Equi("i64"), window=TimeWindow(5), time="t", order="event_time")
+    with alone(), open(spec) as join:
+        join.push(table, table)
+        join.close()
+    yield "event-time order"
 
 
 def _specs() -> Iterator[JoinSpec]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.model.keys import KeyTerm, Kind
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
@@ -22,7 +21,8 @@ from streamjoin.storage.manifest import Manifest, Run
 from streamjoin.storage.merging import Extent
 from streamjoin.storage.pieces import Sheet
 from streamjoin.storage.ranges import Span
-from streamjoin.windows.encoding import integer_values, read_only
+from streamjoin.windows.encoding import integer_values
+from streamjoin.windows.merging import merged_order
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -185,20 +185,7 @@ def merged(segments: Sequence[Segment]) -> Segment:
         rows,
         seqs=np.concatenate(seqs) if seqs else None,
     )
-    return together.take(_merged_order([segment.words for segment in segments]))
-
-
-def _merged_order(runs: Sequence[Array]) -> Array:
-    """The places in the concatenation of sorted runs, in the order of their words."""
-    ends = np.cumsum([run.size for run in runs])
-    parts = [
-        (read_only(run), np.arange(end - run.size, end, dtype=np.int64)) for run, end in zip(runs, ends, strict=True)
-    ]
-    # From the newest: they are the small ones, and a large one is then copied once.
-    while len(parts) > 1:
-        words, places = merged_entries(parts[-2], parts[-1])
-        parts[-2:] = [(read_only(words), places)]
-    return parts[0][1]
+    return together.take(merged_order([segment.words for segment in segments]))
 
 
 def sheets(segment: Segment, plan: Layout) -> list[Sheet]:

@@ -1,8 +1,8 @@
 """The gate's decisions for one batch: which rows are late, which are ready, and in which order.
 
-The order is (time, side with left first, source, position in the source); a tuple is ready when no source can still
-send one before it (ScaleJoin, definition 2). What the gate knows between batches is a `Standing`: plain data, from
-which and from a batch's rows everything follows, so a batch that runs again is decided alike.
+What is late and what is ready is decided as in the embedded engine (`gate/decisions.py`). What the gate knows between
+batches is a `Standing`: plain data, from which and from a batch's rows everything follows, so a batch that runs again
+is decided alike.
 
 A source is idle when it has sent nothing for longer than the user allows, by the batches' own times, which Spark
 records with them: the others no longer wait for it, and what it sends behind them later is late.
@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin.gate.decisions import START, Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.windows.clock import NEVER, minus
+from streamjoin.windows.clock import NEVER
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Key = tuple[int, str]
-"""A source: its side and its name."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Standing:
     """Where the gate stands: its sources, up to where everything is let out, and how many tuples that were."""
 
     sources: Mapping[Key, Progress]
-    bound: tuple[int, int, str] = (NEVER, 0, "")
+    bound: Bound = START
     counts: tuple[int, int] = (0, 0)
 
     @property
@@ -79,17 +78,11 @@ def late_in(standing: Standing, side: int, rows: Rows, lateness: int) -> Array:
         own = np.flatnonzero(rows.source == i)
         if own.size == 0:
             continue
-        ticks = rows.ticks[own]
         known = standing.sources.get((side, name))
         clock = NEVER if known is None or known.clock is None else known.clock
-        if name in rows.strict:
-            newest = np.maximum.accumulate(np.concatenate([[clock], ticks]))[:-1]
-            late[own] = ticks < minus(newest, lateness)
-        else:
-            late[own] = ticks < max(NEVER, clock - lateness)
-        late[own] |= ticks < standing.bound[0]
-        if (side, name) < standing.bound[1:]:
-            late[own] |= ticks == standing.bound[0]
+        late[own] = late_mask(
+            (side, name), rows.ticks[own], clock, lateness, standing.bound, in_order=name in rows.strict
+        )
     return late
 
 
@@ -112,10 +105,8 @@ def advanced(
     return Standing(sources, standing.bound if bound is None else max(standing.bound, bound), standing.counts)
 
 
-def _bound(
-    sources: Mapping[Key, Progress], lateness: int, now_ms: int | None, idle_ms: int | None
-) -> tuple[int, int, str] | None:
-    passed = {key: (max(NEVER, p.clock - lateness), *key) for key, p in sources.items() if p.clock is not None}
+def _bound(sources: Mapping[Key, Progress], lateness: int, now_ms: int | None, idle_ms: int | None) -> Bound | None:
+    reached = {key: passed(key, p.clock, lateness) for key, p in sources.items() if p.clock is not None}
 
     def idle(progress: Progress) -> bool:
         times = (now_ms, idle_ms, progress.seen_ms)
@@ -123,17 +114,17 @@ def _bound(
 
     awaited = [key for key, progress in sources.items() if not idle(progress)]
     if not awaited:
-        return max(passed.values(), default=None)
-    if any(key not in passed for key in awaited):
+        return max(reached.values(), default=None)
+    if any(key not in reached for key in awaited):
         return None
-    return min(passed[key] for key in awaited)
+    return min(reached[key] for key in awaited)
 
 
 def ready_in(standing: Standing, side: int, rows: Rows) -> Array:
     """Which rows lie within the bound."""
-    tick, *rank = standing.bound
+    tick = standing.bound[0]
     ready: Array = rows.ticks < tick
-    tied = [i for i, name in enumerate(rows.names) if [side, name] <= rank]
+    tied = [i for i, name in enumerate(rows.names) if ties_are_ready((side, name), standing.bound)]
     if tied:
         ready |= (rows.ticks == tick) & np.isin(rows.source, tied)
     return ready
