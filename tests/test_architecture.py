@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import inspect
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import streamjoin
+import streamjoin.adhoc.engine.engine as adhoc_engine
 
 PACKAGE = Path(streamjoin.__file__).parent
 LAYERS = (
@@ -135,9 +139,41 @@ def test_the_public_list_is_sorted_and_complete() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported - {"__getattr__", "TYPE_CHECKING"} == set(listed)
-    for name in listed:
+    # A star import must not hide Python's own `open`, nor load what is optional.
+    reached_by_name = {"adhoc", "open", "service", "spark", "testing"}
+    assert imported - {"lazy", "TYPE_CHECKING"} == {*listed, *reached_by_name}
+    for name in (*listed, *reached_by_name):
         assert hasattr(streamjoin, name)
+        assert name in dir(streamjoin)
+    assert not set(dir(builtins)) & set(listed)
+
+
+def test_what_the_engine_returns_is_public() -> None:
+    from streamjoin import adhoc
+
+    hints = [
+        hint
+        for name, method in inspect.getmembers(adhoc.Engine, inspect.isfunction)
+        if not name.startswith("_")
+        for hint in get_type_hints(method, {**vars(adhoc_engine), "DataFrame": object}).items()
+    ]
+    returned = {
+        part.__name__
+        for name, hint in hints
+        if name == "return"
+        for part in (hint, *get_args(hint))
+        if getattr(part, "__module__", "").startswith("streamjoin.adhoc")
+    }
+    assert {"Explanation", "QueryHandle", "QueryInfo"} <= returned
+    assert returned | {"BatchEvent"} <= set(adhoc.__all__)
+
+
+@pytest.mark.parametrize("name", ["BandTerm", "Create", "JoinKey", "Output", "Query", "Shared", "open_core", "parse"])
+def test_former_names_of_the_ad_hoc_package_warn(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"adhoc.{name} is deprecated: import it from"):
+        value = getattr(streamjoin.adhoc, name)
+    assert value.__name__ == name
+    assert name not in dir(streamjoin.adhoc)
 
 
 def test_every_public_error_is_in_the_tree() -> None:

@@ -1,8 +1,11 @@
-"""Join live streams from Python: by key, by band or by any condition."""
+"""Join live streams from Python: by key, by band or by any condition.
+
+`open` is not in `__all__`: `from streamjoin import *` leaves Python's own `open` alone. Write `streamjoin.open`.
+"""
 
 from typing import TYPE_CHECKING
 
-from streamjoin._lazy import attribute as __getattr__  # noqa: F401
+from streamjoin._lazy import lazy
 from streamjoin._version import __version__
 from streamjoin.model.errors import (
     CheckpointError,
@@ -21,8 +24,12 @@ from streamjoin.model.errors import (
 )
 
 if TYPE_CHECKING:
+    from streamjoin import adhoc as adhoc
+    from streamjoin import service as service
+    from streamjoin import spark as spark
+    from streamjoin import testing as testing
     from streamjoin.joins.engine.driver import Join
-    from streamjoin.joins.engine.opening import open  # noqa: A004
+    from streamjoin.joins.engine.opening import open as open  # noqa: A004
     from streamjoin.model.predicates import Band, Equi, Theta
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow
@@ -49,5 +56,19 @@ __all__ = [
     "TimeWindow",
     "TooManyRowsError",
     "__version__",
-    "open",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Band": "model.predicates",
+        "CountWindow": "model.window",
+        "Equi": "model.predicates",
+        "Join": "joins.engine.driver",
+        "JoinSpec": "model.spec",
+        "Theta": "model.predicates",
+        "TimeWindow": "model.window",
+        "open": "joins.engine.opening",
+    },
+    submodules=("adhoc", "service", "spark", "testing"),
+)

@@ -1,34 +1,49 @@
-"""What loads on first use: submodules such as `streamjoin.spark`, which needs pyspark, and the names of the engine.
+"""Names that a package loads on first use.
 
-The kernels and the indexes need NumPy and Numba alone; with the engine loaded on use they can be imported, and
-measured, where Arrow and the rest are missing.
+`import streamjoin` loads neither Arrow nor pyspark: the kernels and the indexes need NumPy and Numba alone, and can be
+imported, and measured, where the rest is missing.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-LAZY = ("adhoc", "service", "spark", "testing")
-_HOMES = {
-    "Band": "model.predicates",
-    "CountWindow": "model.window",
-    "Equi": "model.predicates",
-    "Join": "joins.engine.driver",
-    "JoinSpec": "model.spec",
-    "Theta": "model.predicates",
-    "TimeWindow": "model.window",
-    "open": "joins.engine.opening",
-}
 
+def lazy(
+    package: str,
+    homes: Mapping[str, str],
+    submodules: Collection[str] = (),
+    deprecated: Mapping[str, str] | None = None,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package.
 
-def attribute(name: str) -> Any:
-    """`streamjoin.<name>` for the submodules in LAZY and the public names of the engine."""
-    if name in LAZY:
-        return importlib.import_module(f"streamjoin.{name}")
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"streamjoin.{_HOMES[name]}"), name)
-        setattr(sys.modules["streamjoin"], name, value)
+    Args:
+        package: the package's name.
+        homes: the public names, each with its module below the package.
+        submodules: the modules and packages that are attributes without an import.
+        deprecated: names that were public, each with its module below `streamjoin`; they warn, and `dir` leaves them
+            out.
+    """
+    former = deprecated or {}
+
+    def attribute(name: str) -> Any:
+        if name in submodules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in former:
+            home = f"streamjoin.{former[name]}"
+            warnings.warn(f"{package}.{name} is deprecated: import it from {home}", DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(home), name)
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
         return value
-    raise AttributeError(f"module 'streamjoin' has no attribute {name!r}")
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes, *submodules})
+
+    return attribute, names

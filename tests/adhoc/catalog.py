@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamjoin.adhoc import Query, Stream, parse
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.language.plan import Query
+from streamjoin.adhoc.language.sql import parse
 
 TRADES = Stream(
     "trades",

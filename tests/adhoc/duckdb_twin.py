@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.adhoc import Query
+from streamjoin.adhoc.language.plan import Query
 from streamjoin.model.window import CountWindow
 from streamjoin.testing.row_evaluator import rows_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc import Stream
 from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.inbox import Inbox, Portion, Request
@@ -18,6 +18,7 @@ from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.recovery import recover
 from streamjoin.adhoc.engine.roster import Roster
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import Sink
 
 

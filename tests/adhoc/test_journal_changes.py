@@ -8,10 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc import Stream
 from streamjoin.adhoc.engine.inbox import Request
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.journal_files import read_record, write_record
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.errors import CheckpointError
 from tests.adhoc.looped import Looped
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.testing import adhoc_cases, oracle
 from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
 from streamjoin.testing.adhoc_oracle import Arrival, Condition, Life, Meaning, Within, results, rows, rows_by_batch

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.adhoc import JoinStep, Predicate, Source, Stream
-from streamjoin.adhoc.language.plan import window_ticks
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.language.plan import JoinStep, Predicate, Source, window_ticks
 from streamjoin.model.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, TRADES, joined, plan
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamjoin as sj
-from streamjoin.adhoc import Query, parse
+from streamjoin.adhoc.language.plan import Query
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, STREAMS, TRADES, joined, plan
 

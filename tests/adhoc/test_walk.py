@@ -10,8 +10,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc import Query, Stream, parse
-from streamjoin.adhoc.language.plan import ROW
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.language.plan import ROW, Query
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.arrow_results import to_arrow
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Column, Expression, conjunction

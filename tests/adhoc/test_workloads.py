@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.testing import ajoin_workload as ajoin
 from streamjoin.testing import nexmark
 from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of

@@ -15,7 +15,8 @@ from benchmarks.ajoin_fig22 import overlapping
 from benchmarks.ajoin_rate import RateExperiment
 from benchmarks.ajoin_runs import ALL, APART, SHARED, SYSTEMS, Outcome, Workload, run, sustained, template
 from benchmarks.harness import Context, Experiment
-from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc import Stream
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.testing import ajoin_workload as ajoin
 from tests.benchmarks.invented import invented
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.adhoc import Stream, parse
+from streamjoin.adhoc import Stream
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.stored import StoredChange
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
 from streamjoin.testing.adhoc_oracle import Life, gate_order, rows
 from tests.adhoc.looped import read_back

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from streamjoin.adhoc import Engine, Settings, Stream, parse
+from streamjoin.adhoc import Engine, Settings, Stream
+from streamjoin.adhoc.language.sql import parse
 from streamjoin.spark.demo.feeds import drop
 from streamjoin.testing import adhoc_cases, nexmark, row_evaluator
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows

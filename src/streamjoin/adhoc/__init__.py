@@ -1,50 +1,85 @@
-"""Ad-hoc joins: many SQL queries over shared streams, created and dropped while the streams run."""
+"""Ad-hoc joins: many SQL queries over shared streams, created and dropped while the streams run.
+
+Public are the engine, its settings and sinks, and what its methods return.
+"""
 
 from typing import TYPE_CHECKING
 
-from streamjoin.adhoc._lazy import attribute as __getattr__  # noqa: F401
-from streamjoin.adhoc.language.join_key import JoinKey, KeyedJoin
-from streamjoin.adhoc.language.plan import JoinStep, Output, Predicate, Query, Source, Stream
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.model.terms import BandTerm, Equality
+from streamjoin._lazy import lazy
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.core.apart import open_core
-    from streamjoin.adhoc.core.changes import Create, Drop, Pause, Resume
+    from streamjoin.adhoc.core.explain import Explanation
     from streamjoin.adhoc.core.settings import Settings
-    from streamjoin.adhoc.core.shared import Shared
     from streamjoin.adhoc.engine.engine import Engine
     from streamjoin.adhoc.engine.handle import QueryHandle
-    from streamjoin.adhoc.sinks.base import CallbackSink, MemorySink
+    from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics, Preview, QueryInfo, StreamInfo
+    from streamjoin.adhoc.language.plan import Stream
+    from streamjoin.adhoc.sinks.base import CallbackSink, MemorySink, Newest, Sink
     from streamjoin.adhoc.sinks.files import ParquetSink
     from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
     from streamjoin.adhoc.sinks.specs import NamedSink
 
 __all__ = [
-    "BandTerm",
+    "BatchEvent",
     "CallbackSink",
-    "Create",
-    "Drop",
+    "ChangeRecord",
     "Engine",
-    "Equality",
-    "JoinKey",
-    "JoinStep",
+    "EngineMetrics",
+    "Explanation",
     "KafkaSink",
-    "KeyedJoin",
     "MemorySink",
     "NamedSink",
-    "Output",
+    "Newest",
     "ParquetSink",
-    "Pause",
-    "Predicate",
-    "Query",
+    "Preview",
     "QueryHandle",
-    "Resume",
+    "QueryInfo",
     "Settings",
-    "Shared",
-    "Source",
+    "Sink",
     "Stream",
+    "StreamInfo",
     "TableSink",
-    "open_core",
-    "parse",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "BatchEvent": "engine.info",
+        "CallbackSink": "sinks.base",
+        "ChangeRecord": "engine.info",
+        "Engine": "engine.engine",
+        "EngineMetrics": "engine.info",
+        "Explanation": "core.explain",
+        "KafkaSink": "sinks.spark",
+        "MemorySink": "sinks.base",
+        "NamedSink": "sinks.specs",
+        "Newest": "sinks.base",
+        "ParquetSink": "sinks.files",
+        "Preview": "engine.info",
+        "QueryHandle": "engine.handle",
+        "QueryInfo": "engine.info",
+        "Settings": "core.settings",
+        "Sink": "sinks.base",
+        "Stream": "language.plan",
+        "StreamInfo": "engine.info",
+        "TableSink": "sinks.spark",
+    },
+    deprecated={
+        "BandTerm": "model.terms",
+        "Create": "adhoc.core.changes",
+        "Drop": "adhoc.core.changes",
+        "Equality": "model.terms",
+        "JoinKey": "adhoc.language.join_key",
+        "JoinStep": "adhoc.language.plan",
+        "KeyedJoin": "adhoc.language.join_key",
+        "Output": "adhoc.language.plan",
+        "Pause": "adhoc.core.changes",
+        "Predicate": "adhoc.language.plan",
+        "Query": "adhoc.language.plan",
+        "Resume": "adhoc.core.changes",
+        "Shared": "adhoc.core.shared",
+        "Source": "adhoc.language.plan",
+        "open_core": "adhoc.core.apart",
+        "parse": "adhoc.language.sql",
+    },
+)
