@@ -34,7 +34,7 @@ def main(directory: Path) -> None:
     # Any sink will do. The join keeps its state under the checkpoint: started again with the same one, the query goes
     # on where it stopped, and the files hold every match exactly once.
     query = (
-        joined.select("ts", "sym_left", "px", "bid", "ask")
+        joined.select("ts", "sym", "px", "bid", "ask")
         .writeStream.format("parquet")
         .option("path", f"{directory}/matches")
         .option("checkpointLocation", f"{directory}/checkpoint")
@@ -44,7 +44,7 @@ def main(directory: Path) -> None:
     query.awaitTermination()
 
     matches = spark.read.parquet(f"{directory}/matches")
-    matches.orderBy("ts", "sym_left", "px", "bid", "ask").show(5, truncate=False)
+    matches.orderBy("ts", "sym", "px", "bid", "ask").show(5, truncate=False)
     print(f"{matches.count():,} matches, {sj.spark.late(f'{directory}/checkpoint').num_rows} late rows")
     spark.stop()
 

@@ -36,7 +36,7 @@ def test_the_page_on_inputs_runs() -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(program, "inputs.md", "exec"), {"__name__": "inputs"})
     matches, count = printed.getvalue().splitlines()
-    assert "'sym_left': 'A'" in matches
+    assert "'sym': 'A'" in matches
     assert count == "1"
 
 

@@ -124,7 +124,7 @@ def calls(spec: sj.JoinSpec) -> list[Callable[[Join], pa.Table]]:
         lambda join: join.push(right=rows(20, 2)),
         lambda join: join.push(pa.concat_tables([without, late]), rows(20, 4)),
     ]
-    if spec.order == "arrival":
+    if spec.order != "event_time":
         return [*first, Join.close]
     return [
         *first,

@@ -109,7 +109,7 @@ def test_a_column_that_was_all_null_takes_the_type_that_comes(algorithm: str) ->
         result = join.push(right=RIGHT)
         assert result["v"].type == pa.string()
         assert result["w"].type == pa.list_(pa.string())
-        assert sorted(zip(*(result[name].to_pylist() for name in ("k_left", "v")), strict=True), key=str) == [
+        assert sorted(zip(*(result[name].to_pylist() for name in ("k", "v")), strict=True), key=str) == [
             (1, None), (1, None), (2, None), (3, "x"),
         ]  # fmt: skip
         assert join.schema == result.schema
@@ -127,9 +127,7 @@ def test_keys_and_times_that_were_all_null_wait_for_their_type(order: Any, untyp
     with sj.open(spec) as join:
         results = [join.push(nulls, right), join.push(left.slice(2)), join.close()]
         pairs = [
-            (row["k_left"], row["t_left"], row["v_left"], row["t_right"])
-            for result in results
-            for row in result.to_pylist()
+            (row["k"], row["t_left"], row["v_left"], row["t_right"]) for result in results for row in result.to_pylist()
         ]
         late = join.late()
     kept = [("a", 4, 3.5, 3)]
@@ -168,8 +166,8 @@ def test_rows_may_be_dicts() -> None:
     for given in (rows, tuple(rows), generated()):
         with sj.open(SPEC) as join:
             assert join.push(given, [{"k": 3}, {"k": 1}]).to_pylist() == [
-                {"k_left": 3, "v": "c", "w": 1.5, "k_right": 3},
-                {"k_left": 1, "v": "a", "w": None, "k_right": 1},
+                {"k": 3, "v": "c", "w": 1.5},
+                {"k": 1, "v": "a", "w": None},
             ]
             assert join.push([]).num_rows == 0
             assert join.push([{"w": 2, "k": 1, "v": None}])["w"].to_pylist() == [2.0]
@@ -212,7 +210,7 @@ def test_what_is_no_table_gets_an_error_of_ours(data: object, says: str) -> None
 def test_an_index_of_pandas_is_no_column() -> None:
     frame = pd.DataFrame({"k": [1, 2, 3], "v": ["a", "b", "c"]}, index=[5, 3, 4])
     with sj.open(SPEC) as join:
-        assert join.push(frame.reset_index(drop=True), RIGHT).schema.names == ["k_left", "v", "k_right"]
+        assert join.push(frame.reset_index(drop=True), RIGHT).schema.names == ["k", "v"]
         assert join.push(frame[frame.v > "a"])["v"].to_pylist() == ["b", "c"]
         assert join.push(frame.set_index(pd.Index([9, 8, 7], name="n"))).num_rows == 3
         with pytest.raises(sj.InputError, match="preserve_index=False"):
@@ -224,7 +222,7 @@ def test_schemas_given_to_open_are_checked() -> None:
         sj.open(SPEC, left_schema={"k": "int"})  # type: ignore[arg-type]
     views = pa.schema([("k", pa.string_view()), ("v", pa.dictionary(pa.int8(), pa.string()))])
     with sj.open(SPEC, left_schema=views, right_schema=pa.schema([("k", pa.string())])) as join:
-        assert join.schema == pa.schema([("k_left", pa.large_string()), ("v", pa.string()), ("k_right", pa.string())])
+        assert join.schema == pa.schema([("k", pa.large_string()), ("v", pa.string())])
         assert join.push(pl.DataFrame({"k": ["a"], "v": [None]}), [{"k": "a"}])["v"].to_pylist() == [None]
 
 

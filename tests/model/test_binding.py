@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -71,21 +73,66 @@ def test_output_columns_are_left_then_right_with_suffixes_and_time_last() -> Non
         {"k": pa.int64(), "t": pa.timestamp("ns"), "bid": pa.float64()},
         time=("ts", "t"),
     ).schema
-    assert schema.names == ["k_left", "ts_left", "px", "k_right", "t", "bid", "ts"]
-    assert schema.field("ts").type == pa.timestamp("ns")
+    assert schema.names == ["k", "ts", "px", "t", "bid", "result_time"]
+    assert schema.field("result_time").type == pa.timestamp("ns")
 
 
 def test_without_a_time_there_is_no_result_time() -> None:
-    assert bound(sj.Equi("k"), {"k": pa.int64(), "ts": TS}, {"k": pa.int64()}).schema.names == [
-        "k_left",
-        "ts",
-        "k_right",
-    ]
+    assert bound(sj.Equi("k"), {"k": pa.int64(), "ts": TS}, {"k": pa.int64()}).schema.names == ["k", "ts"]
 
 
-def test_names_that_would_clash_are_refused() -> None:
-    with pytest.raises(sj.SchemaError, match="k_left"):
-        bound(sj.Equi("k"), {"k": pa.int64(), "k_left": pa.int64()}, {"k": pa.int64()})
+def names(on: sj.Equi | sj.Band | str, left: str, right: str, **rest: object) -> list[str]:
+    """The result's columns of two sides whose columns are all numbers."""
+    sides = [dict.fromkeys(side.split(), pa.int64()) for side in (left, right)]
+    found: list[str] = bound(on, *sides, **rest).schema.names
+    return found
+
+
+@pytest.mark.parametrize(
+    "on", [sj.Equi("k"), sj.Equi("k") & sj.Theta("l.a < r.b"), "l.k = r.k", "r.k = l.k and l.a < r.b"]
+)
+def test_a_key_of_one_name_comes_out_once(on: Any) -> None:
+    assert names(on, "k a", "k b") == ["k", "a", "b"]
+    assert names(on, "k a", "k b", both_keys=True) == ["k_left", "a", "k_right", "b"]
+    assert names(on, "k a b", "k a b", suffixes=("", "2")) == ["k", "a", "b", "a2", "b2"]
+
+
+def test_only_an_equality_that_must_hold_makes_one_column_of_two() -> None:
+    assert names("l.k = r.k or l.a = r.b", "k a", "k b") == ["k_left", "a", "k_right", "b"]
+    assert names(sj.Equi("k", "b"), "k", "k b") == ["k_left", "k_right", "b"]
+    assert names(sj.Band("k", "k", 1), "k", "k") == ["k_left", "k_right"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "rest", "wanted"),
+    [
+        ("k t", "k t", {"time": "t"}, "k t_left t_right t"),
+        ("k t ts", "k t", {"time": "t"}, "k t_left ts t_right t"),
+        ("k t ts", "k u", {"time": ("t", "u")}, "k t ts u result_time"),
+        ("k t", "k t", {"time": "t", "result_time": "at"}, "k t_left t_right at"),
+        ("k ts", "k u", {"time": ("ts", "u"), "result_time": "ts"}, "k ts_left u ts"),
+        ("k result_time", "k u", {"time": ("result_time", "u")}, "k result_time_left u result_time"),
+        ("k t", "k t", {"time": "t", "suffixes": ("", "_r")}, "k t t_r result_time"),
+        ("t", "t", {"time": "t", "on": sj.Equi("t")}, "t_left t_right t"),
+    ],
+)
+def test_the_time_of_the_result_never_takes_the_name_of_a_column(
+    left: str, right: str, rest: dict[str, Any], wanted: str
+) -> None:
+    assert names(rest.pop("on", sj.Equi("k")), left, right, **rest) == wanted.split()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "rest"),
+    [
+        ("k k_left", "k", {"both_keys": True}),
+        ("k a a_left", "k a", {}),
+        ("k t at", "k t", {"time": "t", "result_time": "at", "suffixes": ("", "_r")}),
+    ],
+)
+def test_names_that_would_clash_are_refused(left: str, right: str, rest: dict[str, Any]) -> None:
+    with pytest.raises(sj.SchemaError, match=r"two columns of the result would be called .*suffixes= or result_time="):
+        names(sj.Equi("k"), left, right, **rest)
 
 
 def test_a_key_with_a_band_make_one_index_word() -> None:

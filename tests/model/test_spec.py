@@ -152,8 +152,15 @@ COUNT = sj.CountWindow(5)
         ({"window": sj.TimeWindow(5)}, "needs a time column"),
         ({"order": "event_time"}, "needs a time column"),
         ({"order": "random"}, "'arrival' or 'event_time'"),
-        ({"how": "outer"}, "one of inner"),
+        ({"how": "outer"}, "it is 'inner'"),
         ({"how": "left"}, "not there yet"),
+        ({"suffixes": "_l"}, "two different texts"),
+        ({"suffixes": ("_l", "_l")}, "two different texts"),
+        ({"suffixes": ("_l", "_m", "_r")}, "two different texts"),
+        ({"suffixes": ("_l", 5)}, "two different texts"),
+        ({"both_keys": "yes"}, "True or False"),
+        ({"result_time": "at"}, "result_time= needs a time column"),
+        ({"result_time": "", "time": "t"}, "the name of a column"),
         ({"time": 5}, "time= takes"),
         ({"time": ("a",)}, "time= takes"),
         ({"time": ("a", "b", "c")}, "time= takes"),
@@ -170,7 +177,16 @@ def test_specs_are_checked(arguments: dict[str, object], says: str) -> None:
 
 def test_other_hows_are_named_as_missing() -> None:
     with pytest.raises(sj.NotSupportedError):
-        sj.JoinSpec(on=EQUI, window=COUNT, how="anti")
+        sj.JoinSpec(on=EQUI, window=COUNT, how="anti")  # type: ignore[arg-type]
+
+
+def test_an_order_that_is_not_given_is_that_of_the_runtime() -> None:
+    spec = sj.JoinSpec(on=EQUI, window=COUNT, time="t", suffixes=["_a", "_b"])  # type: ignore[arg-type]
+    assert spec.order is None
+    assert spec.in_order("event_time").order == "event_time"
+    assert spec.in_order("arrival").in_order("event_time").order == "arrival"
+    assert spec.in_order("arrival").suffixes == ("_a", "_b")
+    assert sj.open(spec).spec.order == "arrival"
 
 
 def test_specs_are_frozen_and_comparable() -> None:

@@ -34,7 +34,7 @@ def matches(*milliseconds: int) -> pa.Table:
     symbols = [f"S{i:02}" for i in range(n)]
     prices = {name: [169.39] * n for name in ("px", "bid", "ask")}
     early = pa.array([START - timedelta(milliseconds=1995 - at) for at in milliseconds], ts.type)
-    return pa.table({"ts": ts, "sym_left": symbols, "qty": [1_200] * n, **prices, "ts_left": ts, "ts_right": early})
+    return pa.table({"ts": ts, "sym": symbols, "qty": [1_200] * n, **prices, "ts_left": ts, "ts_right": early})
 
 
 class Output:
@@ -136,7 +136,7 @@ def test_weighted_quantiles() -> None:
 
 def test_newest_shows_each_symbol_once_and_the_latest_first() -> None:
     table = pa.concat_tables([matches(1, 5, 3), matches(7, 2)])
-    assert [(row["sym_left"], row["ts"].microsecond // 1000) for row in newest(table, 2)] == [("S00", 7), ("S01", 5)]
+    assert [(row["sym"], row["ts"].microsecond // 1000) for row in newest(table, 2)] == [("S00", 7), ("S01", 5)]
 
 
 def filled() -> Figures:

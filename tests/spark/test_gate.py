@@ -125,14 +125,14 @@ def test_every_batch_ends_with_its_punctuation(spark: SparkSession, tmp_path: Pa
     said = [i for i, is_bound in enumerate(table["punctuation"].to_pylist()) if is_bound]
     assert len(said) == 4
     assert said[-1] == table.num_rows - 1
-    times = table["ts"].to_pylist()
+    times = table["t"].to_pylist()
     for place in said:
         assert max(times[:place]) <= times[place] <= min(times[place:])
     bounds = punctuations(tmp_path / "checkpoint")["bound"].to_pylist()
     assert [times[place] for place in said] == bounds
     results = table.filter(pc.invert(table["punctuation"]))
     assert _ids(results) == expected_of_three()
-    assert table.take(said).drop(["ts", "punctuation"]).column("id_left").null_count == 4
+    assert table.take(said).drop(["t", "punctuation"]).column("id_left").null_count == 4
 
 
 def test_values_of_a_column_are_sources_and_an_idle_one_is_not_waited_for(spark: SparkSession, tmp_path: Path) -> None:

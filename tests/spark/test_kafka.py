@@ -185,7 +185,7 @@ def test_two_topics_to_a_topic_at_least_once(broker: Broker, job: Job) -> None:
     bad: list[bytes | str | None] = ["{broken", b"\xff\xfe", "", None, '{"ts": "2026-01-01T00:00:00Z", "px": "dear"}']
     broker.send("least-left", [*map(as_json, left[:50]), *bad, *map(as_json, left[50:])])
     broker.send("least-right", [*map(as_csv, right), "only,three,fields"])
-    sink = f'format = "kafka"\nservers = "{broker.address}"\ntopic = "least-out"\nkey = "sym_left"'
+    sink = f'format = "kafka"\nservers = "{broker.address}"\ntopic = "least-out"\nkey = "sym"'
     parts = {"servers": broker.address, "left": "least-left", "right": "least-right", "sink": sink}
     job.start(**parts)
     job.until(job.in_batch(1))

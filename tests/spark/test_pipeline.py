@@ -55,7 +55,7 @@ lateness = "1 minute"
 [sink]
 format = "json"
 path = "out/matches"
-select = ["sym_left AS sym", "px", "bid"]
+select = ["sym", "px", "bid"]
 """
 TRADES = [
     '{"ts": "2026-01-01T00:00:01Z", "sym": "A", "px": 10.0}',
@@ -146,9 +146,7 @@ def test_a_check_reads_no_source_and_writes_nothing(tmp_path: Path, spark: Spark
     file = tmp_path / "join.toml"
     kafka = 'format = "kafka"\nservers = "nowhere:9092"\ntopic = "t"\nmetadata = { partition = "part" }\nby = "part"'
     file.write_text(FILES.replace('format = "json"\npath = "trades"', kafka, 1))
-    columns = (
-        "ts_left timestamp, sym_left string, px double, part int, ts_right timestamp, sym_right string, bid double"
-    )
+    columns = "ts_left timestamp, sym string, px double, part int, ts_right timestamp, bid double"
     assert check_pipeline(read_pipeline(file), spark) == f"{columns}, ts timestamp"
     assert list(tmp_path.iterdir()) == [file]
     assert not spark.streams.active

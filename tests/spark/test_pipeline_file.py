@@ -47,7 +47,7 @@ lateness = "2 seconds"
 format = "kafka"
 servers = "one:9092"
 topic = "matches"
-key = "sym_left"
+key = "sym"
 
 [spark]
 master = "local[2]"
@@ -204,11 +204,11 @@ MISTAKES = [
     ('lateness = "2 seconds"', 'how = "left"', 29, "not there yet"),
     ('lateness = "2 seconds"', 'self_join = "yes"', 29, "true or false, not text"),
     ('lateness = "2 seconds"', "self_join = true", 17, "a self-join has one stream"),
-    ('key = "sym_left"', 'path = "x"', 35, r"\[sink\] takes no 'path'"),
+    ('key = "sym"', 'path = "x"', 35, r"\[sink\] takes no 'path'"),
     ("[sink]", "[sync]", 31, "the file takes no 'sync'; it takes: .*sink"),
     ('master = "local[2]"', 'mastre = "local[2]"', 38, "did you mean 'master'"),
     ("partitions = 4", "partitions 4", 4, "not TOML"),
-    ('key = "sym_left"', 'key = "sym_left', 35, "not TOML"),
+    ('key = "sym"', 'key = "sym', 35, "not TOML"),
 ]
 
 

@@ -16,12 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
-from streamjoin.model.binding import bind
+from streamjoin.model.binding import bind, narrowed
 from streamjoin.spark import Progress, join
 from streamjoin.spark.stages import spending
-from streamjoin.spark.stages.pruning import pruned
 from streamjoin.spark.stages.spending import Spent, spent
-from streamjoin.storage.blueprint import SourcePlan
 from streamjoin.storage.log import WindowLog
 from tests.spark.joining import CASES, blueprint
 from tests.spark.three_sources import read_source, write_source
@@ -35,20 +33,18 @@ SPEC = sj.JoinSpec(sj.Equi("k") & sj.Theta("l.v < r.v"), sj.TimeWindow(5), time=
 
 def test_only_what_is_asked_for_or_needed_stays() -> None:
     bound = bind(SPEC, WIDE, WIDE)
-    plans = (SourcePlan("0000", by="n"),), (SourcePlan("0000"),)
-    some = pruned(bound, ["blob_right", "k_left"], plans)
-    assert some.schema.names == ["k_left", "blob_right", "ts"]
+    some = narrowed(bound, ["blob_right", "k"], (["n"], []))
+    assert some.schema.names == ["k", "blob_right", "t"]
+    assert [column.name for column in some.late_columns] == ["k_left", "k_right", "blob_right"]
     assert some.left_schema.names == ["t", "k", "v", "n"]
     assert some.right_schema.names == ["t", "k", "v", "blob"]
-    assert pruned(bound, None, plans) is bound
-    assert pruned(bound, [], plans).schema.names == ["ts"]
+    assert narrowed(bound, None) is bound
+    assert narrowed(bound, []).schema.names == ["t"]
     itself = sj.JoinSpec(sj.Band("k", "v", 1), sj.TimeWindow(5), time="t", order="event_time", self_join=True)
-    both = pruned(bind(itself, WIDE), ["blob_left", "n_right"], plans[1:] * 2)
+    both = narrowed(bind(itself, WIDE), ["blob_left", "n_right"])
     assert both.left_schema.names == both.right_schema.names == ["t", "k", "v", "blob", "n"]
     with pytest.raises(sj.SchemaError, match="did you mean 'blob_left'"):
-        pruned(bound, ["blobleft"], plans)
-    with pytest.raises(sj.SpecError, match="a list of names"):
-        pruned(bound, "k_left", plans)
+        narrowed(bound, ["blobleft"])
 
 
 BEGINNING = """
@@ -118,7 +114,7 @@ def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path
             (tmp_path / f"{i}{name}/0000.parquet").rename(tmp_path / name / f"{i:04}.parquet")
         sides = read_source(spark, tmp_path / "a"), read_source(spark, tmp_path / "b")
         joined = join(*sides, spec, columns=["id_left", "id_right"], late=tmp_path / "late files", partitions=2)
-        assert joined.columns == ["id_left", "id_right", "ts"]
+        assert joined.columns == ["id_left", "id_right", "t"]
         query = (
             joined.writeStream.format("parquet").option("path", str(tmp_path / "out")).trigger(availableNow=True)
             .option("checkpointLocation", str(tmp_path / "checkpoint")).start()

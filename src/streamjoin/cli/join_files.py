@@ -26,7 +26,7 @@ from streamjoin.model import json_values
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
 from streamjoin.model.keys import tick_ns
 from streamjoin.model.plain_types import plain_array
-from streamjoin.model.spec import JoinSpec
+from streamjoin.model.spec import JoinSpec, as_suffixes
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _FORMATS: Final = {
@@ -53,6 +53,10 @@ class FileJoin:
     window: str
     time: str | None = None
     lateness: str | None = None
+    columns: str | None = None
+    suffixes: str | None = None
+    both_keys: bool = False
+    result_time: str | None = None
 
     def spec(self) -> JoinSpec:
         """The join.
@@ -61,7 +65,7 @@ class FileJoin:
             PipelineFileError: a flag says something that can't be.
         """
         try:
-            times = [part.strip() for part in self.time.split(",")] if self.time else []
+            times = _names(self.time) if self.time else []
             if len(times) > 2:
                 raise SpecError("--time is one column, or a left and a right one: ts, or t,u")
             time: Any = None if not times else times[0] if len(times) == 1 else (times[0], times[1])
@@ -72,9 +76,16 @@ class FileJoin:
                 time=time,
                 order="event_time" if times else "arrival",
                 lateness=lateness,
+                suffixes=as_suffixes(_names(self.suffixes)) if self.suffixes else JoinSpec.suffixes,
+                both_keys=self.both_keys,
+                result_time=self.result_time,
             )
         except SpecError as error:
             raise PipelineFileError(str(error)) from error
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def _window(text: str) -> Window:
@@ -95,7 +106,12 @@ def join_files(given: FileJoin, out: Path | None, console: Console) -> None:
     sides = {"left": _Side(given.left), "right": _Side(given.right)}
     rows = late = 0
     with (
-        open_join(spec, left_schema=sides["left"].schema, right_schema=sides["right"].schema) as join,
+        open_join(
+            spec,
+            left_schema=sides["left"].schema,
+            right_schema=sides["right"].schema,
+            columns=_names(given.columns) if given.columns else None,
+        ) as join,
         _writer(out) as write,
     ):
         times = dict(zip(("left", "right"), spec.time_columns or (None, None), strict=True))

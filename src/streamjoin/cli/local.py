@@ -69,6 +69,12 @@ def run(
     window: Annotated[str | None, typer.Option(help="'5 seconds', '1000 rows', or a number for integer times.")] = None,
     time: Annotated[str | None, typer.Option(help="The time column, or 'left,right'; not needed for rows.")] = None,
     lateness: Annotated[str | None, typer.Option(help="How far behind a row may come.")] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns of the result, such as 'sym,px'; all.")] = None,
+    suffixes: Annotated[
+        str | None, typer.Option(help="For names that both sides have, such as '_trade,_quote'; '_left,_right'.")
+    ] = None,
+    both_keys: Annotated[bool, typer.Option("--both-keys", help="Keep both keys of one name, with suffixes.")] = False,
+    result_time: Annotated[str | None, typer.Option(help="The name of the result's time column.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the rows go: .parquet, .csv, .json or .arrow.")] = None,
 ) -> None:
     """Run one join: a pipeline file on Spark, or two files by flags in this process.
@@ -85,10 +91,24 @@ def run(
             )
         from streamjoin.cli.join_files import FileJoin, join_files
 
-        given = FileJoin(left or Path(), right or Path(), on or "", window or "", time, lateness)
+        given = FileJoin(
+            left or Path(),
+            right or Path(),
+            on or "",
+            window or "",
+            time,
+            lateness,
+            columns,
+            suffixes,
+            both_keys,
+            result_time,
+        )
         join_files(given, out, Console(stderr=True))
         return
-    if any(value is not None for value in (*flags.values(), time, lateness, out)):
+    if any(
+        value is not None
+        for value in (*flags.values(), time, lateness, columns, suffixes, both_keys or None, result_time, out)
+    ):
         raise typer.BadParameter("a pipeline file says everything itself: leave the flags out, or the file")
     _run_pipeline(file, check)
 

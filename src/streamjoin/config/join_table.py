@@ -13,14 +13,14 @@ from streamjoin.config.pipeline import Settings
 from streamjoin.config.table import Table
 from streamjoin.model import durations
 from streamjoin.model.predicates import Band, Equi, Predicate, Theta
-from streamjoin.model.spec import JoinSpec
+from streamjoin.model.spec import JoinSpec, as_suffixes, check_how
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
 _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
 _KEYS = (
     "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
-    "self_join",
+    "self_join", "suffixes", "both_keys", "result_time",
 )  # fmt: skip
 _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
 
@@ -36,7 +36,7 @@ def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
     idle = table.text("idle", 'idle = "10 seconds"')
     if idle is not None:
         table.made(lambda: durations.nanoseconds(idle), "idle")
-    columns = table.texts("columns", 'columns = ["sym_left", "px", "bid"]')
+    columns = table.texts("columns", 'columns = ["sym", "px", "bid"]')
     settings = Settings(
         ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late
     )
@@ -55,17 +55,30 @@ def _spec(table: Table) -> JoinSpec:
     on = table.made(lambda: _condition(table), "on")
     window = _windows(table)
     time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
-    order: Any = table.one_of("order", ("event_time", "arrival"), "event_time")
-    how: Any = table.one_of("how", ("inner", "left", "right", "full", "semi", "anti"), "inner")
+    table.one_of("order", ("event_time",), "event_time")
+    how = table.text("how", 'how = "inner"')
     lateness = table.get("lateness", (str, int), example='lateness = "2 seconds"')
     self_join = bool(table.get("self_join", (bool,), example="self_join = true"))
+    names = _names(table)
     table.finish()
     if lateness is not None:
         table.made(lambda: TimeWindow(lateness), "lateness")
+    if how is not None:
+        table.made(lambda: check_how(how), "how")
     return table.made(
-        lambda: JoinSpec(on=on, window=window, time=time, order=order, how=how, self_join=self_join, lateness=lateness),
-        *(("how",) if how != "inner" else ()),
+        lambda: JoinSpec(
+            on=on, window=window, time=time, order="event_time", self_join=self_join, lateness=lateness, **names
+        )
     )
+
+
+def _names(table: Table) -> dict[str, Any]:
+    """How the result's columns are named."""
+    suffixes = table.get("suffixes", (list,), example='suffixes = ["_left", "_right"]')
+    both_keys = bool(table.get("both_keys", (bool,), example="both_keys = true"))
+    result_time = table.text("result_time", 'result_time = "matched_at"')
+    names = {"both_keys": both_keys, "result_time": result_time}
+    return names if suffixes is None else names | {"suffixes": table.made(lambda: as_suffixes(suffixes), "suffixes")}
 
 
 def _condition(table: Table) -> Predicate:

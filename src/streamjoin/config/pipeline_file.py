@@ -196,7 +196,7 @@ def _sink(table: Table, here: Path) -> Sink:
     table.only(*_SINK)
     format_ = table.one_of("format", SINK_FORMATS)
     options = table.options("options")
-    given: dict[str, Any] = {"select": table.texts("select", 'select = ["sym_left", "px", "bid"]')}
+    given: dict[str, Any] = {"select": table.texts("select", 'select = ["sym", "px", "bid"]')}
     if format_ == "kafka":
         own = {
             "kafka.bootstrap.servers": table.required("servers", _SERVERS),
@@ -205,7 +205,7 @@ def _sink(table: Table, here: Path) -> Sink:
         for key in own.keys() & options.keys():
             table.fail(f"{key} has a key of its own here (servers, topic): use that one", "options", key)
         options = {**own, **options}
-        given["key"] = table.text("key", 'key = "sym_left"')
+        given["key"] = table.text("key", 'key = "sym"')
     elif format_ == "memory":
         given["name"] = table.required("name", 'name = "matches"')
     elif format_ != "console":

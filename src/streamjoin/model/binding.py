@@ -8,7 +8,8 @@ one residual expression for the rest, windows in ticks of one common clock, and 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -18,14 +19,13 @@ from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression, conjunction
 from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, tick_ns
+from streamjoin.model.output import OutputColumn, output, output_schema, wanted
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.terms import split
 from streamjoin.model.typing_rules import check_condition
 from streamjoin.model.window import CountWindow, TimeWindow, Window
-
-RESULT_TIME = "ts"
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,6 @@ class BoundWindow:
 
 
 @dataclass(frozen=True)
-class OutputColumn:
-    """A column of the result: where it comes from and what it is called."""
-
-    name: str
-    side: Literal["left", "right"]
-    source: str
-
-
-@dataclass(frozen=True)
 class BoundSpec:
     """A spec fitted to schemas. `terms` are exact on their words; `index` is what finds candidates."""
 
@@ -70,7 +61,19 @@ class BoundSpec:
     windows: tuple[BoundWindow, BoundWindow]
     lateness: int | None
     columns: tuple[OutputColumn, ...]
+    late_columns: tuple[OutputColumn, ...]
     schema: pa.Schema
+
+    @property
+    def time_field(self) -> pa.Field | None:
+        """The result's time, its last column."""
+        name = self.spec.result_time_name
+        return None if self.time is None or name is None else pa.field(name, self.time.type)
+
+    @property
+    def late_schema(self) -> pa.Schema:
+        """The columns of late rows: those of both sides, the keys of each included."""
+        return output_schema(self.late_columns, self.left_schema, self.right_schema)
 
     @property
     def settled(self) -> frozenset[int]:
@@ -93,8 +96,8 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
     terms, others = _conditions(spec, left, right)
     fitted = [_fit(term, left, right) for term in terms]
     time = _bind_time(spec, left, right)
-    columns, schema = _output(left, right, time)
-    return BoundSpec(
+    names = output(spec, left, right)
+    bound = BoundSpec(
         spec=spec,
         left_schema=left,
         right_schema=right,
@@ -104,9 +107,11 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         time=time,
         windows=(_bind_window(spec.windows[0], time), _bind_window(spec.windows[1], time)),
         lateness=_bind_lateness(spec, time),
-        columns=columns,
-        schema=schema,
+        columns=names.columns,
+        late_columns=names.late_columns,
+        schema=left,
     )
+    return replace(bound, schema=output_schema(names.columns, left, right, bound.time_field))
 
 
 def column_type(schema: pa.Schema, name: str, side: str) -> pa.DataType:
@@ -215,23 +220,40 @@ def _ticks(what: str, length: int, is_duration: bool, time: TimePlan | None) -> 
     return min(length // (time.tick_ns or 1), (1 << 62) - 1)
 
 
-def _output(left: pa.Schema, right: pa.Schema, time: TimePlan | None) -> tuple[tuple[OutputColumn, ...], pa.Schema]:
-    reserved = {RESULT_TIME} if time else set()
-    shared = (set(left.names) & set(right.names)) | (reserved & (set(left.names) | set(right.names)))
-    sides: tuple[tuple[Literal["left", "right"], pa.Schema], ...] = (("left", left), ("right", right))
-    columns = tuple(
-        OutputColumn(f"{name}_{side}" if name in shared else name, side, name)
-        for side, schema in sides
-        for name in schema.names
+def narrowed(
+    bound: BoundSpec, columns: Sequence[str] | None, more: tuple[Collection[str], Collection[str]] = ((), ())
+) -> BoundSpec:
+    """`bound` with only the result's `columns`, and of both sides only what these and the join itself need.
+
+    The columns keep the names that they have in the whole result, and its time is always there. `more` are columns of
+    the sides that are needed besides.
+    """
+    if columns is None:
+        return bound
+    kept = wanted(bound.columns, columns, bound.spec.result_time_name)
+    late = tuple(
+        c for c in bound.late_columns if any(k.source == c.source and (k.side == c.side or k.is_key) for k in kept)
     )
-    names = [column.name for column in columns] + sorted(reserved)
-    for name in names:
-        if names.count(name) > 1:
-            raise SchemaError(f"two columns of the result would be called {name!r}; rename one in the input")
-    fields = [(left if c.side == "left" else right).field(c.source).with_name(c.name) for c in columns]
-    if time:
-        fields.append(pa.field(RESULT_TIME, time.type))
-    return columns, pa.schema(fields)
+    schemas = []
+    for side, schema in enumerate((bound.left_schema, bound.right_schema)):
+        needed = matched_columns(bound, side) | {c.source for c in late if (c.side == "right") == bool(side)}
+        if bound.residual is not None:
+            needed |= {c.name for c in bound.residual.columns if c.qualifier == ("r" if side else "l")}
+        schemas.append(pa.schema([field for field in schema if field.name in needed.union(more[side])]))
+    if bound.spec.self_join:
+        both = {*schemas[0].names, *schemas[1].names}
+        schemas = [pa.schema([field for field in bound.left_schema if field.name in both])] * 2
+    left, right = schemas
+    schema = output_schema(kept, left, right, bound.time_field)
+    return replace(bound, left_schema=left, right_schema=right, columns=kept, late_columns=late, schema=schema)
+
+
+def matched_columns(bound: BoundSpec, side: int) -> set[str]:
+    """The columns of one side that hold a value in every row that has a partner: keys and times."""
+    names = {(term.right if side else term.left).name for term in (*bound.terms, *bound.index)}
+    if bound.time is not None:
+        names.add(bound.time.right if side else bound.time.left)
+    return names
 
 
 def describe_window(bound: BoundWindow, time: TimePlan | None) -> str:

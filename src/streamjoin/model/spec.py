@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from streamjoin.model import durations
@@ -11,10 +11,11 @@ from streamjoin.model.predicates import Predicate, Theta
 from streamjoin.model.window import CountWindow, TimeWindow, Window, read_length
 
 Order = Literal["arrival", "event_time"]
-How = Literal["inner", "left", "right", "full", "semi", "anti"]
+How = Literal["inner"]
 Lateness = durations.Duration | durations.WholeNumber
 
-_HOWS = ("inner", "left", "right", "full", "semi", "anti")
+_NOT_YET = ("left", "right", "full", "semi", "anti")
+_RESULT_TIME = "result_time"
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,29 @@ class JoinSpec:
             `Equi("sym") & Band("px", "bid", 0.25)`.
         window: one window for both sides, or a pair (left, right).
         time: the time column, or a pair of names; needed by time windows and event-time order.
-        order: "arrival" (the order of `push`) or "event_time" (by time, left before right, source, position).
-        how: "inner".
+        order: "arrival" (the order of `push`) or "event_time" (by time, left before right, source, position). Unset,
+            it is "arrival" for `open` and "event_time" on Spark.
+        how: "inner", the only kind so far.
         self_join: one stream is both sides; a tuple never pairs with itself.
         lateness: how far behind its source's newest time a tuple may come and still be joined. Unset, it is 0
             in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
+        suffixes: what is added to the names of columns that both sides have: a left and a right one.
+        both_keys: keep both columns of an equality whose columns have the same name, with suffixes. Without it they
+            come out once, as the left side has them.
+        result_time: the name of the result's time, the later one of the pair. Unset, it is the time column's name where
+            both sides have the same, whose own columns get suffixes, and otherwise "result_time".
     """
 
     on: Predicate | str
     window: Window | tuple[Window, Window]
     time: str | tuple[str, str] | None = None
-    order: Order = "arrival"
+    order: Order | None = None
     how: How = "inner"
     self_join: bool = False
     lateness: Lateness | None = None
+    suffixes: tuple[str, str] = ("_left", "_right")
+    both_keys: bool = False
+    result_time: str | None = None
     predicate: Predicate = field(init=False, repr=False, compare=False)
     windows: tuple[Window, Window] = field(init=False, repr=False, compare=False)
 
@@ -52,17 +62,15 @@ class JoinSpec:
             )
         object.__setattr__(self, "windows", _pair_of_windows(self.window))
         _check_time(self.time)
-        if self.order not in ("arrival", "event_time"):
+        if self.order not in (None, "arrival", "event_time"):
             raise SpecError(f"order={self.order!r}: it is 'arrival' or 'event_time'")
-        if self.how not in _HOWS:
-            raise SpecError(f"how={self.how!r}: it is one of {', '.join(_HOWS)}")
-        if self.how != "inner":
-            raise NotSupportedError(f"how={self.how!r} is not there yet; how='inner' is")
+        check_how(self.how)
         if self.time is None and any(isinstance(w, TimeWindow) for w in self.windows):
             raise SpecError("a time window needs a time column: add time='...' or time=('left_name', 'right_name')")
         if self.time is None and self.order == "event_time":
             raise SpecError("order='event_time' needs a time column: add time='...'")
         self._check_lateness()
+        self._check_names()
 
     def _check_lateness(self) -> None:
         if self.lateness is None:
@@ -73,10 +81,50 @@ class JoinSpec:
         if read_length(self.lateness, "lateness=")[0] < 0:
             raise SpecError(f"lateness={self.lateness!r} can't be negative")
 
+    def _check_names(self) -> None:
+        object.__setattr__(self, "suffixes", as_suffixes(self.suffixes))
+        if not isinstance(self.both_keys, bool):
+            raise SpecError(f"both_keys={self.both_keys!r}: it is True or False")
+        if self.result_time is None:
+            return
+        if not isinstance(self.result_time, str) or not self.result_time:
+            raise SpecError(f"result_time={self.result_time!r}: give the name of a column")
+        if self.time is None:
+            raise SpecError("result_time= needs a time column: add time='...'")
+
+    def in_order(self, default: Order) -> JoinSpec:
+        """The spec with an order: its own, or the default of the runtime that runs it."""
+        return self if self.order is not None else replace(self, order=default)
+
+    @property
+    def result_time_name(self) -> str | None:
+        """What the result's time is called; None without a time column."""
+        if self.time_columns is None or self.result_time is not None:
+            return self.result_time
+        left, right = self.time_columns
+        # Without a suffix one side's column keeps the name for itself.
+        return left if left == right and all(self.suffixes) else _RESULT_TIME
+
     @property
     def time_columns(self) -> tuple[str, str] | None:
         """The time column of each side, if the spec has one."""
         return (self.time, self.time) if isinstance(self.time, str) else self.time
+
+
+def check_how(how: object) -> None:
+    """Refuse kinds of join that are not there."""
+    if how in _NOT_YET:
+        raise NotSupportedError(f"how={how!r} is not there yet; how='inner' is")
+    if how != "inner":
+        raise SpecError(f"how={how!r}: it is 'inner'")
+
+
+def as_suffixes(given: object) -> tuple[str, str]:
+    """A left and a right suffix; one of them may be empty."""
+    pair = tuple(given) if isinstance(given, (list, tuple)) else ()
+    if len(pair) != 2 or not all(isinstance(suffix, str) for suffix in pair) or pair[0] == pair[1]:
+        raise SpecError(f"suffixes={given!r}: give two different texts, such as ('_left', '_right')")
+    return pair
 
 
 def _pair_of_windows(window: object) -> tuple[Window, Window]:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from streamjoin.model import durations
-from streamjoin.model.binding import RESULT_TIME, bind
+from streamjoin.model.binding import bind, matched_columns, narrowed
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
+from streamjoin.model.output import check_wanted
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.result_frame import result_frame
@@ -30,7 +31,6 @@ from streamjoin.spark.stages.figures import OBSERVED_DDL, observed
 from streamjoin.spark.stages.gate import Collect, Gate
 from streamjoin.spark.stages.output import PARTNER, POSITION, PUNCTUATION, OrderTask, result_schema
 from streamjoin.spark.stages.parts import DDL
-from streamjoin.spark.stages.pruning import matched_columns, pruned
 from streamjoin.spark.stages.route import Route
 from streamjoin.spark.stages.task import JoinTask
 from streamjoin.storage.blueprint import TASK, Blueprint, GatePlan, SourcePlan
@@ -76,14 +76,15 @@ def join(
     also one that ran over all that was available, waits in the checkpoint for the next start.
 
     The join has clocks of its own (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: one that was
-    set on a side before the join is not on the result. To aggregate results by time, set one on the result's time,
-    `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late for
+    set on a side before the join is not on the result. To aggregate results by time, set one on the result's time, such
+    as `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late for
     it; behind a gate, where results come in the order of their times, a delay of 0 is enough.
 
     Args:
         left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.
         right: the right side; None for a self-join.
-        spec: what to join, with order="event_time".
+        spec: what to join; its order is "event_time", the default here. The names of the result's columns may change
+            from start to start, as the state does not depend on them.
         partitions: how many tasks join side by side. "auto" takes as many as the load needs, up to
             `spark.sql.shuffle.partitions`; None takes all of them. It may be another one at the next start.
         most_partitions: how far `rescale` may raise the number while the query runs; `partitions` when not given.
@@ -91,7 +92,7 @@ def join(
         positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
             place in the order of all tuples, and `partner`, the earlier one's place on its side.
         punctuate: with `ordered=True`, whether each batch ends with a punctuation: a row whose column `punctuation` is
-            true and whose `ts` is a bound, before which no later result follows; what else it has is NULL. In results
+            true and whose time is a bound, before which no later result follows; what else it has is NULL. In results
             `punctuation` is false. `spark.punctuations` has the same bounds for any join behind a gate.
         idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
         columns: the columns of the result that are wanted; others are neither moved nor stored. All when not given.
@@ -139,14 +140,15 @@ def _everywhere(late: str | Path | None) -> str | None:
 
 def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, policy: MergePolicy) -> DataFrame:
     """`join` with all that can be set, also for tests."""
-    _check_spec(spec)
+    spec = _checked(spec)
     sides = _sides(left, right, spec)
     spark = _check_sides(sides)
-    _warn_of_watermarks(sides)
+    _warn_of_watermarks(sides, spec.result_time_name)
     frames = [[_aligned(side, source.frame, sources[0].frame) for source in sources] for side, sources in sides.items()]
     schemas = [_arrow_schema(side, sources[0].frame) for side, sources in sides.items()]
     plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
-    bound = pruned(bind(spec, schemas[0], schemas[-1]), options.columns, (plans[0], plans[-1]))
+    needed = tuple({c for plan in side for c in (plan.by, plan.position) if c is not None} for side in plans)
+    bound = narrowed(bind(spec, schemas[0], schemas[-1]), check_wanted(options.columns), (needed[0], needed[-1]))
     if options.columns is not None:
         frames = [_only(side, bound.right_schema if i else bound.left_schema) for i, side in enumerate(frames)]
     most, first, auto = _partitions(options, spark)
@@ -227,14 +229,18 @@ def _idle_ms(idle: str | timedelta | None) -> int | None:
     return milliseconds
 
 
-def _check_spec(spec: JoinSpec) -> None:
+def _checked(spec: JoinSpec) -> JoinSpec:
+    """The spec in event-time order, which it need not name."""
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
-    if spec.order != "event_time":
+    if spec.time is None:
+        raise SpecError("a join on Spark is in the order of event time and needs a time column: add time='...'")
+    if spec.order == "arrival":
         raise NotSupportedError(
-            f"order={spec.order!r} means nothing across partitions, which have no common order of arrival: "
-            "write order='event_time' in the spec, and time='...'"
+            "order='arrival' means nothing across partitions, which have no common order of arrival: leave order= out "
+            "of the spec, or write order='event_time'"
         )
+    return spec.in_order("event_time")
 
 
 def _sides(left: object, right: object, spec: JoinSpec) -> dict[str, list[Source]]:
@@ -272,7 +278,7 @@ def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
     return frames[0][1].sparkSession
 
 
-def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]]) -> None:
+def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]], result_time: str | None) -> None:
     """A watermark that nothing before the join uses was meant for what comes after it, where Spark does not find it."""
     for side, sources in sides.items():
         for source in sources:
@@ -281,7 +287,7 @@ def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]]) -> None:
                 warnings.warn(
                     f"the {side} side has a watermark on {marked[0]!r}, which the join does not use and the result "
                     "does not have. Leave it out; for an aggregation after the join, put one on the result's time: "
-                    f"join(...).withWatermark({RESULT_TIME!r}, ...), with a delay of the window plus the lateness",
+                    f"join(...).withWatermark({result_time!r}, ...), with a delay of the window plus the lateness",
                     UserWarning,
                     # join() is two frames up, its caller three.
                     stacklevel=4,

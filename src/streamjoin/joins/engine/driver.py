@@ -27,8 +27,9 @@ from streamjoin.joins.engine.results import BATCH_ROWS, Results
 from streamjoin.joins.engine.settings import MAX_ROWS, check_ends, check_sources, check_workers
 from streamjoin.joins.registry import KINDS
 from streamjoin.kernels.compiling import WATCH
-from streamjoin.model.binding import BoundSpec, bind
+from streamjoin.model.binding import BoundSpec, bind, narrowed
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
+from streamjoin.model.output import check_wanted
 from streamjoin.model.plain_types import retyped
 from streamjoin.model.spec import JoinSpec
 from streamjoin.windows.buffer import Restore
@@ -56,9 +57,12 @@ class Join(Calls):
         sources: Mapping[str, Sequence[str]] | None = None,
         max_rows: int | None = MAX_ROWS,
         on_close: Callable[[pa.Table], object] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(spec, JoinSpec):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
+        spec = spec.in_order("arrival")
+        self._columns = check_wanted(columns)
         self._request = auto.Request(algorithm, index, index_options or {}, options or {})
         check_workers(workers)
         check_ends(max_rows, on_close)
@@ -87,6 +91,9 @@ class Join(Calls):
         source: str | None = None,
     ) -> pa.Table:
         """Push tuples of one or both sides and get the rows that they complete, in result order.
+
+        The table has the result's columns once those of both sides are known: from the first call on where `open` was
+        given `left_schema=` and `right_schema=`. Before that it has none, and the metadata of its schema says why.
 
         Args:
             left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else that speaks the
@@ -313,7 +320,7 @@ class Join(Calls):
         if self._bound is not None:
             self._retype(left, right)
             return
-        bound = bind(self.spec, left, right)
+        bound = narrowed(bind(self.spec, left, right), self._columns)
         choice = auto.begin(bound, self._request, batch)
         self._operator = Operator(bound, choice, self._workers, self._counts)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
@@ -331,21 +338,31 @@ class Join(Calls):
 
     def _retype(self, left: pa.Schema, right: pa.Schema | None) -> None:
         """Take over the types of columns that had been all NULL; keys and times are not among them."""
-        bound = self._bound
-        if bound is None or (bound.left_schema.equals(left) and (right is None or bound.right_schema.equals(right))):
+        bound, fresh = self._bound, narrowed(bind(self.spec, left, right), self._columns)
+        if bound is None or (bound.left_schema, bound.right_schema) == (fresh.left_schema, fresh.right_schema):
             return
-        fresh = bind(self.spec, left, right)
         # What is indexed stays: a condition that could not be read as a key before is tested on rows, as it was.
         bound = replace(
             bound,
             left_schema=fresh.left_schema,
             right_schema=fresh.right_schema,
             columns=fresh.columns,
+            late_columns=fresh.late_columns,
             schema=fresh.schema,
         )
         self._operator.retype(bound)
         self._intake.retype(bound)
         self._bound = bound
+
+    def _unknown(self) -> str:
+        """Why the result has no columns yet."""
+        sides = [side for side, schema in zip(SIDES, self._schemas, strict=True) if schema is None]
+        if not sides or self.spec.self_join:
+            return "no columns yet: a key or a time has had only NULLs and no type"
+        return (
+            f"no columns yet: the columns of the {' and the '.join(sides)} side are not known; push it, or give "
+            f"{' and '.join(f'{side}_schema=' for side in sides)} to open"
+        )
 
     def _gated(self, call: str) -> Intake:
         if self.spec.order != "event_time":
@@ -366,7 +383,7 @@ class Join(Calls):
 
     def _joined(self, results: list[pa.Table]) -> pa.Table:
         if self._bound is None:
-            return pa.table({})
+            return pa.schema([], {"streamjoin": self._unknown()}).empty_table()
         filled = [table for table in results if table.num_rows]
         if len(filled) == 1:
             return filled[0]

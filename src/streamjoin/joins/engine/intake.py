@@ -54,7 +54,7 @@ class Intake:
     def feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> Work:
         """Take one push; returns the tuples that can be joined now."""
         schemas = (self._bound.left_schema, self._bound.right_schema)
-        tables = [schemas[i].empty_table() if table is None else table for i, table in enumerate(given)]
+        tables = [_fitted(table, schema) for table, schema in zip(given, schemas, strict=True)]
         if self._gate is not None:
             self._gate.check([(side, source) for side in self.sides if given[side] is not None])
         self._counts.tuples_left += tables[LEFT].num_rows
@@ -194,3 +194,10 @@ def _one_time(time: object, type_: pa.DataType) -> pa.Array:
         # Arrow takes a scalar of NumPy only in its own unit, an array in any.
         return pa.array(np.array([time])).cast(type_)
     return pa.array([time], type_)
+
+
+def _fitted(table: pa.Table | None, schema: pa.Schema) -> pa.Table:
+    """A push with the columns that are stored: all, unless only some of the result's are wanted."""
+    if table is None:
+        return schema.empty_table()
+    return table if table.num_columns == len(schema) else table.select(schema.names)

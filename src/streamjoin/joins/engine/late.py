@@ -14,10 +14,9 @@ KEPT_ROWS = 1_000_000
 
 
 def late_schema(bound: BoundSpec) -> pa.Schema:
-    """side, source, reason, then the columns of both sides under their names in the result."""
-    fields = [pa.field(c.name, bound.schema.field(c.name).type) for c in bound.columns]
+    """side, source, reason, then the columns of both sides under their names in the result, keys with suffixes."""
     head = [pa.field("side", pa.string()), pa.field("source", pa.string()), pa.field("reason", pa.string())]
-    return pa.schema(head + fields)
+    return pa.schema([*head, *bound.late_schema])
 
 
 class LateRows:
@@ -61,7 +60,7 @@ def _as_output(part: tuple[str, str, str, pa.Table], bound: BoundSpec, schema: p
     side, source, reason, rows = part
     n = rows.num_rows
     columns = [pa.array([value] * n, pa.string()) for value in (side, source, reason)]
-    for column in bound.columns:
+    for column in bound.late_columns:
         own = column.side == side or bound.spec.self_join
         type_ = schema.field(column.name).type
         values = rows.column(column.source) if own else pa.chunked_array([pa.nulls(n, type_)])

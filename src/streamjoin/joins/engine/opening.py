@@ -24,6 +24,7 @@ def open(
     sources: Mapping[str, Sequence[str]] | None = None,
     max_rows: int | None = MAX_ROWS,
     on_close: Callable[[pa.Table], object] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Join:
     """Start a join.
 
@@ -42,6 +43,8 @@ def open(
             gives them in tables of bounded size. None: no limit.
         on_close: is given the rows that are left when a `with` block ends, table by table, in event-time order. Without
             it the block's end raises `StateError` where there are such rows, unless `close()` was called inside.
+        columns: the columns of the result that are wanted; others are not stored. The result's time is always there.
+            All when not given.
     """
     return Join(
         spec,
@@ -55,4 +58,5 @@ def open(
         sources=sources,
         max_rows=max_rows,
         on_close=on_close,
+        columns=columns,
     )

@@ -25,7 +25,7 @@ from streamjoin.joins.engine.refine import Refinement, positions
 from streamjoin.joins.registry import KINDS, Choice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
-from streamjoin.model.binding import RESULT_TIME, BoundSpec
+from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
@@ -267,32 +267,17 @@ class Operator:
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
             left, right = left[order], right[order]
 
-        rows = {}
+        rows, time = {}, self.bound.time
         for side, seqs in (("left", left), ("right", right)):
             names = [c.source for c in self.bound.columns if c.side == side]
-            rows[side] = self._payload[side == "right"].gather(names, seqs, self._workers)
+            own_time = [] if time is None else [time.left if side == "left" else time.right]
+            rows[side] = self._payload[side == "right"].gather(
+                list(dict.fromkeys(names + own_time)), seqs, self._workers
+            )
         arrays = [rows[c.side][c.source] for c in self.bound.columns]
-        if self.bound.time is not None:
-            arrays.append(self._result_time(arrays))
+        if time is not None:
+            arrays.append(_later([rows["left"][time.left], rows["right"][time.right]], time.type))
         return pa.Table.from_arrays(arrays, schema=self.bound.schema)
-
-    def _result_time(self, arrays: list[pa.Array]) -> pa.Array:
-        time = self.bound.time
-        if time is None:
-            raise AssertionError("no time column")
-        places = {(c.side, c.source): i for i, c in enumerate(self.bound.columns)}
-        type_ = self.bound.schema.field(RESULT_TIME).type
-        both = [arrays[places["left", time.left]], arrays[places["right", time.right]]]
-        # As whole numbers: Arrow has no such function for timestamps with a time zone.
-        number = pa.int32() if type_.bit_width == 32 else pa.int64()
-        cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
-        later = pc.max_element_wise(*(a.view(number) for a in cast))
-        for given, finer in zip(both, cast, strict=True):
-            if finer is not given:
-                # The year 9999 is beyond what nanoseconds can count: no time rather than a wrong one.
-                kept = pc.equal(finer.cast(given.type, safe=False), given).fill_null(True)
-                later = pc.if_else(kept, later, pa.scalar(None, number))
-        return later.view(type_)
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):
@@ -373,3 +358,17 @@ class Operator:
     def nbytes(self) -> int:
         """The memory of stored tuples and of the algorithm."""
         return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
+
+
+def _later(both: list[pa.Array], type_: pa.DataType) -> pa.Array:
+    """The later one of two times, as `type_`."""
+    # As whole numbers: Arrow has no such function for timestamps with a time zone.
+    number = pa.int32() if type_.bit_width == 32 else pa.int64()
+    cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
+    later = pc.max_element_wise(*(a.view(number) for a in cast))
+    for given, finer in zip(both, cast, strict=True):
+        if finer is not given:
+            # The year 9999 is beyond what nanoseconds can count: no time rather than a wrong one.
+            kept = pc.equal(finer.cast(given.type, safe=False), given).fill_null(True)
+            later = pc.if_else(kept, later, pa.scalar(None, number))
+    return later.view(type_)

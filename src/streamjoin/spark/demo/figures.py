@@ -24,7 +24,7 @@ from streamjoin.spark.runtime.checkpoints import log_root
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.places import Place, in_order
 
-COLUMNS = ("ts", "sym_left", "qty", "px", "bid", "ask", "ts_left", "ts_right")
+COLUMNS = ("ts", "sym", "qty", "px", "bid", "ask", "ts_left", "ts_right")
 HISTORY = 40
 RATE_SECONDS = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -183,5 +183,5 @@ def weighted(values: Sequence[tuple[float, int]], quantiles: Sequence[float]) ->
 def newest(rows: pa.Table, number: int) -> list[dict[str, Any]]:
     """The latest matches, one a symbol, the latest first."""
     ordered = rows.take(pc.sort_indices(rows, sort_keys=[("ts", "descending")])[: 50 * number]).to_pylist()
-    first = {row["sym_left"]: row for row in reversed(ordered)}
+    first = {row["sym"]: row for row in reversed(ordered)}
     return sorted(first.values(), key=lambda row: row["ts"], reverse=True)[:number]

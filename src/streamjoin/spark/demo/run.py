@@ -53,7 +53,7 @@ _EVERY = timedelta(milliseconds=250)
 _POLL = 0.2
 _MOST_CORES = 4
 """More only split batches of a thousand rows into more tasks."""
-_CHECKED = ("ts_left", "sym_left", "px", "qty", "ts_right", "bid", "ask")
+_CHECKED = ("ts_left", "sym", "px", "qty", "ts_right", "bid", "ask")
 
 
 def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
@@ -291,12 +291,12 @@ def _check(spark: SparkSession, output: Path, shown: int) -> str:
 
     trades = spark.read.schema(TRADES_DDL).parquet(str(output / "trades"))
     quotes = spark.read.schema(QUOTES_DDL).parquet(str(output / "quotes"))
-    left = trades.withColumnsRenamed({"ts": "ts_left", "sym": "sym_left"})
+    left = trades.withColumnRenamed("ts", "ts_left")
     right = quotes.withColumnsRenamed({"ts": "ts_right", "sym": "sym_right"})
     pairs = left.join(
         right,
         F.expr(
-            "sym_left = sym_right AND abs(px - bid) <= 0.015D AND "
+            "sym = sym_right AND abs(px - bid) <= 0.015D AND "
             "ts_left BETWEEN ts_right - INTERVAL 2 SECONDS AND ts_right + INTERVAL 2 SECONDS"
         ),
     )

@@ -131,7 +131,7 @@ def _matches(figures: Figures, number: int, width: int) -> Table:
     for row in figures.newest[:number]:
         table.add_row(
             f"{row['ts']:%H:%M:%S.%f}"[:-3],
-            Text(row["sym_left"], style="bold cyan"),
+            Text(row["sym"], style="bold cyan"),
             f"{row['qty']:,}",
             f"{row['px']:.2f}",
             f"{row['bid']:.2f}",

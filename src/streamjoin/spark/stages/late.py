@@ -18,15 +18,15 @@ _HEAD = pa.schema([("batch", pa.int64()), ("side", pa.string()), ("reason", pa.s
 
 def late_rows(bound: BoundSpec, batch: int, side: str, rows: Mapping[str, pa.Table]) -> pa.Table:
     """Rows set apart, by reason, as the log keeps them: batch, side, reason, the columns under the result's names."""
-    fields = [pa.field(c.name, bound.schema.field(c.name).type) for c in bound.columns]
-    schema = pa.schema([*_HEAD, *fields])
+    schema = pa.schema([*_HEAD, *bound.late_schema])
     tables = [schema.empty_table()]
     for reason, table in rows.items():
         n = table.num_rows
         values = zip((batch, side, reason), _HEAD.types, strict=True)
         columns = [pa.array([value] * n, type_) for value, type_ in values]
         columns += [
-            table.column(c.source) if c.side == side else pa.nulls(n, schema.field(c.name).type) for c in bound.columns
+            table.column(c.source) if c.side == side else pa.nulls(n, schema.field(c.name).type)
+            for c in bound.late_columns
         ]
         tables.append(pa.Table.from_arrays(columns, schema=schema))
     return pa.concat_tables(tables)
@@ -51,4 +51,5 @@ def late(checkpoint: str | Path, name: str = "join") -> pa.Table:
             tables.append(pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all())
         except (OSError, pa.ArrowException) as error:
             raise damaged(path, error) from error
-    return pa.concat_tables(tables) if tables else _HEAD.empty_table()
+    # A restart may have named columns otherwise: rows of before have NULL in those.
+    return pa.concat_tables(tables, promote_options="default") if tables else _HEAD.empty_table()

@@ -69,7 +69,9 @@ def _file(log: str, batch: int) -> str:
 
 
 def _write(file: Place, parts: Sequence[Place]) -> Place:
-    rows = pa.concat_tables([pa.ipc.open_file(pa.BufferReader(part.read_bytes())).read_all() for part in parts])
+    tables = [pa.ipc.open_file(pa.BufferReader(part.read_bytes())).read_all() for part in parts]
+    # A batch that ran before a restart and runs again after it may have got other names.
+    rows = pa.concat_tables(tables, promote_options="default")
     with atomic(file, once=True) as out:
         pq.write_table(rows, out)
     return file

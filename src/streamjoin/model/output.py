@@ -1,0 +1,120 @@
+"""The columns of a result: their names, where they come from, and which of them are wanted.
+
+The rules, for every runtime:
+
+- A column keeps its name, unless the other side has one of the same name: then each gets its side's suffix.
+- A key that is one name on both sides comes out once, as the left side has it, unless `both_keys` keeps both.
+- The time of the result, the later of the pair, is last; a column that has its name gets its side's suffix.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from streamjoin.model.canonical import conjuncts
+from streamjoin.model.errors import SchemaError, SpecError
+from streamjoin.model.expression import Column, Compare
+from streamjoin.model.predicates import Equi, Theta
+from streamjoin.model.spec import JoinSpec
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of the result: where it comes from and what it is called; `is_key` if it stands for both sides."""
+
+    name: str
+    side: Literal["left", "right"]
+    source: str
+    is_key: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """The result's columns, without its time, and those of late rows, which keep the keys of both sides."""
+
+    columns: tuple[OutputColumn, ...]
+    late_columns: tuple[OutputColumn, ...]
+
+
+def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> Output:
+    """The columns that `spec` gives the result of two schemas."""
+    time = spec.result_time_name
+    doubled = (set(left.names) & set(right.names)) | ({time} & {*left.names, *right.names})
+    sides: tuple[tuple[Literal["left", "right"], pa.Schema, str], ...] = (
+        ("left", left, spec.suffixes[0]),
+        ("right", right, spec.suffixes[1]),
+    )
+    columns = tuple(
+        OutputColumn(name + suffix if name in doubled else name, side, name)
+        for side, schema, suffix in sides
+        for name in schema.names
+    )
+    once = set() if spec.both_keys else _shared_keys(spec) - {time}
+    result = tuple(
+        OutputColumn(column.source, "left", column.source, is_key=True) if column.source in once else column
+        for column in columns
+        if column.side == "left" or column.source not in once
+    )
+    for names in (columns, result):
+        _check_names([column.name for column in names] + ([time] if time else []))
+    return Output(result, columns)
+
+
+def output_schema(
+    columns: Sequence[OutputColumn], left: pa.Schema, right: pa.Schema, time: pa.Field | None = None
+) -> pa.Schema:
+    """Columns with the types of their sources, and the result's time."""
+    fields = [(left if c.side == "left" else right).field(c.source).with_name(c.name) for c in columns]
+    return pa.schema([*fields, *([time] if time is not None else [])])
+
+
+def wanted(columns: Sequence[OutputColumn], names: Collection[str], time: str | None) -> tuple[OutputColumn, ...]:
+    """Those of `columns` that `names` has, in the result's order; the time is always there.
+
+    Raises:
+        SchemaError: the result has no such column.
+    """
+    known = [column.name for column in columns]
+    for name in names:
+        if name not in known and name != time:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
+            raise SchemaError(f"the result has no column {name!r}; {hint}")
+    return tuple(column for column in columns if column.name in set(names))
+
+
+def check_wanted(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """`columns=` as it was given, or an error."""
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise SpecError(f"columns={columns!r}: it is a list of names of the result's columns")
+    return tuple(columns)
+
+
+def _shared_keys(spec: JoinSpec) -> set[str]:
+    """The names that must be equal on both sides. From the spec alone: a type that is learnt later renames nothing."""
+    keys = set()
+    for term in spec.predicate.terms():
+        if isinstance(term, Equi) and term.left == term.right:
+            keys.add(term.left)
+        for part in conjuncts(term.expression) if isinstance(term, Theta) else ():
+            if isinstance(part, Compare) and part.operator == "=":
+                one, other = part.left, part.right
+                if isinstance(one, Column) and isinstance(other, Column) and one.name == other.name:
+                    keys.add(one.name)
+    return keys
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(
+                f"two columns of the result would be called {name!r}; rename one in the input, or set suffixes= or "
+                "result_time= in the spec"
+            )
