@@ -125,6 +125,9 @@ def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
         (("--left", "none.csv", *FLAGS[2:], "--window", "3 rows"), "there is no file"),
         (("--left", "notes.txt", *FLAGS[2:], "--window", "3 rows"), "is none of"),
         ((*FLAGS, "--window", "3 rows", "--out", "rows.xml"), "ends with one of"),
+        ((*FLAGS, "--window", "3 rows", "--suffixes", "_l"), "two different texts"),
+        ((*FLAGS, "--window", "3 rows", "--columns", "symbol"), "the result has no column 'symbol'"),
+        (("join.toml", "--both-keys"), "leave the flags out"),
         ((*FLAGS, "--window", "3 rows", "--time", "when"), "when"),
         ((*FLAGS[:-1], "l.symb = r.sym", "--window", "3 rows"), "unknown column l.symb; did you mean l.sym?"),
         ((*FLAGS[:-1], "l.sym = r.bid", "--window", "3 rows"), "can't compare l.sym"),
@@ -155,6 +158,13 @@ def test_run_takes_times_with_a_zone_and_of_different_units(files: Path, cli: Cl
         assert rows.schema.field("ts").type == pa.timestamp("ns", "Europe/Berlin")
     printed = cli(*flags, "--window", "0 s").out.splitlines()
     assert json.loads(printed[0])["ts_right"] == "2024-05-01T12:00:01.000Z"
+
+
+def test_columns_are_chosen_and_named_by_flags(files: Path, cli: Cli) -> None:
+    flags = ("run", *FLAGS, "--window", "3", "--time", "ts")
+    assert set(json.loads(cli(*flags).out.splitlines()[0])) >= {"sym", "ts_left", "ts_right", "ts"}
+    named = cli(*flags, "--suffixes", "_t,_q", "--both-keys", "--result-time", "at", "--columns", "sym_q, ts_t")
+    assert set(json.loads(named.out.splitlines()[0])) == {"sym_q", "ts_t", "at"}
 
 
 def test_late_rows_are_counted(files: Path, cli: Cli) -> None:

@@ -107,6 +107,12 @@ def test_what_the_gate_takes(tmp_path: Path) -> None:
     assert pipeline.spec.windows == (sj.CountWindow(1000), sj.CountWindow(1000))
 
 
+def test_how_the_columns_of_the_result_are_named(tmp_path: Path) -> None:
+    keys = 'suffixes = ["", "_quote"]\nboth_keys = true\nresult_time = "at"\nhow = "inner"\norder = "event_time"'
+    spec = read(tmp_path, WHOLE.replace("[join]", f"[join]\n{keys}")).spec
+    assert (spec.suffixes, spec.both_keys, spec.result_time) == (("", "_quote"), True, "at")
+
+
 def test_how_the_join_is_run(tmp_path: Path) -> None:
     keys = 'late = "out/late"\nordered = true\npositions = true\npunctuate = true\ncolumns = ["px"]'
     text = WHOLE.replace("[join]", f"[join]\n{keys}")
@@ -202,6 +208,11 @@ MISTAKES = [
     ('time = "ts"\n', "", 25, "a time window needs a time column"),
     ('lateness = "2 seconds"', "lateness = 1.5", 29, "text or a whole number, not a number"),
     ('lateness = "2 seconds"', 'how = "left"', 29, "not there yet"),
+    ('lateness = "2 seconds"', 'how = "outer"', 29, "it is 'inner'"),
+    ('lateness = "2 seconds"', 'order = "arrival"', 29, "it is one of event_time"),
+    ('lateness = "2 seconds"', 'suffixes = ["_l"]', 29, "two different texts"),
+    ('lateness = "2 seconds"', 'both_keys = "yes"', 29, "true or false, not text"),
+    ('lateness = "2 seconds"', 'result_time = ""', 29, "result_time is empty"),
     ('lateness = "2 seconds"', 'self_join = "yes"', 29, "true or false, not text"),
     ('lateness = "2 seconds"', "self_join = true", 17, "a self-join has one stream"),
     ('key = "sym"', 'path = "x"', 35, r"\[sink\] takes no 'path'"),
