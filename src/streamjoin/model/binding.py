@@ -67,8 +67,7 @@ class BoundSpec:
     @property
     def time_field(self) -> pa.Field | None:
         """The result's time, its last column."""
-        name = self.spec.result_time_name
-        return None if self.time is None or name is None else pa.field(name, self.time.type)
+        return _time_field(self.spec, self.time)
 
     @property
     def late_schema(self) -> pa.Schema:
@@ -97,7 +96,7 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
     fitted = [_fit(term, left, right) for term in terms]
     time = _bind_time(spec, left, right)
     names = output(spec, left, right)
-    bound = BoundSpec(
+    return BoundSpec(
         spec=spec,
         left_schema=left,
         right_schema=right,
@@ -109,9 +108,8 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         lateness=_bind_lateness(spec, time),
         columns=names.columns,
         late_columns=names.late_columns,
-        schema=left,
+        schema=output_schema(names.columns, left, right, _time_field(spec, time)),
     )
-    return replace(bound, schema=output_schema(names.columns, left, right, bound.time_field))
 
 
 def column_type(schema: pa.Schema, name: str, side: str) -> pa.DataType:
@@ -195,6 +193,11 @@ def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | 
         finest,
         tick_ns(finest),
     )
+
+
+def _time_field(spec: JoinSpec, time: TimePlan | None) -> pa.Field | None:
+    name = spec.result_time_name
+    return None if time is None or name is None else pa.field(name, time.type)
 
 
 def _bind_window(window: Window, time: TimePlan | None) -> BoundWindow:
