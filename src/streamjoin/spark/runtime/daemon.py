@@ -55,7 +55,7 @@ def _modules() -> list[str]:
     for package in PRELOADED_PACKAGES:
         with contextlib.suppress(Exception):
             paths = importlib.import_module(package).__path__
-            names += [package, *(f"{package}.{found.name}" for found in pkgutil.iter_modules(paths))]
+            names += [package, *(found.name for found in pkgutil.walk_packages(paths, f"{package}."))]
     return names
 
 
