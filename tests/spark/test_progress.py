@@ -49,7 +49,7 @@ def test_only_what_is_asked_for_or_needed_stays() -> None:
 
 BEGINNING = """
 import os, sys, pathlib
-from streamjoin.spark import spending
+from streamjoin.spark.stages import spending
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.storage.log import WindowLog
 from tests.spark.joining import CASES, blueprint
