@@ -187,7 +187,7 @@ class Figure18(SparkExperiment):
         return [*lines, f"event to sink and deployment with 100 queries: {figures} (paper: n-way joins take longer)"]
 
 
-def _changes(cell: Cell, generator: ajoin.QueryGenerator, quick: bool) -> Iterator[ajoin.Change]:
+def _changes(cell: Cell, generator: ajoin.QueryGenerator, quick: bool) -> Iterator[ajoin.TimedChange]:
     count, rate = cell["queries"], cell["creates_per_s"]
     if cell["scenario"] == SC1:
         return ajoin.scenario_1(generator.queries(count), rate)

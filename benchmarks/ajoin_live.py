@@ -106,7 +106,7 @@ class Latencies:
 class Asked:
     """A change, and the Unix time at which it was asked for."""
 
-    change: ajoin.Change
+    change: ajoin.TimedChange
     at: float
 
 
@@ -155,7 +155,7 @@ class Outcome:
         return many_s / few_s, many_rows / few_rows
 
 
-def play(engine: Engine, changes: Iterable[ajoin.Change], tail: float) -> Outcome:
+def play(engine: Engine, changes: Iterable[ajoin.TimedChange], tail: float) -> Outcome:
     """Ask a running engine for the changes at their times; look on for `tail` seconds more, and a batch with tuples."""
     outcome = Outcome()
     cancel = engine.on_batch(outcome.events.append)

@@ -47,7 +47,7 @@ class Workload:
 
     streams: Sequence[str]
     queries: Mapping[str, str]
-    changes: Sequence[ajoin.Change] = ()
+    changes: Sequence[ajoin.TimedChange] = ()
     tuples: Maker = uniform
 
 
@@ -124,7 +124,7 @@ class _Playing:
         self._played, self._done, self._number = 0.0, 0, 0
 
     def batches(
-        self, seconds: float, interval: float, changes: Sequence[ajoin.Change], *, patient: bool = False
+        self, seconds: float, interval: float, changes: Sequence[ajoin.TimedChange], *, patient: bool = False
     ) -> Outcome:
         """So many seconds of stream with changes made at their times; fewer if it is hopeless, but for the patient."""
         outcome, waiting, run = Outcome(self._rate), list(changes), 0
@@ -162,7 +162,7 @@ class _Playing:
         return count, sum(table.num_rows for table in found.values()), took
 
 
-def _change(change: ajoin.Change) -> Change:
+def _change(change: ajoin.TimedChange) -> Change:
     return Create(change.name, change.query.text) if change.action == "create" else Drop(change.name)
 
 

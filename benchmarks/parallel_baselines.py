@@ -22,7 +22,7 @@ from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Row, human
 from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.repartitioned import Probes, RepartitionedScan, Room
+from streamjoin.windows.repartitioned import PairRoom, ProbeRanges, RepartitionedScan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ class Stream:
     """A full window on both sides and the tuples that come next, left and right in turn."""
 
     window: int
-    sides: tuple[Probes, Probes]
+    sides: tuple[ProbeRanges, ProbeRanges]
 
     @property
     def tuples(self) -> int:
@@ -73,7 +73,7 @@ def stream(window: int, tuples: int, seed: int) -> Stream:
         bounds = np.stack([low_x, x + np.uint32(_BAND) - low_x, low_y, high_y - low_y])
         # The left tuple of a turn comes first: a right one meets it, and what it pushed out is gone.
         first = np.arange(half) + own
-        sides.append(Probes(words[other], bounds, first, first + window))
+        sides.append(ProbeRanges(words[other], bounds, first, first + window))
     return Stream(window, (sides[0], sides[1]))
 
 
@@ -97,7 +97,7 @@ def by_three_step(given: Stream) -> int:
 def by_nested_loop(given: Stream, crew: Crew) -> int:
     """Each thread takes its share of the tuples of a batch through the whole window."""
     matches = [0] * crew.n
-    rooms = [Room() for _ in range(crew.n)]
+    rooms = [PairRoom() for _ in range(crew.n)]
     half = given.tuples // 2
     for begin in range(0, half, _BATCH // 2):
         end = min(begin + _BATCH // 2, half)

@@ -24,7 +24,7 @@ from benchmarks.workload import Side
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from streamjoin.model.predicates import Predicate
+    from streamjoin.model.predicates import JoinPredicate
 
 SHAPES = ("half on one key", "Zipf 1.2", "drifting Gaussian")
 SKEWED, UNIFORM = "skewed", "uniform"
@@ -63,7 +63,7 @@ def keys(shape: str, skewed: bool, side: Side, start: int, count: int, seed: int
     return rng.choice(_ZIPF_KEYS, count, p=weights / weights.sum())
 
 
-def condition(shape: str, skewed: bool) -> Predicate:
+def condition(shape: str, skewed: bool) -> JoinPredicate:
     """Equality of keys, or for the Gaussian a band that gives the match rate."""
     if shape != "drifting Gaussian":
         return sj.Equi("key")

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark.stages.arrivals import arrivals
-from streamjoin.spark.stages.output import Found, plain
-from streamjoin.spark.stages.pairing import Condition, Probes, matches
+from streamjoin.spark.stages.output import FoundPairs, plain
+from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
 from streamjoin.spark.stages.parts import DDL, SCHEMA, Part, unpack
 from streamjoin.spark.stages.route import by_range, conformed
 from streamjoin.spark.stream_join import _arrow_schema, _output_schema, _stage
@@ -125,18 +125,20 @@ class BandState(StatefulProcessor):
             batch = pa.ipc.read_record_batch(pa.py_buffer(body), plan.schema)
             yield number, newest, plan.segment(batch, gated=False)
 
-    def _found(self, left: Probes, right: Any, runs: list[list[tuple[int, int, Segment]]]) -> Iterator[Found]:
+    def _found(
+        self, left: SortedProbes, right: Any, runs: list[list[tuple[int, int, Segment]]]
+    ) -> Iterator[FoundPairs]:
         for _, _, segment in runs[1]:
             yield from self._pairs(left, segment, probes_left=True)
         yield from self._pairs(left, right.owned.rows, probes_left=True)
         for _, _, segment in runs[0]:
             yield from self._pairs(right.probes, segment, probes_left=False)
 
-    def _pairs(self, probes: Probes, stored: Segment, *, probes_left: bool) -> Iterator[Found]:
-        for probe, place in matches(probes, stored, Condition(None, True, probes_left)):
-            yield Found(probes, stored, probe, place, probes_left)
+    def _pairs(self, probes: SortedProbes, stored: Segment, *, probes_left: bool) -> Iterator[FoundPairs]:
+        for probe, place in matches(probes, stored, ResidualTest(None, True, probes_left)):
+            yield FoundPairs(probes, stored, probe, place, probes_left)
 
-    def _keep(self, new: tuple[Probes, Probes], runs: list[list[tuple[int, int, Segment]]]) -> None:
+    def _keep(self, new: tuple[SortedProbes, SortedProbes], runs: list[list[tuple[int, int, Segment]]]) -> None:
         newest = [
             max([last for _, last, _ in runs[side]] + ([int(new[side].rows.ticks.max())] if new[side].rows.n else []))
             if runs[side] or new[side].rows.n

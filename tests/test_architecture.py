@@ -176,6 +176,11 @@ def test_former_names_of_the_ad_hoc_package_warn(name: str) -> None:
     assert name not in dir(streamjoin.adhoc)
 
 
+def test_a_former_name_that_was_renamed_says_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"import it from streamjoin\.adhoc\.language\.plan, where it is Query"):
+        assert streamjoin.adhoc.Source.__name__ == "QuerySource"
+
+
 def test_every_public_error_is_in_the_tree() -> None:
     from streamjoin.model import errors
 

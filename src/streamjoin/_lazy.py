@@ -25,8 +25,8 @@ def lazy(
         package: the package's name.
         homes: the public names, each with its module below the package.
         submodules: the modules and packages that are attributes without an import.
-        deprecated: names that were public, each with its module below `streamjoin`; they warn, and `dir` leaves them
-            out.
+        deprecated: names that were public, each with its module below `streamjoin`, and its new name after a colon
+            where it has one; they warn, and `dir` leaves them out.
     """
     former = deprecated or {}
 
@@ -34,9 +34,11 @@ def lazy(
         if name in submodules:
             return importlib.import_module(f"{package}.{name}")
         if name in former:
-            home = f"streamjoin.{former[name]}"
-            warnings.warn(f"{package}.{name} is deprecated: import it from {home}", DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module(home), name)
+            module, _, renamed = former[name].partition(":")
+            home = f"streamjoin.{module}"
+            where = f"{home}, where it is {renamed}" if renamed else home
+            warnings.warn(f"{package}.{name} is deprecated: import it from {where}", DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(home), renamed or name)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)

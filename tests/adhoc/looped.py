@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.inbox import Inbox, Portion, Request
+from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
@@ -52,16 +52,16 @@ class Looped:
             self.inbox.close(error)
 
     def register(self, stream: Stream, lateness: int = 0) -> None:
-        self.wait(Request("register", stream.name, stream=stream, lateness=lateness))
+        self.wait(ChangeRequest("register", stream.name, stream=stream, lateness=lateness))
 
     def create(self, name: str, sql: str, sink: Sink | None = None) -> None:
         catalog = {name: figures.stream for name, figures in self.roster.streams.items()}
-        self.wait(Request("create", name, sql, parse(sql, catalog, name), sink))
+        self.wait(ChangeRequest("create", name, sql, parse(sql, catalog, name), sink))
 
     def ask_for(self, action: Any, name: str) -> None:
-        self.wait(Request(action, name))
+        self.wait(ChangeRequest(action, name))
 
-    def wait(self, *requests: Request) -> None:
+    def wait(self, *requests: ChangeRequest) -> None:
         for request in requests:
             self.inbox.submit(request)
         for request in requests:

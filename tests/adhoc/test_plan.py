@@ -7,7 +7,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.language.plan import JoinStep, Predicate, Source, window_ticks
+from streamjoin.adhoc.language.plan import JoinStep, Predicate, QuerySource, window_ticks
 from streamjoin.model.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, TRADES, joined, plan
 
@@ -128,10 +128,10 @@ def test_nodes_refuse_illegal_shapes() -> None:
     with pytest.raises(sj.SpecError, match=r"columns of a predicate are row\.\*"):
         Predicate("trades", parse_condition("t.px > 1", ("t",)))
     with pytest.raises(sj.SpecError, match="needs a Stream"):
-        Source("t", "trades")  # type: ignore[arg-type]
+        QuerySource("t", "trades")  # type: ignore[arg-type]
     changes = {
         "joins 2 to 5 streams, not 1": {"sources": query.sources[:1]},
-        "aliases must differ": {"sources": (Source("q", TRADES), Source("q", QUOTES))},
+        "aliases must differ": {"sources": (QuerySource("q", TRADES), QuerySource("q", QUOTES))},
         "the steps join": {"steps": (*query.steps, *query.steps)},
         "one selection for each source": {"selections": ()},
         "at least one output": {"outputs": ()},

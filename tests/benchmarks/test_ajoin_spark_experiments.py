@@ -116,7 +116,7 @@ def test_deployment_is_told_in_batches_and_growth_by_the_queries_that_ran() -> N
     outcome = Outcome(records=list(records))
     outcome.events = [event(n, n + 1.0, 5, (records[n],), out=n + 1) for n in range(10)]
     outcome.asked = [
-        Asked(ajoin.Change(0.0, "create", f"q{n}", query), at) for n, at in ((5, 5.25), (6, 5.5), (7, 5.5))
+        Asked(ajoin.TimedChange(0.0, "create", f"q{n}", query), at) for n, at in ((5, 5.25), (6, 5.5), (7, 5.5))
     ]
     assert outcome.deployments() == [(250.0, 1), (1000.0, 2), (2000.0, 3)]
     outcome.events.insert(6, event(5, 5.9, 0))

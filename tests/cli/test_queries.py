@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.cli import client, tailing
-from streamjoin.cli.client import Client, Event
+from streamjoin.cli.client import Client, ServerEvent
 from streamjoin.cli.queries import _names, _sinks
-from streamjoin.config.pipeline import Sink
+from streamjoin.config.pipeline import PipelineSink
 from streamjoin.model.errors import ServiceError
 from streamjoin.service.config import ServiceConfig
 from tests.cli.commands import Done, run
@@ -159,18 +159,18 @@ def test_tail_prints_the_newest_rows_first_and_ends_at_its_limit(live: Live, cli
     assert cli("query", "tail", "nothing").code == 1
 
 
-def tailed(monkeypatch: pytest.MonkeyPatch, *events: Event | BaseException | type[BaseException]) -> None:
+def tailed(monkeypatch: pytest.MonkeyPatch, *events: ServerEvent | BaseException | type[BaseException]) -> None:
     def script(*_: object, **__: object) -> object:
         for event in events:
-            if not isinstance(event, Event):
+            if not isinstance(event, ServerEvent):
                 raise event
             yield event
 
     monkeypatch.setattr(Client, "events", script)
 
 
-def rows_event(*rows: list[object], skipped: int = 0, total: int = 0) -> Event:
-    return Event("rows", {"rows": list(rows), "skipped": skipped, "total": total})
+def rows_event(*rows: list[object], skipped: int = 0, total: int = 0) -> ServerEvent:
+    return ServerEvent("rows", {"rows": list(rows), "skipped": skipped, "total": total})
 
 
 def test_ctrl_c_is_the_way_to_end_a_tail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_a_tail_that_gave_up_its_place_goes_on_where_it_was(cli: Cli, monkeypatc
     asked: list[object] = []
     pauses: list[float] = []
 
-    def script(*_: object, after: int) -> Iterator[Event]:
+    def script(*_: object, after: int) -> Iterator[ServerEvent]:
         asked.append(after)
         if len(asked) == 1:
             yield rows_event(["A", 1, 1.0], total=5)
@@ -218,10 +218,14 @@ def test_a_tail_that_gave_up_its_place_goes_on_where_it_was(cli: Cli, monkeypatc
 
 def test_how_a_tail_ends_otherwise(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("query", "add", NEAR, "--name", "near")
-    tailed(monkeypatch, Event("state", {"state": "failed", "error": "disk full"}), Event("end", {"reason": "dropped"}))
+    tailed(
+        monkeypatch,
+        ServerEvent("state", {"state": "failed", "error": "disk full"}),
+        ServerEvent("end", {"reason": "dropped"}),
+    )
     done = cli("query", "tail", "near")
     assert (done.code, done.err.splitlines()) == (0, ["... failed: disk full", "... the query was dropped"])
-    tailed(monkeypatch, Event("end", {"reason": "stopping"}))
+    tailed(monkeypatch, ServerEvent("end", {"reason": "stopping"}))
     assert cli("query", "tail", "near").code == 3
     tailed(monkeypatch, ServiceError("the connection was lost"))
     assert cli("query", "tail", "near").code == 3
@@ -274,7 +278,9 @@ def completed(words: str, url: str) -> tuple[list[str], set[str]]:
 
 
 def test_names_and_sinks_are_completed_without_loading_the_engine(start: Start) -> None:
-    live = start(config=ServiceConfig(sinks={name: Sink("parquet", path="{query}") for name in ("files", "topic")}))
+    live = start(
+        config=ServiceConfig(sinks={name: PipelineSink("parquet", path="{query}") for name in ("files", "topic")})
+    )
     for name in ("near", "nearer", "far"):
         live.create(name=name)
     names, imported = completed("streamjoin query show ne", live.url)

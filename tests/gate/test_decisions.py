@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
-from streamjoin.spark.stages.gating import Progress, Rows, Standing, advanced, late_in, ordered, ready_in
+from streamjoin.spark.stages.gating import SourceProgress, Standing, UngatedRows, advanced, late_in, ordered, ready_in
 
 SCHEMA = pa.schema([("number", pa.int64())])
 NAMES = ("a", "b")
@@ -26,7 +26,7 @@ def test_both_gates_let_the_same_rows_out_and_find_the_same_ones_late(batches: l
     embedded = EventTimeGate((SCHEMA, SCHEMA), lateness)
     for source in SOURCES:
         embedded.add(*source)
-    standing = Standing(dict.fromkeys(SOURCES, Progress(None, None)))
+    standing = Standing(dict.fromkeys(SOURCES, SourceProgress(None, None)))
     held: dict[int, list[tuple[int, int, int]]] = {LEFT: [], RIGHT: []}
     number = 0
     for batch in batches:
@@ -55,6 +55,6 @@ def test_both_gates_let_the_same_rows_out_and_find_the_same_ones_late(batches: l
         assert [table.column("number").to_pylist() for table in released.tables] == [out[LEFT], out[RIGHT]]
 
 
-def rows(given: list[tuple[int, int, int]]) -> Rows:
+def rows(given: list[tuple[int, int, int]]) -> UngatedRows:
     ticks, source = (np.array([row[i] for row in given], np.int64) for i in (0, 1))
-    return Rows(ticks, source, NAMES, frozenset(NAMES))
+    return UngatedRows(ticks, source, NAMES, frozenset(NAMES))

@@ -52,7 +52,7 @@ def ids(result: pa.Table) -> list[tuple[int, int]]:
     return list(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
 
 
-def joined(spec: sj.JoinSpec, left: Any, right: Any) -> Iterator[tuple[auto.Request, pa.Table]]:
+def joined(spec: sj.JoinSpec, left: Any, right: Any) -> Iterator[tuple[auto.AlgorithmRequest, pa.Table]]:
     """The result by every algorithm that takes the condition."""
     for request in auto.requests():
         join = sj.open(spec, request.algorithm, index=request.index)

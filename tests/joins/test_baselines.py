@@ -11,7 +11,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.joins.base import PairBuffer
 from streamjoin.windows import repartitioned
-from streamjoin.windows.repartitioned import Probes, RepartitionedScan
+from streamjoin.windows.repartitioned import ProbeRanges, RepartitionedScan
 from tests.deadlock import no_deadlock
 
 ROWS = 1200
@@ -75,7 +75,7 @@ def test_the_parts_of_a_task_cover_every_place_once(workers: int) -> None:
         first = rng.integers(0, 40, 9)
         last = first + rng.integers(0, 30, 9)
         zeros = np.zeros(1, np.uint32)
-        probes = Probes((zeros, zeros), np.zeros((4, 9), np.uint32), first, last)
+        probes = ProbeRanges((zeros, zeros), np.zeros((4, 9), np.uint32), first, last)
         places = [p for k in range(workers) for p in range(*probes.part((2, 8), k, workers))]
         assert places == list(range(first[2:8].min(), max(first[2:8].min(), last[2:8].max())))
 
@@ -83,7 +83,7 @@ def test_the_parts_of_a_task_cover_every_place_once(workers: int) -> None:
 def test_an_error_in_one_thread_stops_the_scan_and_reaches_the_caller() -> None:
     words = np.zeros(4000, np.uint32)
     bounds = np.zeros((4, 6), np.uint32)
-    probes = Probes((words, words), bounds, np.zeros(6, np.int64), np.full(6, 4000))
+    probes = ProbeRanges((words, words), bounds, np.zeros(6, np.int64), np.full(6, 4000))
     scan = RepartitionedScan(3)
 
     def fail(side: int, found: np.ndarray, places: np.ndarray) -> None:

@@ -23,7 +23,7 @@ def test_every_algorithm_is_checked() -> None:
 
 @RELAXED
 @given(case=generate.cases(), workers=st.sampled_from([1, 2, 4]))
-def test_arrival_order_matches_the_oracle(case: generate.Case, workers: int) -> None:
+def test_arrival_order_matches_the_oracle(case: generate.JoinCase, workers: int) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
         assert run_arrival(case, algorithm, workers) == wanted, algorithm
@@ -31,7 +31,7 @@ def test_arrival_order_matches_the_oracle(case: generate.Case, workers: int) -> 
 
 @RELAXED
 @given(case=generate.cases(self_join=True), workers=st.sampled_from([1, 2]))
-def test_self_joins_match_the_oracle(case: generate.Case, workers: int) -> None:
+def test_self_joins_match_the_oracle(case: generate.JoinCase, workers: int) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
         assert run_arrival(case, algorithm, workers) == wanted, algorithm
@@ -43,7 +43,7 @@ def test_self_joins_match_the_oracle(case: generate.Case, workers: int) -> None:
     steps=st.lists(st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.integers(1, 6)), max_size=12),
 )
 def test_event_time_order_does_not_depend_on_the_interleaving(
-    case: generate.Case, steps: list[tuple[bool, str, int]]
+    case: generate.JoinCase, steps: list[tuple[bool, str, int]]
 ) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
@@ -52,7 +52,7 @@ def test_event_time_order_does_not_depend_on_the_interleaving(
 
 @settings(RELAXED, max_examples=60)
 @given(case=generate.real_cases(), workers=st.sampled_from([1, 2]))
-def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.Case, workers: int) -> None:
+def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.JoinCase, workers: int) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
         assert run_arrival(case, algorithm, workers) == wanted, algorithm
@@ -61,7 +61,7 @@ def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.Case, wor
 @pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
 @settings(RELAXED, max_examples=20)
 @given(data=st.data())
-def test_every_key_type_in_a_band(keys: generate.Keys, data: st.DataObject) -> None:
+def test_every_key_type_in_a_band(keys: generate.KeyDomain, data: st.DataObject) -> None:
     """One term of one type, so that no type goes untested for lack of luck."""
     case = data.draw(generate.cases(kinds=((keys,), (keys,))))
     wanted = expected(case)

@@ -89,7 +89,7 @@ def figures(join: Join) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_a_push_that_fails_at_any_step_changes_nothing(request_: auto.Request) -> None:
+def test_a_push_that_fails_at_any_step_changes_nothing(request_: auto.AlgorithmRequest) -> None:
     spec = sj.JoinSpec(on=sj.Equi("k") & sj.Theta("l.b <> 7 OR r.b <> 7"), window=sj.CountWindow(WINDOW))
     with (
         no_deadlock(300),
@@ -156,7 +156,9 @@ def fails_in_threads(patch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_a_failure_in_a_thread_changes_nothing(request_: auto.Request, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_in_a_thread_changes_nothing(
+    request_: auto.AlgorithmRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
     with no_deadlock(300), sj.open(spec, request_.algorithm, 2, index=request_.index) as join:
         join.push(rows(30, 1), rows(30, 11))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins import auto
-from streamjoin.joins.registry import Choice
+from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import IdPair, algorithms_for, expected, run_arrival, run_event_time
@@ -25,7 +25,7 @@ SPEC = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(2**18))
 BOUND = bind(SPEC, *(pa.schema({"k": pa.int64()}),) * 2)
 
 
-def moving(case: generate.Case, to: int, after: int, run: Callable[[auto.Request], list[IdPair]]) -> None:
+def moving(case: generate.JoinCase, to: int, after: int, run: Callable[[auto.AlgorithmRequest], list[IdPair]]) -> None:
     """Run the case and let one of the algorithms that can take over do so, after so many steps."""
     able = [request for request in algorithms_for(case) if request.algorithm in ("sweep", "indexed")]
     if not able:
@@ -33,27 +33,27 @@ def moving(case: generate.Case, to: int, after: int, run: Callable[[auto.Request
     chosen = able[to % len(able)]
     asked: list[int] = []
 
-    def successor(*sizes: object) -> Choice | None:
+    def successor(*sizes: object) -> AlgorithmChoice | None:
         asked.append(len(sizes))
-        return Choice(chosen.algorithm, "told", chosen.index) if len(asked) > after else None
+        return AlgorithmChoice(chosen.algorithm, "told", chosen.index) if len(asked) > after else None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto, "_SMALL_WINDOW", 0)
         patch.setattr(auto, "successor", successor)
-        assert run(auto.Request()) == expected(case), chosen
+        assert run(auto.AlgorithmRequest()) == expected(case), chosen
     # Once it has taken over, nothing is asked any more.
     assert len(asked) <= after + 1
 
 
 @RELAXED
 @given(case=generate.cases(), to=TARGETS, after=st.integers(0, 4), workers=st.sampled_from([1, 2]))
-def test_arrival_order_is_the_same_across_a_move(case: generate.Case, to: int, after: int, workers: int) -> None:
+def test_arrival_order_is_the_same_across_a_move(case: generate.JoinCase, to: int, after: int, workers: int) -> None:
     moving(case, to, after, lambda request: run_arrival(case, request, workers))
 
 
 @RELAXED
 @given(case=generate.cases(self_join=True), to=TARGETS, after=st.integers(0, 4))
-def test_self_joins_are_the_same_across_a_move(case: generate.Case, to: int, after: int) -> None:
+def test_self_joins_are_the_same_across_a_move(case: generate.JoinCase, to: int, after: int) -> None:
     moving(case, to, after, lambda request: run_arrival(case, request))
 
 
@@ -65,7 +65,7 @@ def test_self_joins_are_the_same_across_a_move(case: generate.Case, to: int, aft
     steps=st.lists(st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.integers(1, 6)), max_size=12),
 )
 def test_event_time_order_is_the_same_across_a_move(
-    case: generate.Case, to: int, after: int, steps: list[tuple[bool, str, int]]
+    case: generate.JoinCase, to: int, after: int, steps: list[tuple[bool, str, int]]
 ) -> None:
     moving(case, to, after, lambda request: run_event_time(case, request, steps=steps))
 
@@ -76,8 +76,8 @@ def stream(n: int) -> pa.Table:
 
 def test_small_windows_are_scanned_whatever_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "is_compiled", lambda _: True)
-    assert auto.begin(BOUND, auto.Request(), 6).provisional
-    assert auto.begin(BOUND, auto.Request()).provisional
+    assert auto.begin(BOUND, auto.AlgorithmRequest(), 6).provisional
+    assert auto.begin(BOUND, auto.AlgorithmRequest()).provisional
     assert auto.successor(BOUND, 6, 500, 0) is None
 
 
@@ -88,19 +88,23 @@ def test_what_is_compiled_takes_over_as_soon_as_it_is_cheaper(monkeypatch: pytes
     assert (small.name, small.index) == ("indexed", "pim_tree")
     assert large is not None
     assert large.name == "sweep"
-    assert auto.begin(BOUND, auto.Request(), 50_000) == large
+    assert auto.begin(BOUND, auto.AlgorithmRequest(), 50_000) == large
 
 
 def test_what_is_not_compiled_waits_until_scanning_has_cost_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "is_compiled", lambda _: False)
-    assert auto.begin(BOUND, auto.Request(), 50_000).provisional
+    assert auto.begin(BOUND, auto.AlgorithmRequest(), 50_000).provisional
     assert auto.successor(BOUND, 6, 200_000, 10**9) is None
     assert auto.successor(BOUND, 6, 200_000, 10**11) is not None
-    assert not auto.begin(BOUND, auto.Request(), 10**6).provisional
+    assert not auto.begin(BOUND, auto.AlgorithmRequest(), 10**6).provisional
 
 
 def test_an_algorithm_by_name_never_moves() -> None:
-    for request in (auto.Request("sweep"), auto.Request("nested_loop"), auto.Request("indexed", "btree")):
+    for request in (
+        auto.AlgorithmRequest("sweep"),
+        auto.AlgorithmRequest("nested_loop"),
+        auto.AlgorithmRequest("indexed", "btree"),
+    ):
         assert not auto.begin(BOUND, request, 6).provisional
 
 
@@ -117,7 +121,7 @@ def test_explain_and_metrics_tell_of_the_move(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_move_that_fails_leaves_the_join_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> Choice:
+    def fails(*_: object) -> AlgorithmChoice:
         raise MemoryError
 
     with sj.open(SPEC) as join:
@@ -135,5 +139,5 @@ def test_a_count_window_bounds_what_scanning_costs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(auto, "is_compiled", lambda _: False)
     short = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(1_000))
     bound = bind(short, *(pa.schema({"k": pa.int64()}),) * 2)
-    assert auto.begin(bound, auto.Request(), 10**6).provisional
-    assert not auto.begin(BOUND, auto.Request(), 10**6).provisional
+    assert auto.begin(bound, auto.AlgorithmRequest(), 10**6).provisional
+    assert not auto.begin(BOUND, auto.AlgorithmRequest(), 10**6).provisional

@@ -27,7 +27,7 @@ def same(n: int = N, first: int = 0) -> pa.Table:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_too_many_rows_are_refused_or_streamed(request_: auto.Request) -> None:
+def test_too_many_rows_are_refused_or_streamed(request_: auto.AlgorithmRequest) -> None:
     with (
         no_deadlock(300),
         sj.open(SPEC, request_.algorithm, 2, index=request_.index, max_rows=10_000) as join,

@@ -137,7 +137,7 @@ def test_kernels_agree_with_themselves_uncompiled() -> None:
 @pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_exact_intervals_ascend_with_their_words(keys: generate.Keys, data: st.DataObject) -> None:
+def test_exact_intervals_ascend_with_their_words(keys: generate.KeyDomain, data: st.DataObject) -> None:
     """A sweep's pointer only moves forward; where the words decide, no interval may be widened to make that right."""
     on, _, kind = data.draw(generate.terms("k", ((keys,), (keys,))))
     schemas = [pa.schema([("k", type_)]) for type_ in (kind.left, kind.right)]

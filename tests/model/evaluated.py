@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from streamjoin.model import expression as x
 from streamjoin.model.evaluation import Values, from_arrow
-from streamjoin.model.value_kinds import Kind
-from streamjoin.testing.row_evaluator import Moment, Span, rows_of
+from streamjoin.model.value_kinds import ValueKind
+from streamjoin.testing.row_evaluator import Moment, TimeSpan, rows_of
 
 
 def decode(values: Values, shape: tuple[int, ...]) -> list[Any]:
@@ -20,10 +20,10 @@ def decode(values: Values, shape: tuple[int, ...]) -> list[Any]:
     data = np.broadcast_to(values.data, shape).ravel().tolist()
     valid = np.broadcast_to(True if values.valid is None else values.valid, shape).ravel()
     wrap: Any = {
-        Kind.DECIMAL: lambda v: Fraction(v, 10**values.scale),
-        Kind.NUMERAL: lambda v: Decimal(v).scaleb(-values.scale),
-        Kind.TIMESTAMP: lambda v: Moment(Fraction(v, 10**values.scale)),
-        Kind.INTERVAL: lambda v: Span(Fraction(v, 10**values.scale)),
+        ValueKind.DECIMAL: lambda v: Fraction(v, 10**values.scale),
+        ValueKind.NUMERAL: lambda v: Decimal(v).scaleb(-values.scale),
+        ValueKind.TIMESTAMP: lambda v: Moment(Fraction(v, 10**values.scale)),
+        ValueKind.INTERVAL: lambda v: TimeSpan(Fraction(v, 10**values.scale)),
     }.get(values.kind, lambda v: v)
     return [wrap(value) if known else None for value, known in zip(data, valid, strict=True)]
 

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 import streamjoin as sj
-from streamjoin.spark.demo.figures import Figures, Watch, Window, newest, weighted
+from streamjoin.spark.demo.figures import DemoFigures, Watch, Window, newest, weighted
 from streamjoin.spark.demo.run import MARKER, CtrlC, _errors_to, claimed
 from streamjoin.spark.demo.view import WIDTH, closing, curve, frame, plain_line, view
 
@@ -139,8 +139,8 @@ def test_newest_shows_each_symbol_once_and_the_latest_first() -> None:
     assert [(row["sym"], row["ts"].microsecond // 1000) for row in newest(table, 2)] == [("S00", 7), ("S01", 5)]
 
 
-def filled() -> Figures:
-    return Figures(
+def filled() -> DemoFigures:
+    return DemoFigures(
         elapsed=1234.5,
         trades=123_456_789,
         quotes=123_456_789,
@@ -154,8 +154,8 @@ def filled() -> Figures:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("size", [(100, 40), (80, 24)])
-@pytest.mark.parametrize("figures", [Figures(), filled()], ids=["empty", "full"])
-def test_the_frame_fits_the_terminal(figures: Figures, size: tuple[int, int], encoding: str) -> None:
+@pytest.mark.parametrize("figures", [DemoFigures(), filled()], ids=["empty", "full"])
+def test_the_frame_fits_the_terminal(figures: DemoFigures, size: tuple[int, int], encoding: str) -> None:
     figures.batch_seconds.extend([0.5, 1.5])
     figures.match_rates.extend([1.0, 2.0] * 30)
     width, height = size
@@ -185,7 +185,7 @@ def test_the_frame_fits_the_terminal(figures: Figures, size: tuple[int, int], en
 
 
 def test_plain_lines_fit_and_come_now_and_then() -> None:
-    ordinary = Figures(
+    ordinary = DemoFigures(
         elapsed=28.6, rates=(1_006.0, 3_076.0, 26_741.0), latency=(0.7, 1.2), window=Window(2_000, 9_000)
     )
     ordinary.batch_seconds.append(0.5)
@@ -193,7 +193,7 @@ def test_plain_lines_fit_and_come_now_and_then() -> None:
     console = Console(file=io.StringIO(), width=100)
     with view(console, 30) as show:
         for tenth in range(100):
-            show(Figures(elapsed=tenth / 10))
+            show(DemoFigures(elapsed=tenth / 10))
     assert isinstance(console.file, io.StringIO)
     assert len(console.file.getvalue().splitlines()) == 4
 

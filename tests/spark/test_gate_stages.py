@@ -17,7 +17,7 @@ from streamjoin.spark.stages.late import late_rows
 from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog, late_files
 from streamjoin.testing import conformance, oracle
-from streamjoin.testing.cases import Case, cases
+from streamjoin.testing.cases import JoinCase, cases
 from tests.spark.gated import gated_batch, gated_blueprint
 
 SOURCES = ("a", "b")
@@ -25,7 +25,7 @@ PLANS = tuple(SourcePlan(name) for name in SOURCES)
 SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
 
 
-def _run(case: Case, seed: int, root: Path, plans: list[Blueprint]) -> tuple[list[conformance.IdPair], int]:
+def _run(case: JoinCase, seed: int, root: Path, plans: list[Blueprint]) -> tuple[list[conformance.IdPair], int]:
     """The pairs in the order in which they come, and how many tuples were let through, under a random cut."""
     rng = random.Random(seed)
     sides = (0,) if case.spec.self_join else (0, 1)
@@ -50,14 +50,14 @@ def _run(case: Case, seed: int, root: Path, plans: list[Blueprint]) -> tuple[lis
     return found, counts[0] if case.spec.self_join else sum(counts)
 
 
-def _check(case: Case, seed: int, ordered: bool) -> None:
+def _check(case: JoinCase, seed: int, ordered: bool) -> None:
     root = Path(tempfile.mkdtemp())
     try:
         plans = [gated_blueprint(case.spec, case.schemas, p, (PLANS, PLANS), ordered=ordered) for p in (3, 1, 4)]
         found, released = _run(case, seed, root, plans)
     finally:
         shutil.rmtree(root)
-    through = Case(case.spec, case.match, case.schemas, case.events[:released], ())
+    through = JoinCase(case.spec, case.match, case.schemas, case.events[:released], ())
     wanted = conformance.expected(through)
     assert found == wanted if ordered else sorted(found) == sorted(wanted)
 
@@ -67,13 +67,13 @@ LIGHT = settings(max_examples=60, deadline=None, suppress_health_check=list(Heal
 
 @LIGHT
 @given(case=cases("event_time"), seed=st.integers(0, 99), ordered=st.booleans())
-def test_rows_and_their_order_are_the_oracles(case: Case, seed: int, ordered: bool) -> None:
+def test_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
     _check(case, seed, ordered)
 
 
 @LIGHT
 @given(case=cases("event_time", self_join=True), seed=st.integers(0, 99))
-def test_self_joins_are_the_oracles(case: Case, seed: int) -> None:
+def test_self_joins_are_the_oracles(case: JoinCase, seed: int) -> None:
     _check(case, seed, ordered=True)
 
 

@@ -169,7 +169,7 @@ def test_a_late_output_that_fails_costs_neither_the_log_nor_the_rows(
     for i, sides in enumerate(tables(BAND, left, right, 8)[:3]):
         in_process(plan, log.root, i, sides)
     log.write_late(0, 0, pa.table({"id": [1]}))
-    monkeypatch.setitem(checkpoints._running, "run", [checkpoints.Running(plan, log)])
+    monkeypatch.setitem(checkpoints._running, "run", [checkpoints.RunningJoin(plan, log)])
     checkpoints._progressed("run", 2)
     assert "late rows could not be written" in caplog.text
     assert not (log.root / "versions/0000000000").exists()

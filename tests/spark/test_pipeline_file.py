@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import streamjoin as sj
-from streamjoin.config.pipeline import Pipeline, Settings, without_secrets
+from streamjoin.config.pipeline import JoinSettings, Pipeline, without_secrets
 from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.spark.pipeline.view import describe
 
@@ -88,7 +88,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert pipeline.right.schema == "`ts` TIMESTAMP, `sym` STRING, `bid` DOUBLE"
     assert pipeline.right.path == "/data/quotes"
     assert pipeline.checkpoint == str(tmp_path / "out/checkpoint")
-    assert (pipeline.trigger.every, pipeline.join) == ("10000 milliseconds", Settings(partitions=4))
+    assert (pipeline.trigger.every, pipeline.join) == ("10000 milliseconds", JoinSettings(partitions=4))
     assert (pipeline.master, pipeline.memory) == ("local[2]", "2g")
     assert pipeline.conf == {"spark.sql.shuffle.partitions": "3"}
     assert pipeline.needs_kafka
@@ -102,7 +102,7 @@ def test_what_the_gate_takes(tmp_path: Path) -> None:
     pipeline = read(
         tmp_path, text.replace('window = ["5 seconds", { time = "1 minute" }]', "window = { count = 1000 }")
     )
-    assert pipeline.join == Settings(partitions="auto", ordered=True, idle="3 s")
+    assert pipeline.join == JoinSettings(partitions="auto", ordered=True, idle="3 s")
     assert (pipeline.left.by, pipeline.left.position) == ("part", "place")
     assert pipeline.spec.windows == (sj.CountWindow(1000), sj.CountWindow(1000))
 
@@ -119,7 +119,7 @@ def test_how_the_join_is_run(tmp_path: Path) -> None:
     text = text.replace("partitions = 4", 'partitions = 4\nmost_partitions = 8\nprogress = "out/progress.jsonl"')
     pipeline = read(tmp_path, text)
     late = str(tmp_path / "out/late")
-    assert pipeline.join == Settings(4, 8, True, True, True, columns=("px",), late=late)
+    assert pipeline.join == JoinSettings(4, 8, True, True, True, columns=("px",), late=late)
     assert pipeline.progress == str(tmp_path / "out/progress.jsonl")
     told = describe(pipeline)
     assert "run with: partitions = 4, most_partitions = 8, ordered = True" in told

@@ -78,7 +78,7 @@ __getattr__, __dir__ = lazy(
         "Query": "adhoc.language.plan",
         "Resume": "adhoc.core.changes",
         "Shared": "adhoc.core.shared",
-        "Source": "adhoc.language.plan",
+        "Source": "adhoc.language.plan:QuerySource",
         "open_core": "adhoc.core.apart",
         "parse": "adhoc.language.sql",
     },

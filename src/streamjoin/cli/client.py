@@ -24,7 +24,7 @@ _PAUSE = 0.25
 
 
 @dataclass(frozen=True)
-class Event:
+class ServerEvent:
     """A server-sent event."""
 
     name: str
@@ -60,7 +60,7 @@ class Client:
         with connection, response:
             return self._read(response).decode("utf-8", "replace")
 
-    def events(self, path: str, **params: object) -> Iterator[Event]:
+    def events(self, path: str, **params: object) -> Iterator[ServerEvent]:
         """Events until the service ends them; signs of life are left out.
 
         Raises:
@@ -74,7 +74,7 @@ class Client:
             while line := self._line(response):
                 text = line.decode("utf-8").rstrip("\r\n")
                 if not text and data:
-                    yield Event(name, json.loads("\n".join(data)), number)
+                    yield ServerEvent(name, json.loads("\n".join(data)), number)
                     name, number, data = "message", None, []
                 key, _, value = text.partition(": ")
                 if key == "event":

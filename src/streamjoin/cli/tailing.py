@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import typer
 
-from streamjoin.cli.client import Client, Event
+from streamjoin.cli.client import Client, ServerEvent
 from streamjoin.model.errors import ServiceError
 
 _PAUSE: Final = 1.0
@@ -46,7 +46,7 @@ def tail_rows(client: Client, name: str, *, first: int, limit: int | None, as_js
                 sleep(_PAUSE)
 
 
-def _shown(event: Event, printer: _Printer) -> bool:
+def _shown(event: ServerEvent, printer: _Printer) -> bool:
     """Print what an event says; True when that is the end."""
     if event.name == "rows":
         if event.data["skipped"] and not printer.wants_any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from streamjoin.config.pipeline import Settings
-from streamjoin.config.table import Table
+from streamjoin.config.pipeline import JoinSettings
+from streamjoin.config.table import ConfigTable
 from streamjoin.model import durations
-from streamjoin.model.predicates import Band, Equi, Predicate, Theta
+from streamjoin.model.predicates import Band, Equi, JoinPredicate, Theta
 from streamjoin.model.spec import JoinSpec, as_suffixes, check_how
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
@@ -25,7 +25,7 @@ _KEYS = (
 _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
 
 
-def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
+def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSettings]:
     """The whole table: what is joined, and how; `late` is where late rows go."""
     table.only(*_KEYS)
     ordered, positions, punctuate = (
@@ -37,13 +37,13 @@ def read_join(table: Table, late: str | None) -> tuple[JoinSpec, Settings]:
     if idle is not None:
         table.made(lambda: durations.nanoseconds(idle), "idle")
     columns = table.texts("columns", 'columns = ["sym", "px", "bid"]')
-    settings = Settings(
+    settings = JoinSettings(
         ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late
     )
     return _spec(table), settings
 
 
-def term_lines(table: Table) -> dict[str, int]:
+def term_lines(table: ConfigTable) -> dict[str, int]:
     """The line of each term of the condition, as `on.0`, `on.1`, ...; the table was read before."""
     value = table.values["on"]
     if not isinstance(value, list):
@@ -51,7 +51,7 @@ def term_lines(table: Table) -> dict[str, int]:
     return {f"on.{number}": table.line("on", number) for number in range(len(value))}
 
 
-def _spec(table: Table) -> JoinSpec:
+def _spec(table: ConfigTable) -> JoinSpec:
     on = table.made(lambda: _condition(table), "on")
     window = _windows(table)
     time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
@@ -72,7 +72,7 @@ def _spec(table: Table) -> JoinSpec:
     )
 
 
-def _names(table: Table) -> dict[str, Any]:
+def _names(table: ConfigTable) -> dict[str, Any]:
     """How the result's columns are named."""
     suffixes = table.get("suffixes", (list,), example='suffixes = ["_left", "_right"]')
     both_keys = bool(table.get("both_keys", (bool,), example="both_keys = true"))
@@ -81,7 +81,7 @@ def _names(table: Table) -> dict[str, Any]:
     return names if suffixes is None else names | {"suffixes": table.made(lambda: as_suffixes(suffixes), "suffixes")}
 
 
-def _condition(table: Table) -> Predicate:
+def _condition(table: ConfigTable) -> JoinPredicate:
     value = table.get("on", (str, dict, list), example=_ON)
     if value is None or value == []:
         table.missing("on", _ON)
@@ -92,7 +92,7 @@ def _condition(table: Table) -> Predicate:
     return reduce(lambda one, other: one & other, (_item(table, item, "on", n) for n, item in enumerate(value)))
 
 
-def _item(table: Table, item: object, *place: str | int) -> Predicate:
+def _item(table: ConfigTable, item: object, *place: str | int) -> JoinPredicate:
     """One item of a list of conditions."""
     if isinstance(item, str):
         return table.made(lambda: Theta(item), *place)
@@ -101,7 +101,7 @@ def _item(table: Table, item: object, *place: str | int) -> Predicate:
     return _term(table.below(item, *place))
 
 
-def _term(table: Table) -> Predicate:
+def _term(table: ConfigTable) -> JoinPredicate:
     equi = table.pair("equi", 'equi = "sym", or ["left", "right"]')
     theta = table.text("theta", 'theta = "l.qty < r.size"')
     band = table.pair("band", 'band = ["px", "bid"]')
@@ -124,7 +124,7 @@ def _term(table: Table) -> Predicate:
     )
 
 
-def _distance(table: Table, key: str) -> int | float | str | None:
+def _distance(table: ConfigTable, key: str) -> int | float | str | None:
     found: int | float | str | None = table.get(
         key, (int, float, str), example=f'{key} = 0.25, or "2 seconds" for times'
     )
@@ -135,7 +135,7 @@ def _two(names: str | tuple[str, str]) -> tuple[str, str]:
     return (names, names) if isinstance(names, str) else names
 
 
-def _windows(table: Table) -> Window | tuple[Window, Window]:
+def _windows(table: ConfigTable) -> Window | tuple[Window, Window]:
     value = table.get("window", (str, int, dict, list), example=_WINDOW)
     if value is None:
         table.missing("window", 'window = "5 seconds"')
@@ -146,7 +146,7 @@ def _windows(table: Table) -> Window | tuple[Window, Window]:
     return _window(table, value[0], "window", 0), _window(table, value[1], "window", 1)
 
 
-def _window(table: Table, value: Any, *place: str | int) -> Window:
+def _window(table: ConfigTable, value: Any, *place: str | int) -> Window:
     if isinstance(value, (str, int)):
         return table.made(lambda: TimeWindow(value), *place)
     if not isinstance(value, dict):

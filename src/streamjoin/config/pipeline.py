@@ -26,7 +26,7 @@ _IN_URL = re.compile(r"(://[^/@\s:]+:)[^@/\s]+@")
 
 
 @dataclass(frozen=True)
-class Source:
+class PipelineSource:
     """One side's stream."""
 
     format: str
@@ -58,7 +58,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Sink:
+class PipelineSink:
     """Where the joined rows go."""
 
     format: str
@@ -90,7 +90,7 @@ class SourceFile(Protocol):
         """Its path."""
 
     @property
-    def sides(self) -> Mapping[str, Source]:
+    def sides(self) -> Mapping[str, PipelineSource]:
         """The sources by name."""
 
     @property
@@ -103,7 +103,7 @@ class SourceFile(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class JoinSettings:
     """How the join is run, as `spark.join` takes it."""
 
     partitions: int | Literal["auto"] = "auto"
@@ -121,15 +121,15 @@ class Pipeline:
     """A whole file."""
 
     file: str
-    left: Source
-    right: Source | None
+    left: PipelineSource
+    right: PipelineSource | None
     spec: JoinSpec
-    sink: Sink
+    sink: PipelineSink
     checkpoint: str | None
-    further: Mapping[str, Source] = field(default_factory=dict)
+    further: Mapping[str, PipelineSource] = field(default_factory=dict)
     """More physical sources of a side, as left-2, left-3, right-2."""
     trigger: Trigger = Trigger()
-    join: Settings = Settings()
+    join: JoinSettings = JoinSettings()
     progress: str | None = None
     """A file that gets the figures of each batch as a line of JSON."""
     name: str = "streamjoin"
@@ -140,11 +140,11 @@ class Pipeline:
     """The line of each part, for errors that show only when it runs."""
 
     @property
-    def sides(self) -> dict[str, Source]:
+    def sides(self) -> dict[str, PipelineSource]:
         """All sources: left, right unless it is a self-join, and further ones of either side."""
         return {"left": self.left} | ({"right": self.right} if self.right else {}) | dict(self.further)
 
-    def side(self, side: str) -> dict[str, Source]:
+    def side(self, side: str) -> dict[str, PipelineSource]:
         """The sources of one side."""
         return {name: source for name, source in self.sides.items() if name.partition("-")[0] == side}
 

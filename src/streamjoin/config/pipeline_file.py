@@ -18,11 +18,11 @@ from streamjoin.config.pipeline import (
     SINK_FORMATS,
     SOURCE_FORMATS,
     Pipeline,
-    Sink,
-    Source,
+    PipelineSink,
+    PipelineSource,
     Trigger,
 )
-from streamjoin.config.table import Table, read_toml
+from streamjoin.config.table import ConfigTable, read_toml
 from streamjoin.model import durations
 from streamjoin.storage.ranges import MOST_PARTITIONS
 
@@ -94,7 +94,7 @@ def read_pipeline(file: Path) -> Pipeline:
     )
 
 
-def refuse_inside(table: Table, key: str, place: str | None, checkpoint: str) -> None:
+def refuse_inside(table: ConfigTable, key: str, place: str | None, checkpoint: str) -> None:
     """Refuse to write into the checkpoint: its own files and those written there would be taken for each other.
 
     Raises:
@@ -104,17 +104,17 @@ def refuse_inside(table: Table, key: str, place: str | None, checkpoint: str) ->
         table.fail(f"{key} = {place!r} lies in the checkpoint {checkpoint!r}: name a directory outside of it", key)
 
 
-def _part(top: Table, key: str, example: str) -> Table:
+def _part(top: ConfigTable, key: str, example: str) -> ConfigTable:
     table = top.table(key)
     if table is None:
         top.missing(key, example)
     return table
 
 
-def _source_tables(sources: Table, self_join: bool) -> dict[str, Table]:
+def _source_tables(sources: ConfigTable, self_join: bool) -> dict[str, ConfigTable]:
     """The tables of all sources; a side with several of them calls the others left-2, left-3."""
     sources.only("left", "right")
-    found: dict[str, Table] = {}
+    found: dict[str, ConfigTable] = {}
     for side in ("left", "right"):
         tables = sources.tables(side)
         found |= {f"{side}-{i + 1}" if i else side: table for i, table in enumerate(tables)}
@@ -127,7 +127,7 @@ def _source_tables(sources: Table, self_join: bool) -> dict[str, Table]:
     return found
 
 
-def read_source(table: Table, here: Path, further: tuple[str, ...] = ()) -> Source:
+def read_source(table: ConfigTable, here: Path, further: tuple[str, ...] = ()) -> PipelineSource:
     """A stream's source; relative paths are taken from `here`; `further` are keys that are read elsewhere."""
     table.only(*SOURCE_KEYS, *further)
     format_ = table.one_of("format", SOURCE_FORMATS)
@@ -146,16 +146,18 @@ def read_source(table: Table, here: Path, further: tuple[str, ...] = ()) -> Sour
     if given["values"] and given["by"] is None:
         table.fail('values are those of a column: name it with by = "..."', "values")
     given["name"] = table.text("name", 'name = "eu", what tells this source from others of its side')
-    source = Source(format=format_, **given)
+    source = PipelineSource(format=format_, **given)
     if source.can_be_malformed:
-        source = Source(format=format_, **given, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here))
+        source = PipelineSource(
+            format=format_, **given, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here)
+        )
     elif "malformed" in table.values:
         table.fail("nothing of this source is decoded, so nothing can be malformed: remove the line", "malformed")
     table.finish()
     return source
 
 
-def _kafka_source(table: Table, options: dict[str, str]) -> dict[str, Any]:
+def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]:
     given = {"kafka.bootstrap.servers": table.required("servers", _SERVERS)}
     topics = table.texts("topic", 'topic = "trades", or ["trades-eu", "trades-us"]')
     pattern = table.text("pattern", 'pattern = "trades-.*"')
@@ -182,7 +184,7 @@ def _kafka_source(table: Table, options: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _schema(table: Table) -> str:
+def _schema(table: ConfigTable) -> str:
     value = table.get("schema", (str, dict), example=_SCHEMA)
     if value is None or not value:
         table.missing("schema", _SCHEMA)
@@ -192,7 +194,7 @@ def _schema(table: Table) -> str:
     return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns.items())
 
 
-def _sink(table: Table, here: Path) -> Sink:
+def _sink(table: ConfigTable, here: Path) -> PipelineSink:
     table.only(*_SINK)
     format_ = table.one_of("format", SINK_FORMATS)
     options = table.options("options")
@@ -211,15 +213,15 @@ def _sink(table: Table, here: Path) -> Sink:
     elif format_ != "console":
         given["path"] = place_in(table, "path", 'path = "out/matches"', here, required=True)
     table.finish()
-    return Sink(format=format_, options=options, **given)
+    return PipelineSink(format=format_, options=options, **given)
 
 
-def _checkpoint(top: Table, sink: Sink, here: Path) -> str | None:
+def _checkpoint(top: ConfigTable, sink: PipelineSink, here: Path) -> str | None:
     passing = sink.format in ("console", "memory")
     return place_in(top, "checkpoint", 'checkpoint = "out/checkpoint"', here, required=not passing)
 
 
-def read_partitions(top: Table) -> Any:
+def read_partitions(top: ConfigTable) -> Any:
     """How many tasks join."""
     value = top.get("partitions", (int, str), example='partitions = 4, or "auto"')
     if value is None or value == "auto":
@@ -231,20 +233,20 @@ def read_partitions(top: Table) -> Any:
     return value
 
 
-def _most_partitions(top: Table) -> int | None:
+def _most_partitions(top: ConfigTable) -> int | None:
     value = top.get("most_partitions", (int,), example="most_partitions = 16")
     if value is not None and not 1 <= value <= MOST_PARTITIONS:
         top.fail(f"most_partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "most_partitions")
     return None if value is None else int(value)
 
 
-def place_in(table: Table, key: str, example: str, here: Path, *, required: bool = False) -> str | None:
+def place_in(table: ConfigTable, key: str, example: str, here: Path, *, required: bool = False) -> str | None:
     """A path or URL; a relative path is taken from `here`."""
     value = table.text(key, example, required=required)
     return value if value is None or _SCHEME.match(value) else str(here / Path(value).expanduser())
 
 
-def read_trigger(top: Table) -> Trigger:
+def read_trigger(top: ConfigTable) -> Trigger:
     """When batches begin."""
     value = top.text("trigger", _TRIGGER)
     if value is None:
@@ -257,7 +259,7 @@ def read_trigger(top: Table) -> Trigger:
     return Trigger(every=f"{nanoseconds // 1_000_000} milliseconds")
 
 
-def read_spark(table: Table) -> dict[str, Any]:
+def read_spark(table: ConfigTable) -> dict[str, Any]:
     """The session's settings."""
     found = {
         "master": table.text("master", 'master = "local[4]", or "spark://host:7077"'),

@@ -24,7 +24,7 @@ _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
-class Table:
+class ConfigTable:
     """One table: its values, its place in the file, and which keys were asked for."""
 
     def __init__(
@@ -156,12 +156,12 @@ class Table:
 
         return _VARIABLE.sub(value, text)
 
-    def table(self, key: str) -> Table | None:
+    def table(self, key: str) -> ConfigTable | None:
         """The table under `key`."""
         value = self.get(key, (dict,), example=f"[{dotted((*self.path, key))}] and its keys below it")
         return None if value is None else self.below(value, key)
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[ConfigTable]:
         """The table under `key`, or all of them where it is written as [[...]]; none if there is none."""
         value = self.get(key, (dict, list), example=f"[{dotted((*self.path, key))}] and its keys below it")
         if not isinstance(value, list):
@@ -171,9 +171,9 @@ class Table:
                 self.fail(f"{key} holds {item!r}; write [[{dotted((*self.path, key))}]] for each", key, number)
         return [self.below(item, key, number) for number, item in enumerate(value)]
 
-    def below(self, values: Mapping[str, Any], *keys: str | int) -> Table:
+    def below(self, values: Mapping[str, Any], *keys: str | int) -> ConfigTable:
         """A table within this one."""
-        return Table(self.file, values, (*self.path, *keys), self._lines, self._variables)
+        return ConfigTable(self.file, values, (*self.path, *keys), self._lines, self._variables)
 
     def made(self, make: Callable[[], _Made], *keys: str | int) -> _Made:
         """What `make` gives; what it refuses is an error of the line of `keys`."""
@@ -204,7 +204,7 @@ def _nearest(key: str, keys: Sequence[str]) -> str | None:
     return lowered[near[0]] if near else None
 
 
-def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> Table:
+def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> ConfigTable:
     """The file's outermost table, with what variables of the environment override if one is given."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -215,7 +215,7 @@ def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> Table
     except tomllib.TOMLDecodeError as error:
         raise PipelineFileError(f"{file}, {_where(error, text)}") from error
     values, variables = overlay(values, environment or {})
-    return Table(str(file), values, (), lines_of(text), variables)
+    return ConfigTable(str(file), values, (), lines_of(text), variables)
 
 
 def _where(error: tomllib.TOMLDecodeError, text: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.gate.decisions import END, START, Bound, Key, floor_of
-from streamjoin.gate.source import Source
+from streamjoin.gate.source import GateSource
 from streamjoin.model.errors import InputError
 from streamjoin.windows.merging import merged_order
 
@@ -42,14 +42,14 @@ class EventTimeGate:
         self._none = tuple(schema.empty_table() for schema in schemas)
         self._lateness = lateness
         self._sides = sides
-        self._sources: dict[Key, Source] = {}
+        self._sources: dict[Key, GateSource] = {}
         self._bound: Bound = START
 
     def add(self, side: int, name: str) -> None:
         """Make a source known before it sends: the gate waits for it from now on."""
         key = side, name
         if key not in self._sources:
-            source = Source(key, floor_of(key, self._bound))
+            source = GateSource(key, floor_of(key, self._bound))
             self._sources = dict(sorted({**self._sources, key: source}.items()))
 
     def check(self, sources: list[tuple[int, str]]) -> None:
@@ -70,7 +70,7 @@ class EventTimeGate:
         source.clock = max(source.clock, min(tick + self._lateness, (1 << 63) - 1))
 
     def retype(self, schemas: tuple[pa.Schema, pa.Schema]) -> None:
-        """Hold rows of other schemas from now on: see `Source.retype`."""
+        """Hold rows of other schemas from now on: see `GateSource.retype`."""
         for (side, _), source in self._sources.items():
             source.retype(schemas[side])
         self._none = tuple(schema.empty_table() for schema in schemas)

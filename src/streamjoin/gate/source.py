@@ -15,7 +15,7 @@ from streamjoin.windows.clock import NEVER
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Source:
+class GateSource:
     """Rows of one source, in the order of arrival until some of them are ready and all are sorted by time."""
 
     def __init__(self, key: Key, floor: int) -> None:

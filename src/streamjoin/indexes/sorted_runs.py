@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Entries (word, seq) sorted by word, equal words by seq; `newest` is the largest seq."""
 
     words: Array
@@ -32,7 +32,7 @@ class SortedRuns:
     """Sorted runs, oldest and largest first."""
 
     def __init__(self, ratio: int = 4) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
         self.merges = 0
         self.merged_entries = 0
         self._ratio = ratio
@@ -41,7 +41,7 @@ class SortedRuns:
     def add(self, words: Array, seqs: Array, newest: int) -> None:
         """Add sorted entries as the newest run. `settle` keeps the number of runs small afterwards."""
         if words.size:
-            self.runs.append(Run(words, seqs, newest))
+            self.runs.append(SortedRun(words, seqs, newest))
 
     def due(self) -> bool:
         """Whether the two newest runs should become one."""
@@ -75,7 +75,7 @@ class SortedRuns:
         self.merges += 1
         self.merged_entries += words.size
         if words.size:
-            self.runs.append(Run(words, seqs, newest))
+            self.runs.append(SortedRun(words, seqs, newest))
 
     def forget(self, min_seq: int) -> None:
         """Entries below `min_seq` are dead; a run of nothing else is dropped, the rest go with the next merge."""

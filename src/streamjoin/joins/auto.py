@@ -21,7 +21,7 @@ from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
 from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
-from streamjoin.joins.registry import KINDS, Choice, Kind
+from streamjoin.joins.registry import KINDS, AlgorithmChoice, AlgorithmKind
 from streamjoin.kernels.batch.sweep import sweep_batch
 from streamjoin.kernels.flags import is_compiled
 from streamjoin.model.binding import BoundSpec
@@ -39,7 +39,7 @@ _COMPILING_NS = 5e9
 
 
 @dataclass(frozen=True)
-class Request:
+class AlgorithmRequest:
     """What the user asked for."""
 
     algorithm: str = "auto"
@@ -67,7 +67,7 @@ class Request:
             can = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise SpecError(f"options= of {self.algorithm!r} does not know {', '.join(map(repr, unknown))}; {can}")
 
-    def _check_index_options(self, kind: Kind | None) -> None:
+    def _check_index_options(self, kind: AlgorithmKind | None) -> None:
         if kind is None or not self.index_options:
             return
         if self.index is not None:
@@ -87,12 +87,12 @@ class Request:
         return f"{self.algorithm} over {self.index}" if self.index else self.algorithm
 
 
-def requests() -> tuple[Request, ...]:
+def requests() -> tuple[AlgorithmRequest, ...]:
     """Every algorithm over every index it can run over: what tests and the warm-up go through."""
-    each = [Request()]
+    each = [AlgorithmRequest()]
     for name, kind in KINDS.items():
-        each += [Request(name, index) for index in kind.indexes]
-        each += [Request(name)] if kind.scans else []
+        each += [AlgorithmRequest(name, index) for index in kind.indexes]
+        each += [AlgorithmRequest(name)] if kind.scans else []
     return tuple(each)
 
 
@@ -101,7 +101,7 @@ def names() -> tuple[str, ...]:
     return ("auto", *KINDS)
 
 
-def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choice:
+def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
     """The algorithm for `bound`: the one asked for, or the cheapest for pushes of about `batch` tuples."""
     asked = request.algorithm
     kind = KINDS.get(asked)
@@ -116,20 +116,22 @@ def choose(bound: BoundSpec, request: Request, batch: int | None = None) -> Choi
         if request.index is not None:
             _check_offered(asked, request.index)
             check_index(bound, request.index)
-        return Choice(asked, "asked for", request.index, request.index_options, request.options)
+        return AlgorithmChoice(asked, "asked for", request.index, request.index_options, request.options)
     if not bound.index:
-        return Choice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
+        return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     counts = [w.size for w in bound.windows if w.kind == "count"]
     if len(counts) == 2 and max(counts) <= _SMALL_WINDOW and bound.terms:
-        return Choice(NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest")
+        return AlgorithmChoice(
+            NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest"
+        )
     window = _expected_window(bound)
     if batch is not None and batch > 0 and _index_cost(window) < sweep_cost(window, batch):
-        return _indexed(bound, Request(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
+        return _indexed(bound, AlgorithmRequest(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
     by = " with ".join(str(term.term) for term in bound.index)
-    return Choice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
+    return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
 
 
-def begin(bound: BoundSpec, request: Request, batch: int | None = None) -> Choice:
+def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
     """The algorithm for the first push, of `batch` tuples: the one asked for, or a scan while that is cheap."""
     later = choose(bound, request, batch)
     if request.algorithm != "auto" or later.name == NestedLoop.name:
@@ -137,14 +139,14 @@ def begin(bound: BoundSpec, request: Request, batch: int | None = None) -> Choic
     if _outgrown(bound, batch or 0, 0) and _is_worth_compiling(bound, later, batch or 0, 0, 0):
         return later
     reason = f"few tuples so far, and scanning them compiles least; later {later.name}: {later.reason}"
-    return Choice(NestedLoop.name, reason, provisional=True)
+    return AlgorithmChoice(NestedLoop.name, reason, provisional=True)
 
 
-def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> Choice | None:
+def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> AlgorithmChoice | None:
     """What takes over from the scan before `arriving` tuples meet `held` on a side, if anything does."""
     if not _outgrown(bound, arriving, held):
         return None
-    later = choose(bound, Request(), arriving)
+    later = choose(bound, AlgorithmRequest(), arriving)
     return later if _is_worth_compiling(bound, later, arriving, held, compared) else None
 
 
@@ -155,7 +157,7 @@ def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:
     return _pairs(bound, arriving, held) * _pair_ns(bound) > arriving * cost
 
 
-def _is_worth_compiling(bound: BoundSpec, later: Choice, arriving: int, held: int, compared: int) -> bool:
+def _is_worth_compiling(bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int) -> bool:
     """Whether there is nothing to compile, or scanning has cost as much with this push."""
     compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
     return compiled or (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) >= _COMPILING_NS
@@ -185,15 +187,19 @@ def _check_offered(algorithm: str, index: str) -> None:
         )
 
 
-def _indexed(bound: BoundSpec, request: Request, why: str) -> Choice:
+def _indexed(bound: BoundSpec, request: AlgorithmRequest, why: str) -> AlgorithmChoice:
     """The join over an index: the one asked for, the hash table for plain keys, or the cheapest by the cost model."""
     if request.index is not None:
         check_index(bound, request.index)
-        return Choice(Indexed.name, f"{why}, over {request.index}", request.index, request.index_options)
+        return AlgorithmChoice(Indexed.name, f"{why}, over {request.index}", request.index, request.index_options)
     if finds_single_words(bound):
-        return Choice(Indexed.name, f"{why}; equal keys are found in a hash table", "hashed", request.index_options)
+        return AlgorithmChoice(
+            Indexed.name, f"{why}; equal keys are found in a hash table", "hashed", request.index_options
+        )
     index = cheapest(Workload(_expected_window(bound)), _RANGE_INDEXES)
-    return Choice(Indexed.name, f"{why}; {index} is the cheapest by the cost model", index, request.index_options)
+    return AlgorithmChoice(
+        Indexed.name, f"{why}; {index} is the cheapest by the cost model", index, request.index_options
+    )
 
 
 def _expected_window(bound: BoundSpec) -> float:

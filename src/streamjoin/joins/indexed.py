@@ -17,7 +17,7 @@ from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError
-from streamjoin.model.keys import Kind
+from streamjoin.model.keys import WordKind
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.buffer import Restore
 
@@ -29,7 +29,7 @@ _ROOM = 1 << 16
 def finds_single_words(bound: BoundSpec) -> bool:
     """Whether every lookup is for one word: a plain key."""
     term = bound.index[0]
-    return len(bound.index) == 1 and isinstance(term.term, Equi) and term.kind is not Kind.WIDE
+    return len(bound.index) == 1 and isinstance(term.term, Equi) and term.kind is not WordKind.WIDE
 
 
 def check_index(bound: BoundSpec, name: str) -> None:

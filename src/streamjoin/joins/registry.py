@@ -26,7 +26,7 @@ from streamjoin.windows.workers import Workers
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     """The algorithm that runs and the reason in one sentence."""
 
     name: str
@@ -39,10 +39,10 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Kind:
+class AlgorithmKind:
     """One algorithm. `indexes` are those it runs over, `scans` whether it also runs over none."""
 
-    build: Callable[[BoundSpec, Choice, Workers], Algorithm]
+    build: Callable[[BoundSpec, AlgorithmChoice, Workers], Algorithm]
     indexes: tuple[str, ...] = ()
     scans: bool = False
     needs_word: bool = False
@@ -55,21 +55,21 @@ class Kind:
 INCREMENTAL = tuple(name for name, index in INDEXES.items() if index.capabilities.incremental)
 
 
-def _indexed(bound: BoundSpec, choice: Choice, workers: Workers) -> Algorithm:  # noqa: ARG001
+def _indexed(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Algorithm:  # noqa: ARG001
     if choice.index is None:
         raise AssertionError("indexed without an index")
     return Indexed(bound, choice.index, choice.index_options)
 
 
-KINDS: Mapping[str, Kind] = {
-    Handshake.name: Kind(
+KINDS: Mapping[str, AlgorithmKind] = {
+    Handshake.name: AlgorithmKind(
         lambda bound, choice, workers: Handshake(bound, workers.n, choice.options),
         scans=True,
         own_threads=True,
         options=frozenset({"batch"}),
     ),
-    Indexed.name: Kind(_indexed, indexes=INCREMENTAL, needs_word=True),
-    LOW_LATENCY_HANDSHAKE: Kind(
+    Indexed.name: AlgorithmKind(_indexed, indexes=INCREMENTAL, needs_word=True),
+    LOW_LATENCY_HANDSHAKE: AlgorithmKind(
         lambda bound, choice, workers: low_latency_handshake(
             bound, workers.n, choice.options, choice.index, choice.index_options
         ),
@@ -78,28 +78,28 @@ KINDS: Mapping[str, Kind] = {
         own_threads=True,
         options=frozenset({"batch"}),
     ),
-    NestedLoop.name: Kind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
-    PimParallel.name: Kind(
+    NestedLoop.name: AlgorithmKind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
+    PimParallel.name: AlgorithmKind(
         lambda bound, choice, workers: PimParallel(bound, choice.options, workers),
         scans=True,
         own_threads=True,
         needs_word=True,
         options=PIM_PARALLEL_OPTIONS,
     ),
-    RoundRobin.name: Kind(
+    RoundRobin.name: AlgorithmKind(
         lambda bound, choice, workers: RoundRobin(bound, choice.index, choice.index_options, workers),
         indexes=RoundRobin.indexes,
         needs_word=True,
     ),
-    ScaleJoin.name: Kind(
+    ScaleJoin.name: AlgorithmKind(
         lambda bound, choice, workers: ScaleJoin(bound, workers.n, choice.index, choice.index_options),
         indexes=SHARE_INDEXES,
         scans=True,
         own_threads=True,
     ),
-    Sweep.name: Kind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
-    ThreeStep.name: Kind(lambda bound, _, __: ThreeStep(bound), scans=True),
-    CellJoin.name: Kind(
+    Sweep.name: AlgorithmKind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
+    ThreeStep.name: AlgorithmKind(lambda bound, _, __: ThreeStep(bound), scans=True),
+    CellJoin.name: AlgorithmKind(
         lambda bound, choice, workers: CellJoin(bound, workers.n, choice.options),
         scans=True,
         options=CellJoin.options,

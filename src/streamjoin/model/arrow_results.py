@@ -14,7 +14,7 @@ import pyarrow as pa
 from streamjoin.model.calculation import rescale, to_float
 from streamjoin.model.errors import InputError
 from streamjoin.model.time_units import DECIMALS
-from streamjoin.model.value_kinds import Kind
+from streamjoin.model.value_kinds import ValueKind
 from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values
 
 _WORD: Final = 64
@@ -26,13 +26,13 @@ def to_arrow(values: Values, type_: pa.DataType, length: int) -> pa.Array:
     Raises:
         InputError: a number does not fit the type.
     """
-    if values.kind is Kind.NULL:
+    if values.kind is ValueKind.NULL:
         return pa.nulls(length, type_)
     if pa.types.is_floating(type_):
         values = to_float(values)
     data = np.broadcast_to(values.data, (length,))
     valid = None if values.valid is None else np.broadcast_to(values.valid, (length,))
-    if values.kind in (Kind.BOOLEAN, Kind.FLOAT, Kind.STRING, Kind.BINARY):
+    if values.kind in (ValueKind.BOOLEAN, ValueKind.FLOAT, ValueKind.STRING, ValueKind.BINARY):
         return pa.array(data, type_, mask=None if valid is None else ~valid)
     scale = _scale(type_)
     if values.scale > scale:

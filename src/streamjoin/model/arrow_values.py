@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.plain_types import without_extension
-from streamjoin.model.value_kinds import Kind, arrow_kind
+from streamjoin.model.value_kinds import ValueKind, arrow_kind
 from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values, all_null, both_valid, from_floats
 
 _DAY_MILLISECONDS: Final = DAY_SECONDS * 1000
@@ -34,12 +34,12 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Values:
         chunks = [from_arrow(chunk) for chunk in array.chunks] or [all_null(kind, (0,), scale)]
         return _concatenate(chunks)
     array = without_extension(array)
-    if kind is Kind.NULL:
+    if kind is ValueKind.NULL:
         return all_null(kind, (len(array),))
     if pa.types.is_dictionary(array.type):
         return _decode(array)
     valid = _valid(array)
-    if kind is Kind.FLOAT:
+    if kind is ValueKind.FLOAT:
         return from_floats(array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False), valid)
     return Values(_data(array, kind), valid, kind, scale)
 
@@ -51,23 +51,23 @@ def _valid(array: pa.Array) -> Mask | None:
     return mask
 
 
-def _data(array: pa.Array, kind: Kind) -> Array:
-    if kind is Kind.DECIMAL:
+def _data(array: pa.Array, kind: ValueKind) -> Array:
+    if kind is ValueKind.DECIMAL:
         return _decimals(array)
-    if kind is Kind.STRING:
+    if kind is ValueKind.STRING:
         return _objects(array.cast(pa.large_string()), "")
-    if kind is Kind.BINARY:
+    if kind is ValueKind.BINARY:
         return _objects(array.cast(pa.large_binary()), b"")
-    if kind is Kind.BOOLEAN:
+    if kind is ValueKind.BOOLEAN:
         return _filled(array, False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-    if kind is Kind.INTEGER:
+    if kind is ValueKind.INTEGER:
         whole = _filled(array, 0).to_numpy(zero_copy_only=False)
         return whole if whole.dtype == np.uint64 else whole.astype(np.int64, copy=False)  # type: ignore[no-any-return]
     if pa.types.is_date32(array.type):
         days = _filled(array.view(pa.int32()), 0).to_numpy(zero_copy_only=False)
         return days.astype(np.int64) * DAY_SECONDS  # type: ignore[no-any-return]
     whole = _filled(array.view(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    if kind is Kind.DATE:
+    if kind is ValueKind.DATE:
         return whole // _DAY_MILLISECONDS * DAY_SECONDS  # type: ignore[no-any-return]
     return whole  # type: ignore[no-any-return]
 

@@ -18,7 +18,7 @@ from streamjoin.model import durations
 from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Expression, conjunction
-from streamjoin.model.keys import KeyTerm, Kind, check_zones, fit, tick_ns
+from streamjoin.model.keys import KeyTerm, WordKind, check_zones, fit, tick_ns
 from streamjoin.model.output import OutputColumn, output, output_schema, wanted
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi, Theta
@@ -131,7 +131,7 @@ def _index(fitted: list[KeyTerm]) -> tuple[KeyTerm, ...]:
     """The terms that make the index word: a key and a band together where there are both, else the first."""
     equis = [t for t in fitted if isinstance(t.term, Equi)]
     bands = [t for t in fitted if isinstance(t.term, Band)]
-    exact_first = sorted(equis, key=lambda t: t.kind is Kind.WIDE)
+    exact_first = sorted(equis, key=lambda t: t.kind is WordKind.WIDE)
     return tuple(exact_first[:1] + bands[:1]) if exact_first and bands else tuple((exact_first or bands)[:1])
 
 

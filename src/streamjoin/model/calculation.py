@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.value_kinds import EXACT, Kind, arithmetic_kind, common_kind, negative_kind
+from streamjoin.model.value_kinds import EXACT, ValueKind, arithmetic_kind, common_kind, negative_kind
 from streamjoin.model.values import INT64, Array, Bounds, Mask, Values, all_null, both_valid, from_floats
 
 _COMPARE: Final[dict[str, np.ufunc]] = {
@@ -45,7 +45,7 @@ def unify(values: Sequence[Values]) -> list[Values]:
     kind = common_kind(value.kind for value in values)
     if kind is None:
         raise SchemaError(f"{' and '.join(value.kind.value for value in values)} don't go together")
-    if kind is Kind.FLOAT:
+    if kind is ValueKind.FLOAT:
         return [to_float(value) for value in values]
     scale = max(value.scale for value in values)
     found = [_cast(value, kind, scale) for value in values]
@@ -55,8 +55,8 @@ def unify(values: Sequence[Values]) -> list[Values]:
     return found
 
 
-def _cast(value: Values, kind: Kind, scale: int) -> Values:
-    if value.kind is Kind.NULL:
+def _cast(value: Values, kind: ValueKind, scale: int) -> Values:
+    if value.kind is ValueKind.NULL:
         return all_null(kind, value.shape, scale)
     return replace(rescale(value, scale), kind=kind)
 
@@ -78,10 +78,10 @@ def rescale(value: Values, scale: int) -> Values:
 
 def to_float(value: Values) -> Values:
     """The nearest float64 of each number."""
-    if value.kind is Kind.FLOAT:
+    if value.kind is ValueKind.FLOAT:
         return value
-    if value.kind is Kind.NULL:
-        return all_null(Kind.FLOAT, value.shape)
+    if value.kind is ValueKind.NULL:
+        return all_null(ValueKind.FLOAT, value.shape)
     low, high = (int(bound) for bound in value.bounds)
     power = 10**value.scale
     if value.data.dtype != object and value.scale == 0:
@@ -91,7 +91,7 @@ def to_float(value: Values) -> Values:
         data = value.data.astype(np.float64) / float(power)
     else:
         data = np.frompyfunc(lambda whole: _quotient(whole, power), 1, 1)(value.data).astype(np.float64)
-    return Values(data, value.valid, Kind.FLOAT, 0, (_quotient(low, power), _quotient(high, power)))
+    return Values(data, value.valid, ValueKind.FLOAT, 0, (_quotient(low, power), _quotient(high, power)))
 
 
 def _quotient(whole: int, power: int) -> float:
@@ -110,9 +110,9 @@ def compare(operator: str, left: Values, right: Values) -> Mask:
     kind = common_kind((left.kind, right.kind))
     if kind is None:
         raise SchemaError(f"can't compare {left.kind.value} with {right.kind.value}")
-    if Kind.NULL in (left.kind, right.kind):
+    if ValueKind.NULL in (left.kind, right.kind):
         return np.zeros(np.broadcast_shapes(left.shape, right.shape), np.bool_)
-    if kind is Kind.FLOAT:
+    if kind is ValueKind.FLOAT:
         left, right = to_float(left), to_float(right)
     if kind in EXACT and left.scale != right.scale:
         return _compare_scaled(operator, left, right)
@@ -162,9 +162,9 @@ def arithmetic(operator: str, left: Values, right: Values) -> Values:
     kind = arithmetic_kind(operator, left.kind, right.kind)
     if kind is None:
         raise SchemaError(f"{operator} can't take {left.kind.value} and {right.kind.value}")
-    if Kind.NULL in (left.kind, right.kind):
+    if ValueKind.NULL in (left.kind, right.kind):
         return all_null(kind, np.broadcast_shapes(left.shape, right.shape), max(left.scale, right.scale))
-    if kind is Kind.FLOAT:
+    if kind is ValueKind.FLOAT:
         return _float_arithmetic(operator, to_float(left), to_float(right))
     return _exact_arithmetic(operator, left, right, kind)
 
@@ -190,7 +190,7 @@ def _nonzero(divisor: Values) -> Values:
     return replace(divisor, data=data, valid=both_valid(divisor.valid, ~zero), known_bounds=None)
 
 
-def _exact_arithmetic(operator: str, left: Values, right: Values, kind: Kind) -> Values:
+def _exact_arithmetic(operator: str, left: Values, right: Values, kind: ValueKind) -> Values:
     if operator == "*":
         scale = left.scale + right.scale
     else:
@@ -237,7 +237,7 @@ def negative(value: Values) -> Values:
     """
     if negative_kind(value.kind) is None:
         raise SchemaError(f"unary minus can't take {value.kind.value}")
-    if value.kind is Kind.NULL:
+    if value.kind is ValueKind.NULL:
         return value
     low, high = value.bounds
     return _unary(np.negative, value, (-high, -low))

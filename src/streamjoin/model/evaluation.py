@@ -19,7 +19,7 @@ from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Column, Expression
 from streamjoin.model.functions import call, choose, matches
 from streamjoin.model.patterns import matcher
-from streamjoin.model.value_kinds import Kind
+from streamjoin.model.value_kinds import ValueKind
 from streamjoin.model.values import INT64, Mask, Values, both_valid, from_constant, from_numpy
 
 __all__ = ["Values", "evaluate", "from_arrow", "from_numpy", "truth"]
@@ -48,10 +48,10 @@ def truth(values: Values, shape: tuple[int, ...]) -> Mask:
 
 def _truths(values: Values) -> tuple[Mask, Mask | None]:
     """Where the values are true and where they are false; None for the latter means wherever not true."""
-    if values.kind is Kind.NULL:
+    if values.kind is ValueKind.NULL:
         nowhere = np.zeros(values.shape, np.bool_)
         return nowhere, nowhere
-    if values.kind is not Kind.BOOLEAN:
+    if values.kind is not ValueKind.BOOLEAN:
         raise SchemaError(f"a boolean is needed, not {values.kind.value}")
     if values.valid is None:
         return values.data, None
@@ -59,7 +59,7 @@ def _truths(values: Values) -> tuple[Mask, Mask | None]:
 
 
 def _boolean(true: Mask, false: Mask | None) -> Values:
-    return Values(true, None if false is None else true | false, Kind.BOOLEAN)
+    return Values(true, None if false is None else true | false, ValueKind.BOOLEAN)
 
 
 class _Evaluation:
@@ -100,7 +100,7 @@ class _Evaluation:
         same = compare("=", left, right)
         known = [_known(value) for value in (left, right)]
         same = np.where(known[0] & known[1], same, ~(known[0] | known[1]))
-        return Values(same if "NOT" in expr.operator else ~same, None, Kind.BOOLEAN)
+        return Values(same if "NOT" in expr.operator else ~same, None, ValueKind.BOOLEAN)
 
     def _between(self, expr: nodes.Between) -> Values:
         operand = self.of(expr.operand)
@@ -112,25 +112,25 @@ class _Evaluation:
         choices = [choice for choice in expr.choices if choice != nodes.NULL]
         found = _member(operand, choices)
         valid = both_valid(operand.valid, None if len(choices) == len(expr.choices) else found)
-        return Values(found, valid, Kind.BOOLEAN)
+        return Values(found, valid, ValueKind.BOOLEAN)
 
     def _like(self, expr: nodes.Like) -> Values:
         operand = self.of(expr.operand)
-        if operand.kind is Kind.NULL:
+        if operand.kind is ValueKind.NULL:
             return operand
-        if operand.kind is not Kind.STRING:
+        if operand.kind is not ValueKind.STRING:
             raise SchemaError(f"LIKE takes strings, not {operand.kind.value}")
         return matches(matcher(expr.pattern, expr.escape, ignore_case=expr.ignore_case), operand)
 
     def _is_null(self, expr: nodes.IsNull) -> Values:
         operand = self.of(expr.operand)
         null = np.zeros(operand.shape, np.bool_) if operand.valid is None else ~operand.valid
-        return Values(null, None, Kind.BOOLEAN)
+        return Values(null, None, ValueKind.BOOLEAN)
 
     def _is_truth(self, expr: nodes.IsTruth) -> Values:
         true, false = _truths(self.of(expr.operand))
         wanted = true if expr.value else ~true if false is None else false
-        return Values(wanted, None, Kind.BOOLEAN)
+        return Values(wanted, None, ValueKind.BOOLEAN)
 
     def _not(self, expr: nodes.Not) -> Values:
         return _negated(self.of(expr.operand))
@@ -143,7 +143,7 @@ class _Evaluation:
 
 
 def _compared(operator: str, left: Values, right: Values) -> Values:
-    return Values(compare(operator, left, right), both_valid(left.valid, right.valid), Kind.BOOLEAN)
+    return Values(compare(operator, left, right), both_valid(left.valid, right.valid), ValueKind.BOOLEAN)
 
 
 def _known(values: Values) -> Mask | np.bool_:
@@ -168,7 +168,7 @@ def _any(terms: Iterable[Values]) -> Values:
 
 def _negated(values: Values) -> Values:
     true, false = _truths(values)
-    return Values(~true, None, Kind.BOOLEAN) if false is None else _boolean(false, true)
+    return Values(~true, None, ValueKind.BOOLEAN) if false is None else _boolean(false, true)
 
 
 def _both(first: tuple[Mask, Mask | None], second: tuple[Mask, Mask | None]) -> tuple[Mask, Mask | None]:
@@ -184,9 +184,9 @@ def _member(operand: Values, choices: Sequence[nodes.Constant]) -> Mask:
     literals = [choice.value for choice in choices if isinstance(choice, nodes.Literal)]
     kinds = {type(value) for value in literals}
     if len(literals) == len(choices) > _FEW and len(kinds) == 1:
-        if kinds == {str} and operand.kind is Kind.STRING:
+        if kinds == {str} and operand.kind is ValueKind.STRING:
             return matches(frozenset(literals).__contains__, operand).data
-        if kinds == {int} and operand.kind is Kind.INTEGER and operand.data.dtype == np.int64:
+        if kinds == {int} and operand.kind is ValueKind.INTEGER and operand.data.dtype == np.int64:
             near = [value for value in literals if INT64.min <= value <= INT64.max]  # type: ignore[operator]
             return np.isin(operand.data, np.array(near, np.int64))
     found = np.zeros(operand.shape, np.bool_)

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamjoin.model.calculation import absolute, to_float, unify
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.value_kinds import Kind, function_kind
+from streamjoin.model.value_kinds import ValueKind, function_kind
 from streamjoin.model.values import INT64, Array, Bounds, Mask, Values, all_null, both_valid, from_floats
 
 _Step = Callable[[Array, Array, int], Mask]
@@ -32,7 +32,7 @@ def call(name: str, arguments: Sequence[Values]) -> Values:
         raise SchemaError(f"{name} can't take {found}")
     if name in _CHOICES:
         return reduce(_CHOICES[name], unify(arguments))
-    if any(argument.kind is Kind.NULL for argument in arguments):
+    if any(argument.kind is ValueKind.NULL for argument in arguments):
         return all_null(kind, np.broadcast_shapes(*(argument.shape for argument in arguments)))
     return _PLAIN[name](*arguments)
 
@@ -79,11 +79,11 @@ def strings(function: Callable[[str], str]) -> Callable[[Values], Values]:
 
 def matches(function: Callable[[str], bool], value: Values) -> Values:
     """Where a test of one string holds."""
-    return Values(_map(function, value, np.bool_), value.valid, Kind.BOOLEAN)
+    return Values(_map(function, value, np.bool_), value.valid, ValueKind.BOOLEAN)
 
 
 def _length(value: Values) -> Values:
-    return Values(_map(len, value, np.int64), value.valid, Kind.INTEGER)
+    return Values(_map(len, value, np.int64), value.valid, ValueKind.INTEGER)
 
 
 def _square_root(value: Values) -> Values:
@@ -102,12 +102,12 @@ def _rounding(whole: Callable[[Array], Array], step: _Step) -> Callable[[Values]
     """A rounding function, from one for floats and one that says where to go up from the floor of a decimal."""
 
     def rounded(value: Values) -> Values:
-        if value.kind is Kind.INTEGER:
+        if value.kind is ValueKind.INTEGER:
             return value
-        if value.kind is Kind.DECIMAL:
+        if value.kind is ValueKind.DECIMAL:
             return _rounded_decimal(value, step)
         number = to_float(value)
-        return Values(whole(number.data), number.valid, Kind.FLOAT)
+        return Values(whole(number.data), number.valid, ValueKind.FLOAT)
 
     return rounded
 
@@ -117,7 +117,7 @@ def _rounded_decimal(value: Values, step: _Step) -> Values:
     data = value.data if 2 * power <= INT64.max else value.data.astype(object)
     floor = data // power
     up = step(data, data - floor * power, power)
-    return Values(floor + up, value.valid, Kind.DECIMAL)
+    return Values(floor + up, value.valid, ValueKind.DECIMAL)
 
 
 def _half_away(data: Array) -> Array:

@@ -25,7 +25,7 @@ from streamjoin.model.time_units import DECIMALS, UNITS
 INT64_MAX = (1 << 63) - 1
 
 
-class Kind(enum.Enum):
+class WordKind(enum.Enum):
     """How a term's columns become words."""
 
     INTEGER = "integer"
@@ -50,7 +50,7 @@ class KeyTerm:
     """A term fitted to two columns. `-above <= left - right <= below`, in common units, bounds included."""
 
     term: Equi | Band
-    kind: Kind
+    kind: WordKind
     left: KeyColumn
     right: KeyColumn
     below: int | float = 0
@@ -66,8 +66,8 @@ class KeyTerm:
     @property
     def narrow(self) -> bool:
         """Whether the words of both sides fit 32 bits, so that twice as many fit a vector register."""
-        return self.kind is Kind.FLOAT32 or (
-            self.kind is Kind.INTEGER
+        return self.kind is WordKind.FLOAT32 or (
+            self.kind is WordKind.INTEGER
             and all(c.type.bit_width <= 32 and c.type not in (pa.uint32(),) for c in (self.left, self.right))
         )
 
@@ -91,11 +91,11 @@ def fit(term: Equi | Band, left_type: pa.DataType, right_type: pa.DataType) -> K
         return _fit_integers(term, left, right)
     if isinstance(term, Equi):
         if pa.types.is_boolean(left) and pa.types.is_boolean(right):
-            return KeyTerm(term, Kind.INTEGER, KeyColumn(term.left, left), KeyColumn(term.right, right))
+            return KeyTerm(term, WordKind.INTEGER, KeyColumn(term.left, left), KeyColumn(term.right, right))
         if (_is_text(left) and _is_text(right)) or (_is_binary(left) and _is_binary(right)):
             residual = _condition(f"l.{quoted(term.left)} = r.{quoted(term.right)}")
             return KeyTerm(
-                term, Kind.BYTES, KeyColumn(term.left, left), KeyColumn(term.right, right), residual=residual
+                term, WordKind.BYTES, KeyColumn(term.left, left), KeyColumn(term.right, right), residual=residual
             )
     elif _is_text(left) or _is_text(right):
         raise SchemaError(f"{term}: a band needs numbers or times, but the columns are {left} and {right}")
@@ -164,7 +164,7 @@ def _fit_times(term: Equi | Band, left: pa.DataType, right: pa.DataType) -> KeyT
                 f"{term}: the columns are {left} and {right}; give the distance as a duration, such as '5 seconds'"
             )
         below, above = (_whole(term, Fraction(d) / unit) for d in (term.below, term.above))
-    return KeyTerm(term, Kind.INTEGER, columns[0], columns[1], below, above)
+    return KeyTerm(term, WordKind.INTEGER, columns[0], columns[1], below, above)
 
 
 def _fit_floats(term: Equi | Band, left: pa.DataType, right: pa.DataType) -> KeyTerm:
@@ -172,7 +172,7 @@ def _fit_floats(term: Equi | Band, left: pa.DataType, right: pa.DataType) -> Key
     below, above = (float(term.below), float(term.above)) if isinstance(term, Band) else (0.0, 0.0)
     return KeyTerm(
         term,
-        Kind.FLOAT32 if single else Kind.FLOAT64,
+        WordKind.FLOAT32 if single else WordKind.FLOAT64,
         KeyColumn(term.left, left),
         KeyColumn(term.right, right),
         below,
@@ -194,7 +194,7 @@ def _fit_integers(term: Equi | Band, left: pa.DataType, right: pa.DataType) -> K
     below = above = 0
     if isinstance(term, Band):
         below, above = (_whole(term, Fraction(str(d)) * 10**scale) for d in (term.below, term.above))
-    return KeyTerm(term, Kind.INTEGER, columns[0], columns[1], below, above)
+    return KeyTerm(term, WordKind.INTEGER, columns[0], columns[1], below, above)
 
 
 def _fit_wide(term: Equi | Band, left: KeyColumn, right: KeyColumn) -> KeyTerm:
@@ -206,7 +206,7 @@ def _fit_wide(term: Equi | Band, left: KeyColumn, right: KeyColumn) -> KeyTerm:
         lower, upper = (f"{Decimal(str(d)):f}" for d in (term.below, term.above))
         text = f"{difference} {less} {lower} AND -({difference}) {less} {upper}"
         below, above = float(term.below), float(term.above)
-    return KeyTerm(term, Kind.WIDE, left, right, below, above, residual=_condition(text))
+    return KeyTerm(term, WordKind.WIDE, left, right, below, above, residual=_condition(text))
 
 
 def _condition(text: str) -> Expression:

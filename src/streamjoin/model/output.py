@@ -34,14 +34,14 @@ class OutputColumn:
 
 
 @dataclass(frozen=True)
-class Output:
+class ResultColumns:
     """The result's columns, without its time, and those of late rows, which keep the keys of both sides."""
 
     columns: tuple[OutputColumn, ...]
     late_columns: tuple[OutputColumn, ...]
 
 
-def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> Output:
+def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> ResultColumns:
     """The columns that `spec` gives the result of two schemas."""
     time = spec.result_time_name
     doubled = (set(left.names) & set(right.names)) | ({time} & {*left.names, *right.names})
@@ -62,7 +62,7 @@ def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> Output:
     )
     for names in (columns, result):
         _check_names([column.name for column in names] + ([time] if time else []))
-    return Output(result, columns)
+    return ResultColumns(result, columns)
 
 
 def output_schema(

@@ -22,13 +22,13 @@ from streamjoin.model.expression import Expression
 Distance = int | float | Decimal | np.integer[Any] | np.floating[Any] | durations.Duration
 
 
-class Predicate:
+class JoinPredicate:
     """A condition on a pair of tuples; `&` makes a conjunction, and `Theta` is for anything else."""
 
-    def __and__(self, other: object) -> And:
-        if not isinstance(other, Predicate):
+    def __and__(self, other: object) -> Conjunction:
+        if not isinstance(other, JoinPredicate):
             raise SpecError(f"can't combine a predicate with {other!r}: use Equi, Band or Theta on both sides of &")
-        return And((*self.terms(), *other.terms()))
+        return Conjunction((*self.terms(), *other.terms()))
 
     def __bool__(self) -> NoReturn:
         # Else `a and b` would be b alone, and `a or b` a.
@@ -59,7 +59,7 @@ def _column(role: str, name: object) -> None:
 
 
 @dataclass(frozen=True)
-class Equi(Predicate):
+class Equi(JoinPredicate):
     """`left` equals `right`; NULL and NaN equal nothing."""
 
     left: str
@@ -80,7 +80,7 @@ class Equi(Predicate):
 
 
 @dataclass(frozen=True, init=False)
-class Band(Predicate):
+class Band(JoinPredicate):
     """`left` and `right` differ by no more than a distance.
 
     Either one symmetric `distance`, or `below=` and `above=` (a missing one is 0). For time columns a distance
@@ -160,7 +160,7 @@ def _distance(name: str, value: Distance | None) -> tuple[int | float | Decimal,
 
 
 @dataclass(frozen=True, init=False)
-class Theta(Predicate):
+class Theta(JoinPredicate):
     """Any SQL condition over `l.` and `r.` columns, such as "l.x < r.a AND l.kind <> r.kind"."""
 
     text: str
@@ -188,7 +188,7 @@ class Theta(Predicate):
 
 
 @dataclass(frozen=True)
-class And(Predicate):
+class Conjunction(JoinPredicate):
     """All of `parts` hold; written `a & b`."""
 
     parts: tuple[Term, ...]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from streamjoin.model import durations
 from streamjoin.model.errors import NotSupportedError, SpecError
-from streamjoin.model.predicates import Predicate, Theta
+from streamjoin.model.predicates import JoinPredicate, Theta
 from streamjoin.model.window import CountWindow, TimeWindow, Window, read_length
 
 Order = Literal["arrival", "event_time"]
@@ -41,7 +41,7 @@ class JoinSpec:
             both sides have the same, whose own columns get suffixes, and otherwise "result_time".
     """
 
-    on: Predicate | str
+    on: JoinPredicate | str
     window: Window | tuple[Window, Window]
     time: str | tuple[str, str] | None = None
     order: Order | None = None
@@ -51,12 +51,12 @@ class JoinSpec:
     suffixes: tuple[str, str] = ("_left", "_right")
     both_keys: bool = False
     result_time: str | None = None
-    predicate: Predicate = field(init=False, repr=False, compare=False)
+    predicate: JoinPredicate = field(init=False, repr=False, compare=False)
     windows: tuple[Window, Window] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicate", Theta(self.on) if isinstance(self.on, str) else self.on)
-        if not isinstance(self.predicate, Predicate):
+        if not isinstance(self.predicate, JoinPredicate):
             raise SpecError(
                 f"on= takes Equi, Band, Theta, a conjunction of them with &, or a SQL condition, not {self.on!r}"
             )

@@ -32,7 +32,7 @@ from streamjoin.model.expression import (
 )
 from streamjoin.model.node import shorten
 from streamjoin.model.value_kinds import (
-    Kind,
+    ValueKind,
     arithmetic_kind,
     arrow_kind,
     common_kind,
@@ -45,7 +45,7 @@ from streamjoin.model.values import from_constant
 
 @dataclass(frozen=True)
 class _Typed:
-    kind: Kind
+    kind: ValueKind
     scale: int = 0
     declared: pa.DataType | None = None
 
@@ -57,7 +57,7 @@ class _Typed:
         return self.kind.value if self.declared is None else str(self.declared)
 
 
-_BOOLEAN = _Typed(Kind.BOOLEAN)
+_BOOLEAN = _Typed(ValueKind.BOOLEAN)
 
 
 def check(expr: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
@@ -93,7 +93,7 @@ def _typed(expr: Expression, schemas: Mapping[str, pa.Schema]) -> _Typed:
         for child, typed in zip(expr.children[1:], operands[1:], strict=True):
             _require_comparable(expr, (expr.children[0], operands[0]), (child, typed))
     elif isinstance(expr, Like):
-        if operands[0].kind not in (Kind.STRING, Kind.NULL):
+        if operands[0].kind not in (ValueKind.STRING, ValueKind.NULL):
             raise SchemaError(f"LIKE takes strings; {_named(expr.operand, operands[0])} is not one")
     elif isinstance(expr, Arithmetic | Negative):
         return _arithmetic(expr, operands)
@@ -127,7 +127,7 @@ def _column(column: Column, schemas: Mapping[str, pa.Schema]) -> _Typed:
 
 
 def _require_boolean(node: Expression, typed: _Typed, demand: str) -> None:
-    if typed.kind not in (Kind.BOOLEAN, Kind.NULL):
+    if typed.kind not in (ValueKind.BOOLEAN, ValueKind.NULL):
         raise SchemaError(f"{demand}; {_named(node, typed)} is not one")
 
 
@@ -137,12 +137,12 @@ def _require_comparable(whole: Expression, left: tuple[Expression, _Typed], righ
         raise SchemaError(f"can't compare {_named(*left)} with {_named(*right)} in: {shorten(whole)}{_advice(kinds)}")
 
 
-def _advice(kinds: set[Kind]) -> str:
-    if Kind.INSTANT in kinds and kinds & {Kind.TIMESTAMP, Kind.DATE}:
+def _advice(kinds: set[ValueKind]) -> str:
+    if ValueKind.INSTANT in kinds and kinds & {ValueKind.TIMESTAMP, ValueKind.DATE}:
         return "; give both a time zone or neither (a literal with one: TIMESTAMPTZ '2024-01-31 12:00:00+00:00')"
-    if Kind.STRING in kinds and kinds & {Kind.TIMESTAMP, Kind.DATE, Kind.INSTANT}:
+    if ValueKind.STRING in kinds and kinds & {ValueKind.TIMESTAMP, ValueKind.DATE, ValueKind.INSTANT}:
         return "; write a moment as DATE '2024-01-31' or TIMESTAMP '2024-01-31 12:00:00'"
-    if Kind.INTERVAL in kinds:
+    if ValueKind.INTERVAL in kinds:
         return "; write a length of time as INTERVAL '5 seconds'"
     return "; compare values of one kind"
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Constant, Date, Interval, Literal, Timestamp
 from streamjoin.model.time_units import DECIMALS
-from streamjoin.model.value_kinds import Kind
+from streamjoin.model.value_kinds import ValueKind
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -30,12 +30,12 @@ Bounds = tuple[int, int] | tuple[float, float]
 
 INT64: Final = np.iinfo(np.int64)
 DAY_SECONDS: Final = 86_400
-FILLERS: Final[dict[Kind, tuple[Any, Any]]] = {
-    Kind.BOOLEAN: (False, np.bool_),
-    Kind.NULL: (False, np.bool_),
-    Kind.FLOAT: (0.0, np.float64),
-    Kind.STRING: ("", object),
-    Kind.BINARY: (b"", object),
+FILLERS: Final[dict[ValueKind, tuple[Any, Any]]] = {
+    ValueKind.BOOLEAN: (False, np.bool_),
+    ValueKind.NULL: (False, np.bool_),
+    ValueKind.FLOAT: (0.0, np.float64),
+    ValueKind.STRING: ("", object),
+    ValueKind.BINARY: (b"", object),
 }
 """What stands where a value is NULL, with its dtype; for the other kinds it is 0 as int64."""
 
@@ -49,7 +49,7 @@ class Values:
 
     data: Array
     valid: Mask | None = None
-    kind: Kind = Kind.INTEGER
+    kind: ValueKind = ValueKind.INTEGER
     scale: int = 0
     known_bounds: Bounds | None = None
 
@@ -63,7 +63,7 @@ class Values:
         """Numbers that enclose every entry of ``data``, NULLs included: Python ints, or floats for FLOAT."""
         if self.known_bounds is None:
             extremes = (0, 0) if self.data.size == 0 else (self.data.min(), self.data.max())
-            number = float if self.kind is Kind.FLOAT else int
+            number = float if self.kind is ValueKind.FLOAT else int
             object.__setattr__(self, "known_bounds", (number(extremes[0]), number(extremes[1])))
         return self.known_bounds  # type: ignore[return-value]
 
@@ -87,7 +87,7 @@ def both_valid(*masks: Mask | None) -> Mask | None:
     return found
 
 
-def all_null(kind: Kind, shape: tuple[int, ...], scale: int = 0) -> Values:
+def all_null(kind: ValueKind, shape: tuple[int, ...], scale: int = 0) -> Values:
     """NULLs of a kind."""
     filler, dtype = FILLERS.get(kind, (0, np.int64))
     return Values(np.full(shape, filler, dtype), np.zeros(shape, np.bool_), kind, scale)
@@ -100,7 +100,7 @@ def from_floats(data: Array, valid: Mask | None = None, *, may_be_nan: bool = Tr
         if nan.any():
             data = np.where(nan, 0.0, data)
             valid = both_valid(valid, ~nan)
-    return Values(data, valid, Kind.FLOAT)
+    return Values(data, valid, ValueKind.FLOAT)
 
 
 def from_numpy(data: Array, valid: Mask | None = None) -> Values:
@@ -111,10 +111,10 @@ def from_numpy(data: Array, valid: Mask | None = None) -> Values:
     """
     code = data.dtype.kind
     if code == "b":
-        return Values(data, valid, Kind.BOOLEAN)
+        return Values(data, valid, ValueKind.BOOLEAN)
     if code in "iu":
         wide = data if data.dtype == np.uint64 else data.astype(np.int64, copy=False)
-        return Values(wide, valid, Kind.INTEGER)
+        return Values(wide, valid, ValueKind.INTEGER)
     if code == "f":
         return from_floats(data.astype(np.float64, copy=False), valid)
     if code in "mM":
@@ -122,37 +122,37 @@ def from_numpy(data: Array, valid: Mask | None = None) -> Values:
         if unit in DECIMALS:
             missing = np.isnat(data)
             whole = np.where(missing, 0, data.astype(np.int64))
-            kind = Kind.TIMESTAMP if code == "M" else Kind.INTERVAL
+            kind = ValueKind.TIMESTAMP if code == "M" else ValueKind.INTERVAL
             known = both_valid(valid, ~missing if missing.any() else None)
             return Values(whole, known, kind, DECIMALS[unit])
     if code in "OUT":
-        return Values(data.astype(object), valid, Kind.STRING)
+        return Values(data.astype(object), valid, ValueKind.STRING)
     raise SchemaError(f"a condition can't use NumPy values of type {data.dtype}")
 
 
 def from_constant(constant: Constant) -> Values:
     """The constant as an array of shape ``(1,)``, at the smallest scale that holds it."""
     if isinstance(constant, Date):
-        return _whole(constant.days * DAY_SECONDS, Kind.DATE, 0)
+        return _whole(constant.days * DAY_SECONDS, ValueKind.DATE, 0)
     if isinstance(constant, Timestamp):
-        return _whole(constant.nanoseconds, Kind.INSTANT if constant.aware else Kind.TIMESTAMP, 9)
+        return _whole(constant.nanoseconds, ValueKind.INSTANT if constant.aware else ValueKind.TIMESTAMP, 9)
     if isinstance(constant, Interval):
-        return _whole(constant.nanoseconds, Kind.INTERVAL, 9)
+        return _whole(constant.nanoseconds, ValueKind.INTERVAL, 9)
     value = constant.value if isinstance(constant, Literal) else None
     if isinstance(value, bool):
-        return Values(np.array([value]), None, Kind.BOOLEAN)
+        return Values(np.array([value]), None, ValueKind.BOOLEAN)
     if isinstance(value, int):
-        return _whole(value, Kind.INTEGER, 0)
+        return _whole(value, ValueKind.INTEGER, 0)
     if isinstance(value, Decimal):
         sign, digits, exponent = value.as_tuple()
         whole = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
-        return _whole(-whole if sign else whole, Kind.NUMERAL, max(0, -int(exponent)))
+        return _whole(-whole if sign else whole, ValueKind.NUMERAL, max(0, -int(exponent)))
     if isinstance(value, str):
-        return Values(np.array([value], object), None, Kind.STRING)
-    return all_null(Kind.NULL, (1,))
+        return Values(np.array([value], object), None, ValueKind.STRING)
+    return all_null(ValueKind.NULL, (1,))
 
 
-def _whole(value: int, kind: Kind, scale: int) -> Values:
+def _whole(value: int, kind: ValueKind, scale: int) -> Values:
     while scale and value % 10 == 0:
         value, scale = value // 10, scale - 1
     dtype = np.int64 if INT64.min <= value <= INT64.max else object

@@ -11,7 +11,7 @@ from starlette.staticfiles import StaticFiles
 
 from streamjoin._version import __version__
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.contract import Engine
+from streamjoin.service.contract import ServedEngine
 from streamjoin.service.routes import queries as routes_queries
 from streamjoin.service.routes import streams as routes_streams
 from streamjoin.service.routes import system as routes_system
@@ -27,7 +27,7 @@ _ABOUT: Final = (
 )
 
 
-def create_app(engine: Engine | None, config: ServiceConfig | None = None) -> FastAPI:
+def create_app(engine: ServedEngine | None, config: ServiceConfig | None = None) -> FastAPI:
     """The application over an engine; without one it says that it starts, until `app.state.service.attach`."""
     service = Service(config or ServiceConfig())
     app = FastAPI(

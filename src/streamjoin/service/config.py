@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from streamjoin.config.pipeline import Sink, Source
+from streamjoin.config.pipeline import PipelineSink, PipelineSource
 from streamjoin.model.errors import SpecError
 
 DEFAULT_PORT: Final = 8765
@@ -48,7 +48,7 @@ class Limits:
 class StreamConfig:
     """One stream: where its rows come from, which column is its time, and how late a row may come."""
 
-    source: Source
+    source: PipelineSource
     time: str
     lateness: str | int = 0
 
@@ -67,7 +67,7 @@ class ServiceConfig:
     partitions: int | Literal["auto"] | None = None
     sharing: str = "cost"
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
-    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    sinks: Mapping[str, PipelineSink] = field(default_factory=dict)
     limits: Limits = Limits()
     master: str | None = None
     memory: str | None = None
@@ -87,7 +87,7 @@ class ServiceConfig:
             )
 
     @property
-    def sides(self) -> dict[str, Source]:
+    def sides(self) -> dict[str, PipelineSource]:
         """The sources by stream, as the pipeline's readers take them."""
         return {name: stream.source for name, stream in self.streams.items()}
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from streamjoin.config.pipeline import Sink
+from streamjoin.config.pipeline import PipelineSink
 from streamjoin.config.pipeline_file import (
     SOURCE_KEYS,
     place_in,
@@ -23,7 +23,7 @@ from streamjoin.config.pipeline_file import (
     read_trigger,
     refuse_inside,
 )
-from streamjoin.config.table import Table, read_toml
+from streamjoin.config.table import ConfigTable, read_toml
 from streamjoin.model import durations
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
 from streamjoin.service.routes.models import NAME
@@ -68,12 +68,12 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     )
 
 
-def _table(top: Table, key: str) -> Table:
+def _table(top: ConfigTable, key: str) -> ConfigTable:
     """The table under `key`; an empty one where it is left out."""
     return top.table(key) or top.below({}, key)
 
 
-def _service(table: Table) -> dict[str, Any]:
+def _service(table: ConfigTable) -> dict[str, Any]:
     port = table.get("port", (int,), example=f"port = {DEFAULT_PORT}")
     if port is not None and not 0 <= port <= 65_535:
         table.fail(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
@@ -87,7 +87,7 @@ def _service(table: Table) -> dict[str, Any]:
     return found
 
 
-def _engine(table: Table, here: Path) -> dict[str, Any]:
+def _engine(table: ConfigTable, here: Path) -> dict[str, Any]:
     table.only("checkpoint", "trigger", "partitions", "sharing")
     trigger = read_trigger(table)
     if trigger.available_now:
@@ -106,7 +106,7 @@ def _engine(table: Table, here: Path) -> dict[str, Any]:
     return found
 
 
-def _limits(table: Table) -> Limits:
+def _limits(table: ConfigTable) -> Limits:
     given: dict[str, Any] = {key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key)}") for key in _LIMITS}
     for limit, (key, example) in _DURATIONS.items():
         text = table.text(key, f'{key} = "{example}"')
@@ -119,7 +119,7 @@ def _limits(table: Table) -> Limits:
     return Limits(**{key: value for key, value in given.items() if value is not None})
 
 
-def _streams(top: Table, here: Path) -> tuple[dict[str, StreamConfig], dict[str, int]]:
+def _streams(top: ConfigTable, here: Path) -> tuple[dict[str, StreamConfig], dict[str, int]]:
     table = top.table("streams")
     if table is None or not table.values:
         top.missing("streams", _STREAM)
@@ -136,7 +136,7 @@ def _streams(top: Table, here: Path) -> tuple[dict[str, StreamConfig], dict[str,
     return streams, lines
 
 
-def _stream(table: Table, here: Path) -> StreamConfig:
+def _stream(table: ConfigTable, here: Path) -> StreamConfig:
     table.only(*SOURCE_KEYS, *_OWN)
     time = table.required("time", 'time = "ts"')
     lateness = table.get("lateness", (str, int), example='lateness = "5 seconds"')
@@ -152,8 +152,8 @@ def _stream(table: Table, here: Path) -> StreamConfig:
     return StreamConfig(read_source(table, here, _OWN), time, 0 if lateness is None else lateness)
 
 
-def _sinks(table: Table, here: Path, checkpoint: str) -> dict[str, Sink]:
-    sinks: dict[str, Sink] = {}
+def _sinks(table: ConfigTable, here: Path, checkpoint: str) -> dict[str, PipelineSink]:
+    sinks: dict[str, PipelineSink] = {}
     for name in table.values:
         if not re.fullmatch(NAME, name):
             table.fail(f"{name!r} can't be a sink's name: letters, digits and underscores, a letter first", name)
@@ -164,17 +164,17 @@ def _sinks(table: Table, here: Path, checkpoint: str) -> dict[str, Sink]:
     return sinks
 
 
-def _sink(table: Table, here: Path) -> Sink:
+def _sink(table: ConfigTable, here: Path) -> PipelineSink:
     table.only("format", "path", "servers", "topic", "key", "options")
     if table.one_of("format", _SINKS) == "parquet":
         path = place_in(table, "path", _PATH, here, required=True) or ""
         if "{query}" not in path:
             table.fail(f"every query needs a directory of its own: write {_PATH}", "path")
         table.finish()
-        return Sink("parquet", path=path)
+        return PipelineSink("parquet", path=path)
     servers = table.required("servers", 'servers = "broker-1:9092"')
     topic = table.required("topic", 'topic = "joined-{query}"')
     options = {**table.options("options"), "kafka.bootstrap.servers": servers, "topic": topic}
     key = table.text("key", 'key = "sym"')
     table.finish()
-    return Sink("kafka", options=options, key=key)
+    return PipelineSink("kafka", options=options, key=key)

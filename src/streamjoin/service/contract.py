@@ -23,7 +23,7 @@ class Newest(Protocol):
         """The newest of them."""
 
 
-class Engine(Protocol):
+class ServedEngine(Protocol):
     """See the module."""
 
     def create(

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
-from streamjoin.service.contract import Engine
+from streamjoin.service.contract import ServedEngine
 from streamjoin.service.state import Service, find_query
 from streamjoin.service.web.problems import Problem
 
@@ -101,7 +101,7 @@ async def _news(signal: asyncio.Event, heartbeat: float) -> bool:
 
 
 async def row_events(
-    service: Service, engine: Engine, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT
+    service: Service, engine: ServedEngine, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT
 ) -> Events:
     """The rows of a query that come after row number `seen`."""
     first = state = None
@@ -142,7 +142,7 @@ def _rows_event(service: Service, newest: Any, seen: int) -> str:
     return f"id: {newest.total}\nevent: rows\ndata: {json_values.text(data)}\n\n"
 
 
-async def engine_events(service: Service, engine: Engine, heartbeat: float = HEARTBEAT) -> Events:
+async def engine_events(service: Service, engine: ServedEngine, heartbeat: float = HEARTBEAT) -> Events:
     """Batches and changes from now on."""
     hub = service.hub
     position = hub.published

@@ -1,7 +1,7 @@
 """From a `ServiceConfig` to a running engine on Spark, and back to nothing.
 
-A start that fails leaves nothing running; `Running.stop` lets the batch that runs end. A stream that the checkpoint
-knows was right once: where its source can't be opened now, the service starts without it and tries again.
+A start that fails leaves nothing running; `RunningEngine.stop` lets the batch that runs end. A stream that the
+checkpoint knows was right once: where its source can't be opened now, the service starts without it and tries again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOG = logging.getLogger("streamjoin.service")
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningEngine:
     """An engine that runs, and its session."""
 
     engine: Engine
@@ -75,7 +75,7 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Any:
     return KafkaSink(given.options["kafka.bootstrap.servers"], topic, key=given.key, options=options)
 
 
-def launch(config: ServiceConfig, told: Told) -> Running:
+def launch(config: ServiceConfig, told: Told) -> RunningEngine:
     """Start Spark, register the streams, start the engine; queries of the checkpoint come back.
 
     Raises:
@@ -89,7 +89,7 @@ def launch(config: ServiceConfig, told: Told) -> Running:
     except BaseException:
         spark.stop()
         raise
-    return Running(engine, spark, config, absent)
+    return RunningEngine(engine, spark, config, absent)
 
 
 def _session(config: ServiceConfig, told: Told) -> Any:

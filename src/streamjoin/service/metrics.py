@@ -16,7 +16,7 @@ from streamjoin._version import __version__
 if TYPE_CHECKING:
     from streamjoin.service.web.connections import Connections
     from streamjoin.service.web.readers import Readers
-    from streamjoin.service.web.waiting import Waiting
+    from streamjoin.service.web.waiting import WaitingRequests
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STATES: Final = ("pending", "running", "paused", "failed")
@@ -111,7 +111,7 @@ def of_requests(text: Text, requests: Requests, readers: Readers, connections: C
     )
 
 
-def of_waiting(text: Text, kinds: Mapping[str, Waiting]) -> None:
+def of_waiting(text: Text, kinds: Mapping[str, WaitingRequests]) -> None:
     """What waits for the engine."""
     by_kind = [({"kind": kind}, waiting) for kind, waiting in kinds.items()]
     text.add("requests_waiting", "gauge", "Requests that wait for the engine.", [(at, w.open) for at, w in by_kind])

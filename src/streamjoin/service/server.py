@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from streamjoin.model.errors import SetupError, StreamJoinError
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.contract import Engine
+from streamjoin.service.contract import ServedEngine
 from streamjoin.service.state import Service
 from streamjoin.service.web import log_limits
 from streamjoin.service.web.connections import ACCEPTED_AT_ONCE, places
@@ -38,7 +38,7 @@ class Started(Protocol):
     """What a launcher gives: an engine, its sinks, and how to stop it."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> ServedEngine:
         """The engine."""
 
     def sink(self, name: str, query: str) -> object:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamjoin.model.errors import StateError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.contract import Engine
+from streamjoin.service.contract import ServedEngine
 from streamjoin.service.hub import Hub
 from streamjoin.service.metrics import Requests
 from streamjoin.service.web.cached import Together
@@ -22,7 +22,7 @@ from streamjoin.service.web.connections import Connections
 from streamjoin.service.web.limits import check_limits
 from streamjoin.service.web.problems import Problem, problem_of
 from streamjoin.service.web.readers import Readers
-from streamjoin.service.web.waiting import Waiting
+from streamjoin.service.web.waiting import WaitingRequests
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -41,19 +41,19 @@ class Service:
         self.together = Together(self.hub)
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
-        self.questions = Waiting("questions about the plan")
-        self.changes = Waiting("changes of queries")
+        self.questions = WaitingRequests("questions about the plan")
+        self.changes = WaitingRequests("changes of queries")
         self.connections = Connections(config.limits.connections, config.limits.request_seconds)
         self.started_at = clock()
         self.phase: Phase = "starting"
         self.reason: str | None = None
-        self._engine: Engine | None = None
+        self._engine: ServedEngine | None = None
         self._make_sink: SinkMaker | None = None
         self._lock = threading.Lock()
         self._reserved: set[str] = set()
         self._named = 0
 
-    def attach(self, engine: Engine, make_sink: SinkMaker | None = None) -> None:
+    def attach(self, engine: ServedEngine, make_sink: SinkMaker | None = None) -> None:
         """The engine runs."""
         engine.on_batch(self.hub.publish)
         self._engine, self._make_sink = engine, make_sink
@@ -77,7 +77,7 @@ class Service:
         return self.phase, self.reason
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> ServedEngine:
         """The engine.
 
         Raises:
@@ -124,7 +124,7 @@ class Service:
         return find_query(engine, chosen)
 
     @contextlib.contextmanager
-    def _place_for(self, engine: Engine, name: str | None) -> Iterator[str]:
+    def _place_for(self, engine: ServedEngine, name: str | None) -> Iterator[str]:
         with self._lock:
             taken = {query.name for query in engine.queries()} | self._reserved
             if name is not None and name in taken:
@@ -147,7 +147,7 @@ class Service:
             if f"q{self._named}" not in taken:
                 return f"q{self._named}"
 
-    def change(self, name: str, change: Callable[[Engine, str], None]) -> Any:
+    def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> Any:
         """Drop, pause or resume a query; gives its record as it is then, None if it is gone."""
         engine = self.engine
         find_query(engine, name)
@@ -163,7 +163,7 @@ def service_of(request: Request) -> Service:
     return found
 
 
-def find_query(engine: Engine, name: str) -> Any:
+def find_query(engine: ServedEngine, name: str) -> Any:
     """One query's record.
 
     Raises:
@@ -176,7 +176,7 @@ def find_query(engine: Engine, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _pending_is_fine(engine: Engine, name: str) -> Iterator[None]:
+def _pending_is_fine(engine: ServedEngine, name: str) -> Iterator[None]:
     """A create that is not in force in time stands all the same, and its record says so."""
     try:
         yield

@@ -18,7 +18,7 @@ import pyarrow as pa
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.manifest import Manifest, Run
+from streamjoin.storage.manifest import Manifest, StoredRun
 from streamjoin.storage.merging import Extent, due
 from streamjoin.storage.ranges import LEAST, Span, sample
 from streamjoin.storage.segments import Segment, layout, sheets, stored
@@ -73,7 +73,7 @@ def merge_due(blueprint: Blueprint, log: WindowLog, batch: int) -> bool:
 
 
 def _write(
-    blueprint: Blueprint, log: WindowLog, manifest: Manifest, runs: Sequence[Run], horizon: tuple[int, int]
+    blueprint: Blueprint, log: WindowLog, manifest: Manifest, runs: Sequence[StoredRun], horizon: tuple[int, int]
 ) -> None:
     merged = []
     for side, counted in enumerate(blueprint.counted):

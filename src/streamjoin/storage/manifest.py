@@ -35,7 +35,7 @@ class PieceRef:
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A sorted run: the pieces of all ranges of the version that wrote it."""
 
     batch: int
@@ -64,7 +64,7 @@ class Manifest:
     clocks: Clocks
     fresh: int
     late: Mapping[str, int]
-    runs: tuple[Run, ...]
+    runs: tuple[StoredRun, ...]
     fresh_sample: tuple[tuple[int, int], ...] = ()
     wanted: int | None = None
     pace: tuple[int, int] = (0, 0)
@@ -139,9 +139,9 @@ EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
 """Before the first batch."""
 
 
-def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> Run:
+def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> StoredRun:
     left, right = (Extent(*extent) for extent in extents)
-    return Run(
+    return StoredRun(
         batch,
         (left, right),
         tuple((word, rows) for word, rows in sample),
@@ -188,10 +188,10 @@ def assemble(
     return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right))
 
 
-def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Run:
+def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> StoredRun:
     """The run that files hold together; one without rows has no pieces."""
     footers = [footer for _, footer in pieces]
-    return Run(
+    return StoredRun(
         batch,
         (_extent(footers, 0), _extent(footers, 1)),
         _sample(footers, "sample"),
@@ -203,7 +203,7 @@ def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Run:
     )
 
 
-def _swapped(runs: Sequence[Run], merges: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Run]:
+def _swapped(runs: Sequence[StoredRun], merges: Sequence[tuple[str, Mapping[str, Any]]]) -> list[StoredRun]:
     """The runs with merged ones in the place of those that they were made of."""
     out = list(runs)
     for file, footer in merges:

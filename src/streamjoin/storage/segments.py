@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.model.keys import KeyTerm, Kind
+from streamjoin.model.keys import KeyTerm, WordKind
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.manifest import Manifest, Run
+from streamjoin.storage.manifest import Manifest, StoredRun
 from streamjoin.storage.merging import Extent
 from streamjoin.storage.pieces import Sheet
 from streamjoin.storage.ranges import Span
@@ -99,7 +99,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SegmentLayout:
     """Where each array of a stored segment is found: in a column of the rows, or in one of its own."""
 
     names: tuple[str, ...]
@@ -114,7 +114,7 @@ class Layout:
         return Segment(arrays[0], arrays[1], tuple(terms), rows, None, arrays[-1] if gated else None)
 
 
-def layout(blueprint: Blueprint, side: int) -> Layout:
+def layout(blueprint: Blueprint, side: int) -> SegmentLayout:
     """How the rows of one side are stored."""
     bound = blueprint.bound
     names = [_word_column(bound.index[0], side) if len(bound.index) == 1 else None, _time_column(blueprint, side)]
@@ -125,13 +125,13 @@ def layout(blueprint: Blueprint, side: int) -> Layout:
         found.append("#seq")
     own = tuple(name for name in found if name.startswith("#"))
     schema = pa.schema([*(pa.field(name, pa.int64()) for name in own), *blueprint.schema(side)])
-    return Layout(tuple(found), own, schema)
+    return SegmentLayout(tuple(found), own, schema)
 
 
 def _word_column(term: KeyTerm, side: int) -> str | None:
     """The column whose values are the words of `term` as they are."""
     column = term.right if side else term.left
-    plain = term.kind is Kind.INTEGER and not column.unsigned and _is_64_bit(column.type)
+    plain = term.kind is WordKind.INTEGER and not column.unsigned and _is_64_bit(column.type)
     return column.name if plain and not column.name.startswith("#") else None
 
 
@@ -151,7 +151,7 @@ def stored(
     log: WindowLog,
     blueprint: Blueprint,
     manifest: Manifest,
-    runs: Sequence[Run],
+    runs: Sequence[StoredRun],
     side: int,
     span: Span,
     *,
@@ -188,7 +188,7 @@ def merged(segments: Sequence[Segment]) -> Segment:
     return together.take(merged_order([segment.words for segment in segments]))
 
 
-def sheets(segment: Segment, plan: Layout) -> list[Sheet]:
+def sheets(segment: Segment, plan: SegmentLayout) -> list[Sheet]:
     """`segment` as the record batches of a piece."""
     out = []
     for begin in range(0, segment.n, BLOCK_ROWS):

@@ -167,7 +167,7 @@ class QueryGenerator:
 
 
 @dataclass(frozen=True)
-class Change:
+class TimedChange:
     """A create or drop of a query, `at` seconds after the start."""
 
     at: float
@@ -176,16 +176,16 @@ class Change:
     query: AJoinQuery
 
 
-def scenario_1(queries: Sequence[AJoinQuery], rate: float) -> Iterator[Change]:
+def scenario_1(queries: Sequence[AJoinQuery], rate: float) -> Iterator[TimedChange]:
     """SC1, "rate q/s, n qp": queries come at `rate` a second until all run, and stay."""
     for number, query in enumerate(queries):
-        yield Change(number / rate, "create", f"q{number}", query)
+        yield TimedChange(number / rate, "create", f"q{number}", query)
 
 
-def scenario_2(queries: Sequence[AJoinQuery], count: int, every: float) -> Iterator[Change]:
+def scenario_2(queries: Sequence[AJoinQuery], count: int, every: float) -> Iterator[TimedChange]:
     """SC2, a fluctuating load: every `every` seconds `count` queries are created and those of the last time dropped."""
     running: list[tuple[str, AJoinQuery]] = []
     for turn, first in enumerate(range(0, len(queries), count)):
-        yield from (Change(turn * every, "drop", name, query) for name, query in running)
+        yield from (TimedChange(turn * every, "drop", name, query) for name, query in running)
         running = [(f"q{first + n}", query) for n, query in enumerate(queries[first : first + count])]
-        yield from (Change(turn * every, "create", name, query) for name, query in running)
+        yield from (TimedChange(turn * every, "create", name, query) for name, query in running)

@@ -1,6 +1,6 @@
 """Hypothesis strategies for whole joins: a spec, the tuples, their order, and what the oracle must decide by.
 
-A `Case` holds each thing twice: as the engine takes it, and as the oracle does. Small domains make matches and
+A `JoinCase` holds each thing twice: as the engine takes it, and as the oracle does. Small domains make matches and
 duplicates common; the extremes of each type, NULL, NaN and infinities are mixed in, and so are values of the size
 that real data has: today's time in every unit, identifiers, prices.
 """
@@ -18,14 +18,14 @@ from typing import Any, Literal
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from streamjoin.model.predicates import Band, Equi, Predicate, Theta
+from streamjoin.model.predicates import Band, Equi, JoinPredicate, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow
 from streamjoin.testing import oracle
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeyDomain:
     """A kind of key: the types of both columns, values to draw, and what the oracle compares them as."""
 
     name: str
@@ -40,7 +40,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Case:
+class JoinCase:
     """A join to check: the engine's spec and events, and the oracle's condition."""
 
     spec: JoinSpec
@@ -82,39 +82,39 @@ def _floating(value: Any) -> Any:
     return None if value is None else float(value)
 
 
-def _plain(name: str, left: pa.DataType, right: pa.DataType, values: Any, right_values: Any = None) -> Keys:
-    return Keys(name, left, right, values, values if right_values is None else right_values, _same, _SMALL)
+def _plain(name: str, left: pa.DataType, right: pa.DataType, values: Any, right_values: Any = None) -> KeyDomain:
+    return KeyDomain(name, left, right, values, values if right_values is None else right_values, _same, _SMALL)
 
 
-BANDS: tuple[Keys, ...] = (
+BANDS: tuple[KeyDomain, ...] = (
     _plain("int64", pa.int64(), pa.int64(), _integers(64, True)),
     _plain("int8", pa.int8(), pa.int8(), _integers(8, True)),
     _plain("uint64", pa.uint64(), pa.uint64(), _integers(64, False)),
     _plain("int64/uint64", pa.int64(), pa.uint64(), _integers(64, True), _integers(64, False)),
     _plain("int32/uint16", pa.int32(), pa.uint16(), _integers(32, True), _integers(16, False)),
-    Keys(
+    KeyDomain(
         "float64", pa.float64(), pa.float64(), _FLOATS, _FLOATS, _same,
         st.sampled_from([0.0, 0.1, 0.2, 1.0, 2.5, 1e308, 5e-324]),
     ),
-    Keys(
+    KeyDomain(
         "float32", pa.float32(), pa.float32(), _FLOATS.map(float32), _FLOATS.map(float32), _same,
         st.sampled_from([0.0, 0.1, 0.2, 1.0, 2.5]), single=True,
     ),
-    Keys(
+    KeyDomain(
         "int64/float64", pa.int64(), pa.float64(), _integers(64, True), _FLOATS, _floating,
         st.sampled_from([0, 0.5, 1, 3]),
     ),
-    Keys(
+    KeyDomain(
         "timestamp[us]", pa.timestamp("us"), pa.timestamp("us"), _TIMES, _TIMES, _micros,
         st.integers(0, 9).map(lambda q: dt.timedelta(milliseconds=250 * q)),
         lambda d: d // dt.timedelta(microseconds=1),
     ),
-    Keys(
+    KeyDomain(
         "timestamp[s]/timestamp[ns, UTC]", pa.timestamp("s", "Europe/Berlin"), pa.timestamp("ns", "UTC"),
         _SECONDS, _TIMES, _micros, st.integers(0, 9).map(lambda q: dt.timedelta(milliseconds=250 * q)),
         lambda d: d // dt.timedelta(microseconds=1),
     ),
-    Keys(
+    KeyDomain(
         "date32", pa.date32(), pa.date32(),
         st.integers(0, 9).map(lambda d: dt.date(2024, 2, 25) + dt.timedelta(days=d)),
         st.integers(0, 9).map(lambda d: dt.date(2024, 2, 25) + dt.timedelta(days=d)),
@@ -122,13 +122,13 @@ BANDS: tuple[Keys, ...] = (
         st.integers(0, 3).map(lambda d: dt.timedelta(days=d)),
         lambda d: d.days,
     ),
-    Keys(
+    KeyDomain(
         "decimal(9,2)", pa.decimal128(9, 2), pa.decimal128(12, 4),
         st.integers(-30, 30).map(lambda i: Decimal(i) / 20), st.integers(-30, 30).map(lambda i: Decimal(i) / 80),
         _same, st.sampled_from([Decimal("0"), Decimal("0.25"), Decimal("0.5"), 0.1, 1]),
         lambda d: Decimal(str(d)),
     ),
-    Keys(
+    KeyDomain(
         "decimal(38,10)", pa.decimal128(38, 10), pa.decimal128(30, 10),
         st.integers(-30, 30).map(lambda i: Decimal(i) / 20)
         | st.integers(0, 3).map(lambda i: Decimal(10**18 + i) / 10),
@@ -139,7 +139,7 @@ BANDS: tuple[Keys, ...] = (
     ),
 )  # fmt: skip
 
-EQUIS: tuple[Keys, ...] = (
+EQUIS: tuple[KeyDomain, ...] = (
     *(k for k in BANDS if k.name in ("int64", "int64/uint64", "float64", "timestamp[us]", "decimal(38,10)")),
     _plain("bool", pa.bool_(), pa.bool_(), st.booleans()),
     _plain("string", pa.string(), pa.large_string(), st.sampled_from(["", "a", "b", "ab", "ä", "a\0", "x" * 20])),
@@ -165,9 +165,9 @@ class Scale:
     single: bool = False
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyDomain:
         """As a kind of key, with steps from one to millions."""
-        return Keys(
+        return KeyDomain(
             self.name, self.left, self.right, _JITTER.map(self.value), _JITTER.map(self.right_value), _same,
             _JITTER.map(self.distance), self.distance_as_number, self.single,
         )  # fmt: skip
@@ -220,9 +220,9 @@ SCALES: tuple[Scale, ...] = (
     ),
 )  # fmt: skip
 
-REAL: tuple[Keys, ...] = tuple(scale.keys for scale in SCALES)
+REAL: tuple[KeyDomain, ...] = tuple(scale.keys for scale in SCALES)
 
-Kinds = tuple[tuple[Keys, ...], tuple[Keys, ...]]
+Kinds = tuple[tuple[KeyDomain, ...], tuple[KeyDomain, ...]]
 """The kinds of keys to draw equalities and bands from."""
 
 _THETAS: tuple[tuple[str, oracle.Match], ...] = (
@@ -233,7 +233,7 @@ _THETAS: tuple[tuple[str, oracle.Match], ...] = (
 
 
 @st.composite
-def terms(draw: st.DrawFn, column: str, kinds: Kinds) -> tuple[Predicate, oracle.Match, Keys]:
+def terms(draw: st.DrawFn, column: str, kinds: Kinds) -> tuple[JoinPredicate, oracle.Match, KeyDomain]:
     """A band or equality on `column` of both sides."""
     if draw(st.booleans()):
         keys = draw(st.sampled_from(kinds[0]))
@@ -244,7 +244,7 @@ def terms(draw: st.DrawFn, column: str, kinds: Kinds) -> tuple[Predicate, oracle
 
 
 @st.composite
-def _bands(draw: st.DrawFn, column: str, keys: Keys) -> tuple[Predicate, oracle.Match]:
+def _bands(draw: st.DrawFn, column: str, keys: KeyDomain) -> tuple[JoinPredicate, oracle.Match]:
     below, above = draw(keys.distances), draw(keys.distances)
     symmetric = draw(st.booleans())
     zero = keys.distance_as_number(below) == 0 and (symmetric or keys.distance_as_number(above) == 0)
@@ -268,13 +268,13 @@ def _bands(draw: st.DrawFn, column: str, keys: Keys) -> tuple[Predicate, oracle.
 
 
 @st.composite
-def predicates(draw: st.DrawFn, kinds: Kinds) -> tuple[Predicate, oracle.Match, dict[str, Keys]]:
+def predicates(draw: st.DrawFn, kinds: Kinds) -> tuple[JoinPredicate, oracle.Match, dict[str, KeyDomain]]:
     """One to three terms and perhaps a theta; the theta's columns are `x`."""
     chosen = [draw(terms(f"k{i}", kinds)) for i in range(draw(st.integers(0, 3)))]
     theta = None
     if not chosen or draw(st.integers(0, 3)) == 0:
         theta = draw(st.sampled_from(_THETAS))
-    parts: list[tuple[Predicate, oracle.Match]] = [(p, m) for p, m, _ in chosen]
+    parts: list[tuple[JoinPredicate, oracle.Match]] = [(p, m) for p, m, _ in chosen]
     if theta is not None:
         parts.append((Theta(theta[0]), theta[1]))
     on = parts[0][0]
@@ -284,7 +284,7 @@ def predicates(draw: st.DrawFn, kinds: Kinds) -> tuple[Predicate, oracle.Match, 
     return on, lambda a, b: all(m(a, b) for m in matches), {f"k{i}": k for i, (_, _, k) in enumerate(chosen)}
 
 
-def _of_one_type(kinds: tuple[Keys, ...]) -> tuple[Keys, ...]:
+def _of_one_type(kinds: tuple[KeyDomain, ...]) -> tuple[KeyDomain, ...]:
     return tuple(kind for kind in kinds if kind.left == kind.right)
 
 
@@ -303,7 +303,7 @@ def cases(
     self_join: bool = False,
     most: int = 40,
     kinds: Kinds = (EQUIS, BANDS + REAL),
-) -> Case:
+) -> JoinCase:
     """A whole case; in event-time order the events are sorted within each of up to two sources a side."""
     if self_join:
         kinds = (_of_one_type(kinds[0]), _of_one_type(kinds[1]))
@@ -329,11 +329,11 @@ def cases(
         )
         for side in ("left", "right")
     )
-    return Case(spec, match, (schemas[0], schemas[0] if self_join else schemas[1]), tuple(events), cuts)
+    return JoinCase(spec, match, (schemas[0], schemas[0] if self_join else schemas[1]), tuple(events), cuts)
 
 
 @st.composite
-def real_cases(draw: st.DrawFn, most: int = 150, scales: tuple[Scale, ...] = SCALES) -> Case:
+def real_cases(draw: st.DrawFn, most: int = 150, scales: tuple[Scale, ...] = SCALES) -> JoinCase:
     """A key and a band over values of real size: few keys, one spread for all values, a band of some part of it.
 
     Hypothesis draws the shape; a generator fills it, as values that Hypothesis chooses are small and few, and it takes
@@ -360,6 +360,6 @@ def real_cases(draw: st.DrawFn, most: int = 150, scales: tuple[Scale, ...] = SCA
     ]
     cuts = tuple(sorted(draw(st.lists(st.integers(0, n), max_size=2))))
     spec = JoinSpec(on=Equi("k") & on, window=window, time="t", lateness=1_000)
-    return Case(
+    return JoinCase(
         spec, lambda a, b: oracle.equal(a["k"], b["k"]) and band(a, b), (schemas[0], schemas[1]), tuple(events), cuts
     )

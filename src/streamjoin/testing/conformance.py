@@ -14,17 +14,17 @@ from streamjoin.joins.engine.opening import open  # noqa: A004
 from streamjoin.model.binding import BoundSpec, bind
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.testing import oracle
-from streamjoin.testing.cases import Case
+from streamjoin.testing.cases import JoinCase
 
 IdPair = tuple[int, int]
 
 
-def algorithms_for(case: Case) -> list[auto.Request]:
+def algorithms_for(case: JoinCase) -> list[auto.AlgorithmRequest]:
     """Every algorithm that can run the case."""
     return algorithms(bind(case.spec, *case.schemas))
 
 
-def algorithms(bound: BoundSpec) -> list[auto.Request]:
+def algorithms(bound: BoundSpec) -> list[auto.AlgorithmRequest]:
     """Every algorithm that can run the join."""
     able = []
     for request in auto.requests():
@@ -36,7 +36,7 @@ def algorithms(bound: BoundSpec) -> list[auto.Request]:
     return able
 
 
-def expected(case: Case) -> list[IdPair]:
+def expected(case: JoinCase) -> list[IdPair]:
     """The oracle's pairs of row ids, in result order."""
     left, right = ((w.kind, w.size) for w in bind(case.spec, *case.schemas).windows)
     events = case.events
@@ -60,7 +60,7 @@ def ids(result: pa.Table) -> list[IdPair]:
     return list(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
 
 
-def run_arrival(case: Case, request: auto.Request, workers: int = 1) -> list[IdPair]:
+def run_arrival(case: JoinCase, request: auto.AlgorithmRequest, workers: int = 1) -> list[IdPair]:
     """Push the case's events in their order, cut where the case says."""
     with _opened(case, request, workers) as join:
         found = []
@@ -69,7 +69,9 @@ def run_arrival(case: Case, request: auto.Request, workers: int = 1) -> list[IdP
         return found + ids(join.close())
 
 
-def _opened(case: Case, request: auto.Request, workers: int, sources: dict[str, list[str]] | None = None) -> Join:
+def _opened(
+    case: JoinCase, request: auto.AlgorithmRequest, workers: int, sources: dict[str, list[str]] | None = None
+) -> Join:
     return open(
         case.spec,
         request.algorithm,
@@ -81,7 +83,7 @@ def _opened(case: Case, request: auto.Request, workers: int, sources: dict[str, 
     )
 
 
-def _push(join: Join, case: Case, events: Sequence[oracle.Event]) -> pa.Table:
+def _push(join: Join, case: JoinCase, events: Sequence[oracle.Event]) -> pa.Table:
     left = table((e.row for e in events if not e.right), case.schemas[0])
     if case.spec.self_join:
         return join.push(left=left)
@@ -90,7 +92,7 @@ def _push(join: Join, case: Case, events: Sequence[oracle.Event]) -> pa.Table:
 
 
 def run_event_time(
-    case: Case, request: auto.Request, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
+    case: JoinCase, request: auto.AlgorithmRequest, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
 ) -> list[IdPair]:
     """Push each source's events in its own order; `steps` say how many of which source come next."""
     queues: dict[tuple[bool, str], list[oracle.Event]] = {}

@@ -29,7 +29,7 @@ class Moment:
 
 
 @dataclass(frozen=True, order=True)
-class Span:
+class TimeSpan:
     """A length of time in seconds."""
 
     seconds: Fraction
@@ -52,7 +52,7 @@ def _cell(scalar: pa.Scalar) -> Any:
     if pa.types.is_date64(type_):
         return Moment(Fraction(scalar.value // 86_400_000 * 86_400))
     if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
-        kind = Span if pa.types.is_duration(type_) else Moment
+        kind = TimeSpan if pa.types.is_duration(type_) else Moment
         return kind(Fraction(scalar.value, _TICKS[type_.unit]))
     return plain(scalar.as_py())
 
@@ -93,7 +93,7 @@ def evaluate_row(node: x.Expression, row: Mapping[x.Column, Any]) -> Any:
         case x.Timestamp():
             return Moment(Fraction(node.nanoseconds, 10**9))
         case x.Interval():
-            return Span(Fraction(node.nanoseconds, 10**9))
+            return TimeSpan(Fraction(node.nanoseconds, 10**9))
         case x.And() | x.Or():
             return _chain(isinstance(node, x.Or), [evaluate_row(term, row) for term in node.terms])
         case x.Not():
@@ -117,7 +117,7 @@ def evaluate_row(node: x.Expression, row: Mapping[x.Column, Any]) -> Any:
             return None if value is None else _like(value, node)
         case x.Negative():
             value = evaluate_row(node.operand, row)
-            return None if value is None else Span(-value.seconds) if isinstance(value, Span) else -value
+            return None if value is None else TimeSpan(-value.seconds) if isinstance(value, TimeSpan) else -value
         case x.Arithmetic():
             return _arithmetic(node.operator, evaluate_row(node.left, row), evaluate_row(node.right, row))
         case x.Case():
@@ -172,7 +172,7 @@ def _remainder(left: Any, right: Any) -> Any:
 def _arithmetic(symbol: str, left: Any, right: Any) -> Any:
     if left is None or right is None:
         return None
-    if isinstance(left, Moment | Span) or isinstance(right, Moment | Span):
+    if isinstance(left, Moment | TimeSpan) or isinstance(right, Moment | TimeSpan):
         return _times(symbol, left, right)
     left, right = _pair(left, right)
     if symbol == "/":
@@ -186,10 +186,10 @@ def _arithmetic(symbol: str, left: Any, right: Any) -> Any:
 
 def _times(symbol: str, left: Any, right: Any) -> Any:
     if symbol == "*":
-        number, span = (left, right) if isinstance(right, Span) else (right, left)
-        return Span(number * span.seconds)
+        number, span = (left, right) if isinstance(right, TimeSpan) else (right, left)
+        return TimeSpan(number * span.seconds)
     seconds = left.seconds + right.seconds if symbol == "+" else left.seconds - right.seconds
-    return Moment(seconds) if isinstance(left, Moment) != isinstance(right, Moment) else Span(seconds)
+    return Moment(seconds) if isinstance(left, Moment) != isinstance(right, Moment) else TimeSpan(seconds)
 
 
 def _like(text: str, node: x.Like) -> bool:
@@ -217,7 +217,7 @@ def _function(name: str, values: list[Any]) -> Any:
         return None
     value = values[0]
     if name == "ABS":
-        return Span(abs(value.seconds)) if isinstance(value, Span) else abs(value)
+        return TimeSpan(abs(value.seconds)) if isinstance(value, TimeSpan) else abs(value)
     if name in ("LOWER", "UPPER"):
         return value.lower() if name == "LOWER" else value.upper()
     if name == "LENGTH":

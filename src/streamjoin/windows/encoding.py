@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin.kernels import encode as kernels
-from streamjoin.model.keys import KeyColumn, KeyTerm, Kind
+from streamjoin.model.keys import KeyColumn, KeyTerm, WordKind
 from streamjoin.model.plain_types import plain_array, without_extension
 from streamjoin.model.predicates import Equi
 
@@ -67,7 +67,7 @@ class Encoded:
         return Encoded(cut.stop - cut.start, None if self.valid is None else self.valid[cut], terms, index)
 
 
-class Keys(Protocol):
+class KeyTerms(Protocol):
     """The terms of a join as words need them, such as a `BoundSpec`: all exact ones, and those of the index."""
 
     @property
@@ -79,7 +79,7 @@ class Keys(Protocol):
 class SideEncoder:
     """Encodes one side's batches for the keys of one join."""
 
-    def __init__(self, bound: Keys, side: SideName) -> None:
+    def __init__(self, bound: KeyTerms, side: SideName) -> None:
         self._side: SideName = side
         # Each term once: those of the index may be among the exact ones.
         self._terms = list(bound.terms) + [term for term in bound.index if term not in bound.terms]
@@ -107,9 +107,9 @@ class SideEncoder:
         array = without_extension(flat(table.column(own.name)))
         if array.null_count:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
-        if term.kind is Kind.INTEGER:
+        if term.kind is WordKind.INTEGER:
             return _integer_words(array, own, other, int(down), int(up), limits)
-        if term.kind is Kind.BYTES:
+        if term.kind is WordKind.BYTES:
             word = _hashed(array)
             return TermWords(word, word, word)
         return _float_words(array, term, float(down), float(up), valid)
@@ -230,7 +230,7 @@ def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: 
     ok = np.ones(n, np.bool_)
     # A difference of infinities is NaN and within no distance; as keys they are equal.
     equality = isinstance(term.term, Equi)
-    if term.kind is Kind.FLOAT32:
+    if term.kind is WordKind.FLOAT32:
         values = for_kernels(fixed_width(array.cast(pa.float32())))
         kernels.float32_words(values, word, ok)
         if not equality:
@@ -238,9 +238,9 @@ def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: 
     else:
         values = for_kernels(fixed_width(array.cast(pa.float64(), safe=False)))
         kernels.float64_words(values, word, ok)
-        if term.kind is Kind.FLOAT64 and not equality:
+        if term.kind is WordKind.FLOAT64 and not equality:
             kernels.float64_intervals(word, down, up, term.strict, lo, hi)
-        elif term.kind is Kind.WIDE:
+        elif term.kind is WordKind.WIDE:
             slack = (np.abs(values) + max(down, up)) * _WIDE_SLACK + 1e-300
             kernels.float64_words(values - down - slack, lo, ok)
             kernels.float64_words(values + up + slack, hi, ok)
@@ -274,16 +274,16 @@ def _compose(key: KeyTerm, keys: TermWords, band: KeyTerm, bands: TermWords, sid
     """
     column = key.left if side == "left" else key.right
     canonical = keys.word
-    if key.kind is Kind.INTEGER:
+    if key.kind is WordKind.INTEGER:
         # Equal values must give equal bits whatever the unit and sign of their columns.
         unflipped = canonical ^ np.int64(-_SIGN) if column.unsigned else canonical
         canonical = (unflipped.view(np.uint64) * np.uint64(column.multiplier)).view(np.int64)
     out = TermWords(*(np.empty(canonical.size, np.int64) for _ in range(3)))
-    if band.kind is Kind.INTEGER:
+    if band.kind is WordKind.INTEGER:
         own, other = ((_shift(band, column), column.unsigned) for column in _own_and_other(band, side)[:2])
         kernels.compose_integers(canonical, bands.word, bands.lo, bands.hi, own, other, out.word, out.lo, out.hi)
         return out
-    if band.kind is Kind.FLOAT32:
+    if band.kind is WordKind.FLOAT32:
         single, bands = bands, TermWords(*(np.empty(canonical.size, np.int64) for _ in range(3)))
         for words, doubled in ((single.word, bands.word), (single.lo, bands.lo), (single.hi, bands.hi)):
             kernels.float32_to_float64(words, doubled)

@@ -24,7 +24,7 @@ Take = Callable[[int, Array, Array], None]
 _ROOM = 1 << 14
 
 
-class Room:
+class PairRoom:
     """Where one thread puts the pairs it finds, until they are taken."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Probes:
+class ProbeRanges:
     """Tuples of one side, and what each compares: places first to last of two columns of words of the other side."""
 
     words: tuple[Array, Array]
@@ -47,7 +47,7 @@ class Probes:
     first: Array
     last: Array
 
-    def pairs(self, rows: tuple[int, int], part: tuple[int, int], room: Room) -> Iterator[tuple[Array, Array]]:
+    def pairs(self, rows: tuple[int, int], part: tuple[int, int], room: PairRoom) -> Iterator[tuple[Array, Array]]:
         """The matches of some probes within a part of the places, ascending by probe and place, in pieces.
 
         The places of a piece are in `room`, where the next piece overwrites them.
@@ -75,9 +75,9 @@ class RepartitionedScan:
     def __init__(self, workers: int) -> None:
         self._n = workers
         self._crew = Crew(workers) if workers > 1 else None
-        self._rooms = [Room() for _ in range(workers)]
+        self._rooms = [PairRoom() for _ in range(workers)]
 
-    def run(self, sides: Sequence[Probes], rows: Sequence[tuple[int, int]], take: Sequence[Take]) -> None:
+    def run(self, sides: Sequence[ProbeRanges], rows: Sequence[tuple[int, int]], take: Sequence[Take]) -> None:
         """One task: the probes `rows` of each side against all they may meet. Thread k tells take[k]."""
 
         def scan(k: int) -> None:

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _LEAST_PART = 8192
 
 
-class Column(Protocol):
+class StoredColumn(Protocol):
     """A stored payload column."""
 
     def append(self, array: pa.Array) -> None:
@@ -229,7 +229,7 @@ class SideStore:
         self.words = [Buffer(np.int64) for _ in range(n_terms)]
         self.ticks = Buffer(np.int64) if timed else None
         self._wide = WideRows(schema)
-        self._columns: dict[str, Column] = {
+        self._columns: dict[str, StoredColumn] = {
             f.name: FixedColumn(f.type) if _is_fixed(f.type) else ArrowColumn(f.type)
             for f in schema
             if f.name not in self._wide.names

@@ -23,7 +23,7 @@ from streamjoin.adhoc.core.query_classes import QueryClasses
 from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, steps_of
 from streamjoin.adhoc.core.shared_join import BatchRun, Scratch, Share, StepCounts
 from streamjoin.adhoc.core.shared_step import Compiler
-from streamjoin.adhoc.core.stored_stream import Run, StoredStream
+from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
 
@@ -41,7 +41,7 @@ class Execution:
         self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes)
         self._ready: dict[PathKey, ReadyMeeting] = {}
         self._scratch = Scratch()
-        self._fresh: dict[str, Run] = {}
+        self._fresh: dict[str, BucketRun] = {}
         self.seconds: dict[str, float] = {}
         """How long the parts of the last run took: sets and indexes, joins, rows."""
         self.counts: dict[PathKey, StepCounts] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from streamjoin.adhoc.core.changes import Registered
 from streamjoin.adhoc.core.probe_plan import Choice, Path, PathKey, StepKey
-from streamjoin.adhoc.core.query_sets import Layout, Owner, SetColumn
+from streamjoin.adhoc.core.query_sets import BitLayout, Owner, SetColumn
 from streamjoin.adhoc.core.selection_tables import Bits
 from streamjoin.adhoc.core.stored_stream import StoredStream
 
@@ -27,13 +27,13 @@ class Member:
 
 
 @dataclass
-class Node:
+class MeetingNode:
     """A shared step: the paths that pass through, and those that end here, by the bits that they own."""
 
     key: PathKey
     members: dict[Owner, Member] = field(default_factory=dict)
     enders: dict[Owner, Member] = field(default_factory=dict)
-    children: dict[StepKey, Node] = field(default_factory=dict)
+    children: dict[StepKey, MeetingNode] = field(default_factory=dict)
 
     @property
     def role(self) -> int:
@@ -49,7 +49,7 @@ class Node:
             return
         step = steps[self.role]
         if step not in self.children:
-            self.children[step] = Node(member.path.key(self.key.group, self.role + 1))
+            self.children[step] = MeetingNode(member.path.key(self.key.group, self.role + 1))
         self.children[step].add(member)
 
     def remove(self, member: Member) -> None:
@@ -68,13 +68,13 @@ class Meeting:
 
     def __init__(self, key: PathKey, twin: PathKey | None) -> None:
         self.key = key
-        self.forward = Node(key)
-        self.backward = None if twin is None else Node(twin)
-        self.layout = Layout()
+        self.forward = MeetingNode(key)
+        self.backward = None if twin is None else MeetingNode(twin)
+        self.layout = BitLayout()
         self._columns: list[SetColumn] = []
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[MeetingNode, ...]:
         """The directions that there are."""
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
@@ -92,7 +92,7 @@ class Meeting:
         members = self.members
         moved = any(o not in self.layout and m.entry.created <= held for o, m in members.items())
         if moved or self.layout.worn(len(members)):
-            self.layout, self._columns = Layout(), []
+            self.layout, self._columns = BitLayout(), []
         for owner in members:
             self.layout.place(owner)
 
@@ -142,7 +142,7 @@ class Meetings:
         """Drop a meeting that nobody is in any more."""
         del self._found[key]
 
-    def _placed(self, entry: Registered, choice: Choice) -> Iterator[tuple[Meeting, Node, Member]]:
+    def _placed(self, entry: Registered, choice: Choice) -> Iterator[tuple[Meeting, MeetingNode, Member]]:
         for order in choice.orders:
             path = entry.paths.of(order)
             root = path.key(choice.group, 1)

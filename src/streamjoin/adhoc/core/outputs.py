@@ -29,7 +29,7 @@ _Kind = tuple[pa.Schema, tuple[int, ...]]
 
 
 @dataclass
-class Found:
+class EndingResults:
     """Results of one ending: whose, which row, and the rows' tuples by source."""
 
     owners: Array
@@ -37,12 +37,14 @@ class Found:
     refs: tuple[Array, ...]
 
 
-def found_by(sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]) -> Found | None:
+def found_by(
+    sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]
+) -> EndingResults | None:
     """What sets of bits say, whose numbers are in `owners`; `roles` says which of `refs` is which source's."""
     count = count_bits(sets, mask)
     if not count:
         return None
-    found = Found(pooled(count, np.int64), pooled(count, np.int64), tuple(refs[role] for role in roles))
+    found = EndingResults(pooled(count, np.int64), pooled(count, np.int64), tuple(refs[role] for role in roles))
     list_owners(sets, mask, owners, 0, found.owners, found.rows)
     return found
 
@@ -82,7 +84,7 @@ class OutputClass:
         self._free.append(number)
 
     def tables(
-        self, found: list[Found], streams: Mapping[str, StoredStream]
+        self, found: list[EndingResults], streams: Mapping[str, StoredStream]
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The rows of every query that gained some, or why it has none."""
         refs = [joined([part.refs[source] for part in found]) for source in range(self._sources)]
@@ -151,7 +153,7 @@ class Outputs:
         return self._places[entry.serial]
 
     def tables(
-        self, found: Mapping[OutputClass, list[Found]], streams: Mapping[str, StoredStream]
+        self, found: Mapping[OutputClass, list[EndingResults]], streams: Mapping[str, StoredStream]
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of all queries, and who failed."""
         outputs, failures = dict(self.empty), {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamjoin.adhoc.core.growing import Growing
 from streamjoin.adhoc.core.selection_tables import BITS, Bits, SelectionTables, words_of
-from streamjoin.adhoc.core.stored_stream import Run, StoredStream
+from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Owner = tuple[int, str, str]
@@ -24,7 +24,7 @@ _SERIALS: Final = count()
 _SPARE: Final = 32
 
 
-class Layout:
+class BitLayout:
     """Who owns which bit."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class SetColumn:
             self._tables = SelectionTables(bits, self.stream.stream.schema)
             self._sets.widen(self._tables.width)
 
-    def of(self, run: Run) -> Array:
+    def of(self, run: BucketRun) -> Array:
         """The sets of a run's tuples."""
         self._catch_up()
         return self._sets.view(run.first, run.end)

@@ -45,7 +45,7 @@ def shape_of(query: Query) -> Shape:
 
 
 @dataclass(frozen=True)
-class Progress:
+class StreamProgress:
     """How far each stream is: no tuple before `bounds` will come, and `counts` tuples came."""
 
     bounds: Mapping[str, int]
@@ -53,12 +53,12 @@ class Progress:
 
 
 def still_needed(
-    shapes: Mapping[Shape, int], buckets: Mapping[str, Sequence[Bucket]], progress: Progress
+    shapes: Mapping[Shape, int], buckets: Mapping[str, Sequence[Bucket]], progress: StreamProgress
 ) -> dict[str, int]:
     """How many of the oldest buckets of each stream can go; `shapes` has the earliest create of each shape."""
     first = {stream: len(held) for stream, held in buckets.items()}
     for shape, created in shapes.items():
-        search = _Search(shape, created, buckets, progress)
+        search = _Reach(shape, created, buckets, progress)
         for alias, stream in enumerate(shape.streams):
             needed = search.needed(alias, frozenset())
             if needed.any():
@@ -66,8 +66,10 @@ def still_needed(
     return first
 
 
-class _Search:
-    def __init__(self, shape: Shape, created: int, buckets: Mapping[str, Sequence[Bucket]], progress: Progress) -> None:
+class _Reach:
+    def __init__(
+        self, shape: Shape, created: int, buckets: Mapping[str, Sequence[Bucket]], progress: StreamProgress
+    ) -> None:
         self._shape = shape
         self._progress = progress
         by_stream = {stream: buckets.get(stream, ()) for stream in shape.streams}

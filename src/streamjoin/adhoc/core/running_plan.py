@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.adhoc.core.meetings import Meeting, Member, Node
+from streamjoin.adhoc.core.meetings import Meeting, MeetingNode, Member
 from streamjoin.adhoc.core.outputs import OutputClass, Outputs
 from streamjoin.adhoc.core.probe_plan import PathKey
 from streamjoin.adhoc.core.query_classes import QueryClasses
-from streamjoin.adhoc.core.query_sets import Layout, Owner, SetColumn
+from streamjoin.adhoc.core.query_sets import BitLayout, Owner, SetColumn
 from streamjoin.adhoc.core.selection_tables import BITS, Bits
 from streamjoin.adhoc.core.shared_step import Compiler, Tests
 from streamjoin.adhoc.core.stored_stream import StoredStream
@@ -123,14 +123,20 @@ class Preparer:
         return ReadyMeeting(steps[0], steps[1] if len(steps) > 1 else None, left, endings)
 
     def _first(
-        self, node: Node, layout: Layout, tests: Tests, own: SetColumn, sets: Mapping[int, SetColumn], both: set[Owner]
+        self,
+        node: MeetingNode,
+        layout: BitLayout,
+        tests: Tests,
+        own: SetColumn,
+        sets: Mapping[int, SetColumn],
+        both: set[Owner],
     ) -> Step:
         return self._step(node, layout, tests, own, sets, {o: m for o, m in node.enders.items() if o not in both})
 
     def _step(
         self,
-        node: Node,
-        layout: Layout,
+        node: MeetingNode,
+        layout: BitLayout,
         tests: Tests,
         own: SetColumn,
         sets: Mapping[int, SetColumn],
@@ -152,7 +158,7 @@ class Preparer:
             self._classes.names(member.entry for member in node.enders.values()),
         )
 
-    def _endings(self, layout: Layout, enders: Mapping[Owner, Member]) -> tuple[Ending, ...]:
+    def _endings(self, layout: BitLayout, enders: Mapping[Owner, Member]) -> tuple[Ending, ...]:
         groups: dict[tuple[OutputClass, tuple[int, ...]], dict[Owner, int]] = {}
         for owner, member in enders.items():
             if not member.entry.paused:
@@ -175,18 +181,18 @@ def _ending_both_ways(meeting: Meeting) -> set[Owner]:
     return set(meeting.forward.enders.keys() & meeting.backward.enders.keys())
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _below(node: MeetingNode) -> Iterator[MeetingNode]:
     for child in node.children.values():
         yield child
         yield from _below(child)
 
 
-def _bits(layout: Layout, members: Mapping[Owner, Member], side: int) -> Bits:
+def _bits(layout: BitLayout, members: Mapping[Owner, Member], side: int) -> Bits:
     """What the bits ask of the tuples of a side: of an owner's first alias, or the second."""
     return tuple(members[owner].entry.selected[str(owner[side])] if owner in members else None for owner in layout)
 
 
-def _role_bits(layout: Layout, node: Node) -> Bits:
+def _role_bits(layout: BitLayout, node: MeetingNode) -> Bits:
     members, number = node.members, node.role
     return tuple(
         members[owner].entry.selected[members[owner].path.order[number]] if owner in members else None

@@ -19,7 +19,7 @@ from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, Registered, Registry
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.explain import Explanation, explain
-from streamjoin.adhoc.core.retention import Progress, still_needed
+from streamjoin.adhoc.core.retention import StreamProgress, still_needed
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared_join import Share, StepCounts
 from streamjoin.adhoc.language.plan import Stream
@@ -211,7 +211,7 @@ class Shared:
         clocks = arrived.clocks
         if oldest is None:
             bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
-            gone = still_needed(registry.shapes, buckets, Progress(bounds, clocks.counts))
+            gone = still_needed(registry.shapes, buckets, StreamProgress(bounds, clocks.counts))
             kept = {name: held[gone[name] :] for name, held in buckets.items()}
         else:
             kept = {

@@ -16,13 +16,13 @@ import numpy as np
 
 from streamjoin.adhoc.core.buckets import KeyAttribute
 from streamjoin.adhoc.core.growing import pooled
-from streamjoin.adhoc.core.outputs import Found, OutputClass, found_by
+from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, found_by
 from streamjoin.adhoc.core.pair_tests import Partial, tested
 from streamjoin.adhoc.core.probe_plan import PathKey
 from streamjoin.adhoc.core.query_sets import SetColumn
 from streamjoin.adhoc.core.running_plan import Ending, ReadyMeeting, Step
 from streamjoin.adhoc.core.shared_step import UNBOUNDED, FittedTerm, Tests
-from streamjoin.adhoc.core.stored_stream import Run, StoredStream
+from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
 from streamjoin.kernels.shared_queries.sets import narrowed
@@ -96,13 +96,13 @@ class Scratch:
 class BatchRun:
     """One batch: `fresh` has its runs by stream, `streams` all that is kept, these included."""
 
-    fresh: Mapping[str, Run]
+    fresh: Mapping[str, BucketRun]
     streams: Mapping[str, StoredStream]
     counts: dict[PathKey, StepCounts]
     share: Share | None = None
     """Which new tuples drive; all, if not given."""
     scratch: Scratch = field(default_factory=Scratch)
-    found: dict[OutputClass, list[Found]] = field(default_factory=dict)
+    found: dict[OutputClass, list[EndingResults]] = field(default_factory=dict)
     """The results, for whom they are of."""
 
     def prepare(self, meeting: ReadyMeeting) -> None:
@@ -148,7 +148,7 @@ class BatchRun:
         stream = self.streams[tests.streams[-1]]
         return max(tests.lookups, key=lambda term: stream.distinct(term.right))
 
-    def _met(self, roles: tuple[Role, Role], forward: Step, backward: Step) -> Partial | None:
+    def _met(self, roles: tuple[JoinSide, JoinSide], forward: Step, backward: Step) -> Partial | None:
         """The pairs of new tuples of either stream with all of the other."""
         one, two = roles
         self.scratch.begin(forward.tests.near.keeps.shape[1])
@@ -188,7 +188,9 @@ class BatchRun:
         counts.pairs += earlier
         later.pairs += pairs - earlier
 
-    def _joined(self, tests: Tests, probes: Probes, fresh: Run, far: Role, run: Run, *, flipped: bool) -> int:
+    def _joined(
+        self, tests: Tests, probes: Probes, fresh: BucketRun, far: JoinSide, run: BucketRun, *, flipped: bool
+    ) -> int:
         """Find the pairs of new tuples with a run of the other stream, by number; gives how many."""
         first, last = _in_reach(fresh, run, tests.reach)
         if last - first < fresh.n:
@@ -234,7 +236,7 @@ class BatchRun:
         _, order = sort_entries(lo, np.arange(lo.size))
         gates = self.streams[tests.streams[0]].gates.at(partial.refs[0])
         ticks = self.streams[tests.streams[tests.anchor]].ticks.at(partial.refs[tests.anchor])
-        far = Role(step.stream, None if lookup is None else lookup.right, step.sets)
+        far = JoinSide(step.stream, None if lookup is None else lookup.right, step.sets)
         self.scratch.begin(partial.sets.shape[1])
         for run in self.streams[step.stream].runs:
             if _near(ticks, run, tests.reach):
@@ -261,8 +263,8 @@ class BatchRun:
         self,
         tests: Tests,
         probes: Probes,
-        far: Role,
-        run: Run,
+        far: JoinSide,
+        run: BucketRun,
         order_of_arrival: int,
         base: int,
         *,
@@ -291,7 +293,7 @@ class BatchRun:
 
 
 @dataclass(frozen=True)
-class Role:
+class JoinSide:
     """A stream as one side of a join: the attribute it is looked up by, and its sets."""
 
     stream: str
@@ -299,12 +301,12 @@ class Role:
     sets: SetColumn
 
 
-def _roles(first: Step, left: SetColumn, lookup: FittedTerm | None) -> tuple[Role, Role]:
+def _roles(first: Step, left: SetColumn, lookup: FittedTerm | None) -> tuple[JoinSide, JoinSide]:
     near, far = (None, None) if lookup is None else (lookup.left, lookup.right)
-    return Role(first.key.driver, near, left), Role(first.stream, far, first.sets)
+    return JoinSide(first.key.driver, near, left), JoinSide(first.stream, far, first.sets)
 
 
-def _new_probes(near: Role, fresh: Run, share: tuple[int, int] | None) -> Probes | None:
+def _new_probes(near: JoinSide, fresh: BucketRun, share: tuple[int, int] | None) -> Probes | None:
     """The tuples of a new run that some query wants, ready to probe; None if there are none."""
     sets = near.sets.of(fresh)
     order = fresh.live(near.attribute, near.sets.serial, sets).rows
@@ -320,7 +322,7 @@ def _new_probes(near: Role, fresh: Run, share: tuple[int, int] | None) -> Probes
     return order, lo, hi, fresh.ticks, fresh.gates, sets
 
 
-def _in_reach(fresh: Run, run: Run, reach: int) -> tuple[int, int]:
+def _in_reach(fresh: BucketRun, run: BucketRun, reach: int) -> tuple[int, int]:
     """The rows from and to which new tuples can be within reach of a run; their times ascend."""
     low, high = run.low - reach, run.high + reach
     if reach >= UNBOUNDED or (low <= fresh.low and fresh.high <= high):
@@ -333,7 +335,7 @@ def _in_reach(fresh: Run, run: Run, reach: int) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _near(ticks: Array, run: Run, reach: int) -> bool:
+def _near(ticks: Array, run: BucketRun, reach: int) -> bool:
     """Whether any time of the run is within reach of any of `ticks`."""
     return ticks.size > 0 and (
         reach >= UNBOUNDED or (run.low - reach <= int(ticks.max()) and int(ticks.min()) <= run.high + reach)

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamjoin.adhoc.core.buckets import KeyAttribute
 from streamjoin.adhoc.core.probe_plan import PathKey, StepTests
-from streamjoin.adhoc.core.query_sets import Layout, Owner
+from streamjoin.adhoc.core.query_sets import BitLayout, Owner
 from streamjoin.adhoc.language.join_key import role
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.canonical import renamed
@@ -108,7 +108,7 @@ class Compiler:
         self._streams = streams
         self._fitted: dict[tuple[str, str, Term], FittedTerm] = {}
 
-    def tests(self, key: PathKey, by: By, layout: Layout) -> Tests:
+    def tests(self, key: PathKey, by: By, layout: BitLayout) -> Tests:
         """The tests of the last step of a key, for the paths given."""
         new = len(key.steps)
         terms = tuple(self._fit(key, term) for term in key.steps[-1].terms)
@@ -146,7 +146,7 @@ class Compiler:
         return self._fitted[held]
 
 
-def _windows(by: By, layout: Layout) -> dict[tuple[int, bool], WindowTable]:
+def _windows(by: By, layout: BitLayout) -> dict[tuple[int, bool], WindowTable]:
     found: dict[tuple[int, bool], dict[int, list[Owner]]] = {}
     for owner, tests in by.items():
         for earlier, window in tests.windows:
@@ -155,7 +155,7 @@ def _windows(by: By, layout: Layout) -> dict[tuple[int, bool], WindowTable]:
     return {where: _table(layout, *where, sizes) for where, sizes in sorted(found.items())}
 
 
-def _apart(streams: Sequence[str], by: By, layout: Layout) -> list[tuple[int, Array]]:
+def _apart(streams: Sequence[str], by: By, layout: BitLayout) -> list[tuple[int, Array]]:
     found = []
     new = len(streams) - 1
     for earlier in range(1, new):
@@ -166,7 +166,7 @@ def _apart(streams: Sequence[str], by: By, layout: Layout) -> list[tuple[int, Ar
     return found
 
 
-def _conditions(by: By, layout: Layout, terms: Sequence[FittedTerm]) -> tuple[ConditionMask, ...]:
+def _conditions(by: By, layout: BitLayout, terms: Sequence[FittedTerm]) -> tuple[ConditionMask, ...]:
     asking: dict[Expression, list[Owner]] = {}
     for term in terms:
         if term.exact is not None:
@@ -182,7 +182,7 @@ def _size(window: Window) -> int:
     return window.n - 1 if isinstance(window, CountWindow) else window.length
 
 
-def _table(layout: Layout, earlier: int, counted: bool, sizes: Mapping[int, Sequence[Owner]]) -> WindowTable:
+def _table(layout: BitLayout, earlier: int, counted: bool, sizes: Mapping[int, Sequence[Owner]]) -> WindowTable:
     limits = sorted(sizes)
     having = [layout.of(sizes[limit]) for limit in limits]
     # From the longest down: whoever has this window or a longer one.

@@ -32,7 +32,7 @@ _FEW: Final = 0.5
 _EMPTY: Final = SortedIndex(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-class Run:
+class BucketRun:
     """Neighbouring buckets with their common indexes; rows count from `first`."""
 
     def __init__(self, buckets: Sequence[Bucket], ticks: Array, gates: Array) -> None:
@@ -98,10 +98,10 @@ class Run:
             if serial in serials and (key is None or key in indexes)
         }
 
-    def joined(self, later: Run) -> Run:
+    def joined(self, later: BucketRun) -> BucketRun:
         """This run and the next as one."""
         ticks, gates = (np.concatenate(pair) for pair in ((self.ticks, later.ticks), (self.gates, later.gates)))
-        run = Run((*self.buckets, *later.buckets), ticks, gates)
+        run = BucketRun((*self.buckets, *later.buckets), ticks, gates)
         for key in self.indexes.keys() & later.indexes.keys():
             run.indexes[key] = _merged(self.indexes[key], later.indexes[key], self.n)
             run._hand_over(key)
@@ -125,7 +125,7 @@ class StoredStream:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.runs: list[Run] = []
+        self.runs: list[BucketRun] = []
         self.ticks, self.gates = Growing(0, np.int64), Growing(0, np.int64)
         self._columns: dict[str, GrowingColumn] = {}
         self._words: dict[tuple[object, ...], tuple[Growing, Growing]] = {}
@@ -142,11 +142,13 @@ class StoredStream:
         """The bucket that came last."""
         return self.runs[-1].buckets[-1] if self.runs else None
 
-    def append(self, bucket: Bucket) -> Run:
+    def append(self, bucket: Bucket) -> BucketRun:
         """Take a bucket in, as a run of its own."""
         self.ticks.append(bucket.first, bucket.ticks)
         self.gates.append(bucket.first, bucket.gates)
-        self.runs.append(Run([bucket], *(grown.view(bucket.first, bucket.end) for grown in (self.ticks, self.gates))))
+        self.runs.append(
+            BucketRun([bucket], *(grown.view(bucket.first, bucket.end) for grown in (self.ticks, self.gates)))
+        )
         return self.runs[-1]
 
     def cut(self, end: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.engine.figures import QueryEntry, mean_event_time
+from streamjoin.adhoc.engine.figures import RunningQuery, mean_event_time
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.language.plan import Stream
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def deliver(
     outputs: Mapping[str, pa.Table],
     arrived: Arrived,
-    entries: Mapping[str, QueryEntry],
+    entries: Mapping[str, RunningQuery],
     streams: Mapping[str, Stream],
     journal: Journal,
 ) -> dict[str, str]:
@@ -45,7 +45,7 @@ def deliver(
     return refused
 
 
-def _written(filled: Mapping[str, pa.Table], batch: int, entries: Mapping[str, QueryEntry]) -> dict[str, str]:
+def _written(filled: Mapping[str, pa.Table], batch: int, entries: Mapping[str, RunningQuery]) -> dict[str, str]:
     """Write what can be written together at once, and the rest one by one; why sinks refused."""
     refused: dict[str, str] = {}
     groups: dict[Any, list[str]] = {}

@@ -20,7 +20,7 @@ from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.engine.handle import QueryHandle, in_force, pending_info
-from streamjoin.adhoc.engine.inbox import Inbox, Request
+from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.info import (
     Action,
     BatchEvent,
@@ -245,7 +245,7 @@ class Engine:
             if not isinstance(chosen, str) or not chosen or not chosen.isprintable():
                 raise SpecError(f"a query's name is a printable text, not {chosen!r}")
             query = parse(sql, self._registrations.catalog, chosen)
-            request = Request("create", chosen, sql, query, sink if sink is not None else MemorySink())
+            request = ChangeRequest("create", chosen, sql, query, sink if sink is not None else MemorySink())
             handle = QueryHandle(self, chosen, request.done)
             if chosen in self._roster.entries or chosen in self._pending():
                 self._refuse_taken(chosen)
@@ -263,7 +263,7 @@ class Engine:
         taken = {*self._roster.entries, *self._pending()}
         return next(name for number in self._names if (name := f"q{number}") not in taken)
 
-    def _pending(self) -> dict[str, Request]:
+    def _pending(self) -> dict[str, ChangeRequest]:
         return {request.name: request for request in self._inbox.waiting if request.action == "create"}
 
     def drop(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
@@ -283,7 +283,7 @@ class Engine:
         self._ask_for("resume", name, wait, timeout)
 
     def _ask_for(self, action: Action, name: str, wait: bool, timeout: float) -> None:
-        request = Request(action, name)
+        request = ChangeRequest(action, name)
         self._inbox.submit(request)
         if wait and self._elsewhere:
             in_force(request.done, timeout, f"the {action} of {name!r} is not in force")

@@ -50,7 +50,7 @@ class Rate:
 
 
 @dataclass
-class StreamFigures:
+class RunningStream:
     """A stream as it runs."""
 
     stream: Stream
@@ -121,7 +121,7 @@ def _iso(nanoseconds: int) -> str:
 
 
 @dataclass
-class QueryEntry:
+class RunningQuery:
     """A query as it runs: its sink and what came of it."""
 
     name: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.adhoc.engine.figures import columns_of
-from streamjoin.adhoc.engine.inbox import Request
+from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import QueryInfo
 from streamjoin.model.errors import StateError
 
@@ -49,7 +49,7 @@ class QueryHandle:
         return f"QueryHandle({self.name!r})"
 
 
-def pending_info(request: Request) -> QueryInfo:
+def pending_info(request: ChangeRequest) -> QueryInfo:
     """The record of a query that is asked for."""
     columns = columns_of(request.query.schema) if request.query is not None else ()
     return QueryInfo(

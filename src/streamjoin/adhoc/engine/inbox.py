@@ -38,7 +38,7 @@ class Portion:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class ChangeRequest:
     """A change that was asked for; `done` is resolved when it is in force."""
 
     action: Action
@@ -68,10 +68,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchWork:
     """What one batch boundary takes."""
 
-    requests: list[Request]
+    requests: list[ChangeRequest]
     portions: dict[str, Portion]
     questions: list[Question]
 
@@ -89,7 +89,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._requests: list[Request] = []
+        self._requests: list[ChangeRequest] = []
         self._portions: dict[str, Portion] = {}
         self._questions: list[Question] = []
         self._reading: set[str] = set()
@@ -98,7 +98,7 @@ class Inbox:
 
     # Putting in ---------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: ChangeRequest) -> None:
         """Ask for a change.
 
         Raises:
@@ -156,7 +156,7 @@ class Inbox:
 
     # Taking out ---------------------------------------------------------------------------------------------------
 
-    def take(self) -> Work | None:
+    def take(self) -> BatchWork | None:
         """Everything there is, when there is something; None once it is closed and empty."""
         with self._changed:
             while not (self._requests or self._portions or self._questions or self._closed):
@@ -167,12 +167,12 @@ class Inbox:
                 if left <= 0:
                     break
                 self._changed.wait(left)
-            work = Work(self._requests, self._portions, self._questions)
+            work = BatchWork(self._requests, self._portions, self._questions)
             self._requests, self._portions, self._questions = [], {}, []
             return work if work.requests or work.portions or work.questions else None
 
     @property
-    def waiting(self) -> list[Request]:
+    def waiting(self) -> list[ChangeRequest]:
         """The changes that are not yet in force."""
         with self._changed:
             return list(self._requests)
@@ -186,9 +186,9 @@ class Inbox:
         """Take nothing in any more; what is there can still be taken out, unless there was a failure."""
         with self._changed:
             self._closed, self._failure = True, self._failure or failure
-            left = Work([], {}, [])
+            left = BatchWork([], {}, [])
             if failure is not None:
-                left = Work(self._requests, self._portions, self._questions)
+                left = BatchWork(self._requests, self._portions, self._questions)
                 self._requests, self._portions, self._questions = [], {}, []
             self._changed.notify_all()
         left.fail(StateError(f"the engine failed: {failure}"))

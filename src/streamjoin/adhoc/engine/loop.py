@@ -19,10 +19,10 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.engine.deliveries import deliver
-from streamjoin.adhoc.engine.inbox import Inbox, Portion, Work
+from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.engine.journal import Journal, held_by
-from streamjoin.adhoc.engine.recovery import Found
+from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.adhoc.engine.roster import Roster
 from streamjoin.adhoc.executors.spark_tasks import Driver, Tasks
 from streamjoin.model.errors import InputError
@@ -52,9 +52,9 @@ class BatchLoop:
         self._journal, self._inbox, self._publish = journal, inbox, publish
         self._writing = ThreadPoolExecutor(1, "adhoc store")
         self._batch = -1
-        self._found: Found | None = None
+        self._found: RecoveredState | None = None
 
-    def restore(self, found: Found) -> None:
+    def restore(self, found: RecoveredState) -> None:
         """Take over what a restart found; a batch that was not done is computed again when it runs."""
         for stored in found.state.streams.values():
             self.core.add_stream(stored.stream, stored.lateness)
@@ -97,7 +97,7 @@ class BatchLoop:
 
     # A batch ------------------------------------------------------------------------------------------------------
 
-    def _boundary(self, work: Work) -> None:
+    def _boundary(self, work: BatchWork) -> None:
         began = time.perf_counter()
         self._batch += 1
         with self._timed("changes"):
@@ -182,7 +182,7 @@ class BatchLoop:
             dict(self.seconds),
         )
 
-    def _tell(self, began: float, work: Work, changes: list[ChangeRecord], counts: dict[str, int]) -> None:
+    def _tell(self, began: float, work: BatchWork, changes: list[ChangeRecord], counts: dict[str, int]) -> None:
         rows_in = {name: part.table.num_rows for name, part in work.portions.items()}
         self.batches += 1
         self.rows_in += sum(rows_in.values())

@@ -22,7 +22,7 @@ from streamjoin.model.errors import CheckpointError
 
 
 @dataclass(frozen=True)
-class Found:
+class RecoveredState:
     """See the module. `later` are the changes to make after `unfinished`, the newest batch if it is not done.
 
     `aside` says how many rows were set aside in that batch: they are in the log, and not yet in `counts`.
@@ -38,7 +38,7 @@ class Found:
     aside: Mapping[str, Aside] = field(default_factory=dict)
 
 
-def recover(journal: Journal, settings: Settings) -> Found:
+def recover(journal: Journal, settings: Settings) -> RecoveredState:
     """Read the log.
 
     Raises:
@@ -70,7 +70,7 @@ def recover(journal: Journal, settings: Settings) -> Found:
         snapshot = replace(snapshot, buckets=held)
         if not done:
             snapshot, unfinished = _before(snapshot, newest)
-    return Found(
+    return RecoveredState(
         state,
         snapshot,
         unfinished,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.adhoc.core.settings import Lateness, Settings
-from streamjoin.adhoc.engine.inbox import Inbox, Request
+from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.roster import Roster
@@ -69,7 +69,7 @@ class Registrations:
             if name in self.catalog:
                 self._check_same(stream, ticks)
             else:
-                request = Request("register", name, stream=stream, lateness=ticks)
+                request = ChangeRequest("register", name, stream=stream, lateness=ticks)
                 self._inbox.submit(request)
                 self.catalog[name], self._lateness[name] = stream, ticks
             place = self._journal.spark_checkpoint(name)

@@ -13,12 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
-from streamjoin.adhoc.engine.figures import QueryEntry, StreamFigures
-from streamjoin.adhoc.engine.inbox import Request
+from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
+from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.recovery import Found
-from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StoredStream
+from streamjoin.adhoc.engine.recovery import RecoveredState
+from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StreamDefinition
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink, Target
 from streamjoin.adhoc.sinks.specs import LostSink, NamedSinks, OpenedLater, sink_of
@@ -36,9 +36,9 @@ class Roster:
         self, core: Any, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None
     ) -> None:
         self.core, self.journal, self.spark = core, journal, spark
-        self.entries: dict[str, QueryEntry] = {}
-        self.streams: dict[str, StreamFigures] = {}
-        self.dropped: dict[str, QueryEntry] = {}
+        self.entries: dict[str, RunningQuery] = {}
+        self.streams: dict[str, RunningStream] = {}
+        self.dropped: dict[str, RunningQuery] = {}
         """The queries that were dropped last, by name."""
         self.changelog: list[ChangeRecord] = []
         """The newest records, as many as the log keeps."""
@@ -49,11 +49,11 @@ class Roster:
 
     # Restarting ---------------------------------------------------------------------------------------------------
 
-    def restore(self, found: Found) -> None:
+    def restore(self, found: RecoveredState) -> None:
         """Take over what a restart found, up to its unfinished batch."""
         counts = found.counts.get("streams", {})
         for name, stored in found.state.streams.items():
-            figures = self.streams[name] = StreamFigures(stored.stream, stored.lateness)
+            figures = self.streams[name] = RunningStream(stored.stream, stored.lateness)
             # A checkpoint of an earlier version has no count of malformed records.
             counted = (*counts.get(name, ()), 0, 0, 0, 0)[:4]
             figures.rows, figures.late, figures.untimed, figures.malformed = counted
@@ -84,15 +84,15 @@ class Roster:
                 self.core.apply([_change(record.action, record.name)])
             elif change.stream is not None:
                 self._add_stream(change.stream)
-            self._settle(Request(record.action, record.name, at=record.at), entry, record.reason)
+            self._settle(ChangeRequest(record.action, record.name, at=record.at), entry, record.reason)
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def change(self, requests: Sequence[Request], batch: int) -> list[ChangeRecord]:
+    def change(self, requests: Sequence[ChangeRequest], batch: int) -> list[ChangeRecord]:
         """Make the changes that can be made, in force from `batch` on, and refuse the others one by one."""
-        made: list[Request] = []
+        made: list[ChangeRequest] = []
         changes: list[Change] = []
-        opened: dict[Request, QueryEntry] = {}
+        opened: dict[ChangeRequest, RunningQuery] = {}
         for request in requests:
             try:
                 change = self._checked(request, made)
@@ -112,7 +112,7 @@ class Roster:
             StoredChange(
                 ChangeRecord(number, request.action, request.name, request.sql, batch, now),
                 request.sink.spec() if request.sink is not None else None,
-                StoredStream(request.stream, request.lateness) if request.stream is not None else None,
+                StreamDefinition(request.stream, request.lateness) if request.stream is not None else None,
             )
             for number, request in enumerate(made, self.serial + 1)
         ]
@@ -155,11 +155,11 @@ class Roster:
         # Another list each time: who asks for the changelog reads it on a thread of its own.
         self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
 
-    def _checked(self, request: Request, made: Sequence[Request]) -> Change | None:
+    def _checked(self, request: ChangeRequest, made: Sequence[ChangeRequest]) -> Change | None:
         if request.action == "register":
             if request.stream is None:
                 raise AssertionError("a register without its stream")
-            self._add_stream(StoredStream(request.stream, request.lateness))
+            self._add_stream(StreamDefinition(request.stream, request.lateness))
             return None
         there = set(self.entries)
         for earlier in made:
@@ -177,7 +177,7 @@ class Roster:
             self._deliver_what_was_refused(self.entries[request.name])
         return _change(request.action, request.name)
 
-    def _deliver_what_was_refused(self, entry: QueryEntry) -> None:
+    def _deliver_what_was_refused(self, entry: RunningQuery) -> None:
         for batch, rows in self.journal.undelivered(entry.name):
             try:
                 if entry.writer is not None:
@@ -189,11 +189,11 @@ class Roster:
             entry.undelivered -= rows.num_rows
             entry.delivered(rows.num_rows, None)
 
-    def _add_stream(self, stored: StoredStream) -> None:
+    def _add_stream(self, stored: StreamDefinition) -> None:
         self.core.add_stream(stored.stream, stored.lateness)
-        self.streams[stored.stream.name] = StreamFigures(stored.stream, stored.lateness)
+        self.streams[stored.stream.name] = RunningStream(stored.stream, stored.lateness)
 
-    def _settle(self, request: Request, entry: QueryEntry | None, reason: str | None = None) -> None:
+    def _settle(self, request: ChangeRequest, entry: RunningQuery | None, reason: str | None = None) -> None:
         """The engine's side of a change that the core has made; `entry` is the new query."""
         name = request.name
         if entry is not None:
@@ -222,10 +222,10 @@ class Roster:
 
     def _entry(
         self, query: Query, created: int, at: float, sink: Sink, *, lazy: bool = False, before: int = 0
-    ) -> QueryEntry:
+    ) -> RunningQuery:
         newest, writer = self._opened(query.name, query.schema, sink, lazy, before)
         streams = frozenset(source.stream.name for source in query.sources)
-        return QueryEntry(query.name, query.text, query.schema, streams, created, at, sink, writer, newest)
+        return RunningQuery(query.name, query.text, query.schema, streams, created, at, sink, writer, newest)
 
     def _opened(
         self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False, before: int = 0
@@ -265,7 +265,7 @@ class Roster:
             name: StoredQuery(entry.sql, entry.created_at, entry.sink.spec(), entry.state, entry.error)
             for name, entry in self.entries.items()
         }
-        streams = {name: StoredStream(f.stream, f.lateness) for name, f in self.streams.items()}
+        streams = {name: StreamDefinition(f.stream, f.lateness) for name, f in self.streams.items()}
         serial = self.serial
         state = StoredState(streams, snapshot.registry, queries, plan, snapshot.optimizer.decisions, serial)
         self.journal.write_state(serial, batch, state.packed())
@@ -285,7 +285,7 @@ def _change(action: str, name: str) -> Change:
     return Pause(name) if action == "pause" else Resume(name)
 
 
-def _close(entry: QueryEntry) -> None:
+def _close(entry: RunningQuery) -> None:
     if entry.writer is not None:
         try:
             entry.writer.close()

@@ -21,7 +21,7 @@ from streamjoin.windows.clock import Horizon
 
 
 @dataclass(frozen=True)
-class StoredStream:
+class StreamDefinition:
     """A stream and its lateness in ticks."""
 
     stream: Stream
@@ -33,7 +33,7 @@ class StoredStream:
         return {"name": self.stream.name, "schema": schema, "time": self.stream.time, "lateness": self.lateness}
 
     @classmethod
-    def unpacked(cls, body: Body) -> StoredStream:
+    def unpacked(cls, body: Body) -> StreamDefinition:
         """What `packed` gave."""
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
         return cls(Stream(body["name"], schema, body["time"]), int(body["lateness"]))
@@ -56,7 +56,7 @@ class StoredChange:
 
     record: ChangeRecord
     sink: Body | None = None
-    stream: StoredStream | None = None
+    stream: StreamDefinition | None = None
 
     def packed(self) -> Body:
         """As JSON has it."""
@@ -67,7 +67,7 @@ class StoredChange:
     def unpacked(cls, body: Body) -> StoredChange:
         """What `packed` gave."""
         fields = {name: body[name] for name in ChangeRecord.__dataclass_fields__}
-        stream = StoredStream.unpacked(body["stream"]) if body["stream"] is not None else None
+        stream = StreamDefinition.unpacked(body["stream"]) if body["stream"] is not None else None
         return cls(ChangeRecord(**fields), body["sink"], stream)
 
 
@@ -75,7 +75,7 @@ class StoredChange:
 class StoredState:
     """Everything but the tuples; changes give a new one."""
 
-    streams: Mapping[str, StoredStream]
+    streams: Mapping[str, StreamDefinition]
     registry: Registry
     queries: Mapping[str, StoredQuery]
     plan: Plan
@@ -140,7 +140,7 @@ class StoredState:
     @classmethod
     def unpacked(cls, body: Body, serial: int) -> StoredState:
         """What `packed` gave."""
-        streams = {one["name"]: StoredStream.unpacked(one) for one in body["streams"]}
+        streams = {one["name"]: StreamDefinition.unpacked(one) for one in body["streams"]}
         catalog = {name: stored.stream for name, stored in streams.items()}
         registry, queries = Registry(), {}
         for one in body["queries"]:
@@ -171,7 +171,7 @@ def _state_after(record: ChangeRecord) -> dict[str, Any]:
     return {"state": "paused" if record.reason is None else "failed", "error": record.reason}
 
 
-def unpacked_clocks(body: Body, streams: Mapping[str, StoredStream]) -> Clocks:
+def unpacked_clocks(body: Body, streams: Mapping[str, StreamDefinition]) -> Clocks:
     """What `packed_clocks` gave; streams that came later have not begun."""
     begun = Clocks.start({name: stored.lateness for name, stored in streams.items()})
     horizons, counts = dict(begun.horizons), dict(begun.counts)

@@ -71,7 +71,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Table:
+class NamedStream:
     """A stream as the text names it, and its alias."""
 
     stream: str
@@ -92,7 +92,7 @@ class Item:
 class JoinClause:
     """`JOIN table WITHIN window ON condition`."""
 
-    table: Table
+    table: NamedStream
     window: Window
     window_span: Span
     on: Stretch
@@ -103,7 +103,7 @@ class Clauses:
     """A query's frame."""
 
     items: tuple[Item, ...]
-    first: Table
+    first: NamedStream
     joins: tuple[JoinClause, ...]
     where: Stretch | None
 
@@ -247,7 +247,7 @@ class _Reader:
             raise self._error(f"{what} needs a name here, not {text!r}; put an odd name in double quotes", word)
         return text
 
-    def _table(self) -> Table:
+    def _table(self) -> NamedStream:
         if self._kind() in ("L_PAREN", "SELECT", "VALUES", "LATERAL", "UNNEST"):
             raise self._error("a subquery is not allowed here: name a stream")
         if not self._kind():
@@ -266,7 +266,7 @@ class _Reader:
             last = self._words[self._at]
             alias = self._name(last, "a stream's alias")
             self._at += 1
-        return Table(stream, alias, (word.start, last.end))
+        return NamedStream(stream, alias, (word.start, last.end))
 
     def _clause_follows(self) -> bool:
         return self._kind() in _STARTS or self._text().upper() == "WITHIN"
@@ -311,7 +311,7 @@ class _Reader:
             last = word
         return lambda message: self._source.error(message, within.start, last.end)
 
-    def _no_window(self, table: Table) -> ExpressionError:
+    def _no_window(self, table: NamedStream) -> ExpressionError:
         if self._kind() and self._kind() not in _STARTS:
             return self._error(f"unexpected {self._text()!r}: after the stream and its alias comes WITHIN")
         message = (
@@ -320,7 +320,7 @@ class _Reader:
         )
         return self._source.error(message, *table.span)
 
-    def _no_join(self, first: Table) -> ExpressionError:
+    def _no_join(self, first: NamedStream) -> ExpressionError:
         if self._kind() and self._kind() != "WHERE":
             return self._unexpected()
         return self._source.error(f"a query joins {MIN_SOURCES} to {MAX_SOURCES} streams: {SHAPE}", *first.span)

@@ -74,7 +74,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Source:
+class QuerySource:
     """A stream under the name by which a query reads it."""
 
     alias: str
@@ -166,7 +166,7 @@ class Query:
 
     name: str
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[QuerySource, ...]
     steps: tuple[JoinStep, ...]
     selections: tuple[tuple[Predicate, ...], ...]
     residual: tuple[Expression, ...]
@@ -239,7 +239,7 @@ class Query:
         """Every pair of aliases that a step relates, once, with its window."""
         return tuple(PairWindow(left, step.right, step.window) for step in self.steps for left in step.related)
 
-    def source(self, alias: str) -> Source:
+    def source(self, alias: str) -> QuerySource:
         """The source of this alias."""
         return self.sources[self.aliases.index(alias)]
 

@@ -14,14 +14,14 @@ from typing import Final
 import pyarrow as pa
 
 from streamjoin.adhoc.language import clauses
-from streamjoin.adhoc.language.clauses import Clauses, Item, JoinClause, QueryText, Stretch, Table
+from streamjoin.adhoc.language.clauses import Clauses, Item, JoinClause, NamedStream, QueryText, Stretch
 from streamjoin.adhoc.language.plan import (
     ROW,
     JoinStep,
     Output,
     Predicate,
     Query,
-    Source,
+    QuerySource,
     Stream,
     check_clocks,
     output_type,
@@ -62,7 +62,7 @@ def parse(text: str, streams: Mapping[str, Stream] | Iterable[Stream], name: str
 class _Names:
     """Which aliases an expression may use, and whose columns they are."""
 
-    sources: Sequence[Source]
+    sources: Sequence[QuerySource]
     later: Sequence[str] = field(default_factory=tuple)
 
     def resolve(self, qualifier: str | None, name: str, quoted: bool) -> Column:
@@ -114,7 +114,7 @@ class _Planning:
     def __init__(self, scan: Scan, streams: Mapping[str, Stream]) -> None:
         self._scan = scan
         self._streams = streams
-        self._sources: list[Source] = []
+        self._sources: list[QuerySource] = []
         self._schemas: dict[str, pa.Schema] = {}
         self._selections: dict[str, list[Expression]] = {}
         self._residual: list[Expression] = []
@@ -140,7 +140,7 @@ class _Planning:
     def _error(self, message: str, span: Span) -> ExpressionError:
         return self._scan.source.error(message, *span)
 
-    def _add_source(self, table: Table) -> None:
+    def _add_source(self, table: NamedStream) -> None:
         stream = self._streams.get(table.stream)
         if stream is None:
             near = nearest(table.stream, self._streams)
@@ -155,7 +155,7 @@ class _Planning:
                 check_clocks(earlier.stream, stream)
         except SchemaError as error:
             raise self._error(str(error), table.span) from None
-        self._sources.append(Source(table.alias, stream))
+        self._sources.append(QuerySource(table.alias, stream))
         self._schemas[table.alias] = stream.schema
         self._selections[table.alias] = []
 
@@ -224,7 +224,7 @@ class _Planning:
         else:
             self._selections[next(iter(aliases), self._sources[0].alias)].append(term)
 
-    def _selection(self, source: Source) -> tuple[Predicate, ...]:
+    def _selection(self, source: QuerySource) -> tuple[Predicate, ...]:
         found = [renamed(term, {source.alias: ROW}) for term in self._selections[source.alias]]
         return tuple(Predicate(source.stream.name, term) for term in sorted(dict.fromkeys(found), key=str))
 

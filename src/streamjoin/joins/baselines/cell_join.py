@@ -16,7 +16,7 @@ from streamjoin.joins.batch.stored_words import TwoTermWindows
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
-from streamjoin.windows.repartitioned import Probes, RepartitionedScan, Take
+from streamjoin.windows.repartitioned import ProbeRanges, RepartitionedScan, Take
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Found = list[tuple[Array, Array]]
@@ -48,7 +48,9 @@ class CellJoin:
             pieces += self._run(chunk, sides, (begin, min(begin + self._task, chunk.n)), refine)
         return Pairs(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
-    def _run(self, chunk: Chunk, sides: tuple[Probes, Probes], task: tuple[int, int], refine: Refine) -> Found:
+    def _run(
+        self, chunk: Chunk, sides: tuple[ProbeRanges, ProbeRanges], task: tuple[int, int], refine: Refine
+    ) -> Found:
         """One task's pairs, in result order."""
         at = chunk.left.at, chunk.right.at
         seqs = self._windows.right.seqs.values, self._windows.left.seqs.values

@@ -14,7 +14,7 @@ from streamjoin.joins.base import Chunk, SidePart
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer
 from streamjoin.windows.encoding import TermWords
-from streamjoin.windows.repartitioned import Probes
+from streamjoin.windows.repartitioned import ProbeRanges
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -93,7 +93,7 @@ class TwoTermWindows:
         self.right = StoredWords(_TERMS, self._dtype)
         self.compared = 0
 
-    def take(self, chunk: Chunk) -> tuple[Probes, Probes]:
+    def take(self, chunk: Chunk) -> tuple[ProbeRanges, ProbeRanges]:
         """Store a chunk; returns what its left and its right tuples compare."""
         terms = [self._terms(part) for part in (chunk.left, chunk.right)]
         self.left.append(chunk.left, [word for word, _, _ in terms[0]])
@@ -110,11 +110,11 @@ class TwoTermWindows:
 
     def _probes(
         self, chunk: Chunk, part: SidePart, terms: list[tuple[Array, Array, Array]], other: StoredWords
-    ) -> Probes:
+    ) -> ProbeRanges:
         first, last = live_places(chunk, part, other.seqs.values, self.decides)
         self.compared += int((last - first).sum())
         bounds = np.stack([bound for _, lo, span in terms for bound in (lo, span)])
-        return Probes((other.words[0].values, other.words[1].values), bounds, first, last)
+        return ProbeRanges((other.words[0].values, other.words[1].values), bounds, first, last)
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamjoin.indexes.sorted_runs import Run, SortedRuns
+from streamjoin.indexes.sorted_runs import SortedRun, SortedRuns
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import arrange, count_before, make_ascending, order_pairs, sweep_batch, sweep_run
@@ -81,7 +81,7 @@ class Sweep:
         self._settle()
         return self._ordered(found, chunk.n)
 
-    def _over_run(self, side: _Probes, part: tuple[int, int], run: Run, buffer: PairBuffer) -> None:
+    def _over_run(self, side: _Probes, part: tuple[int, int], run: SortedRun, buffer: PairBuffer) -> None:
         cursor = np.array([part[0], 0, -1], np.int64)
         while cursor[0] < part[1]:
             buffer.n = sweep_run(

@@ -63,7 +63,7 @@ class Join(Calls):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
         spec = spec.in_order("arrival")
         self._columns = check_wanted(columns)
-        self._request = auto.Request(algorithm, index, index_options or {}, options or {})
+        self._request = auto.AlgorithmRequest(algorithm, index, index_options or {}, options or {})
         check_workers(workers)
         check_ends(max_rows, on_close)
         self.spec = spec

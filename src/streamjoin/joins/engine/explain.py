@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from streamjoin.joins.cost import EQUATIONS, Workload, calibrate, model
-from streamjoin.joins.registry import Choice
+from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.model.binding import BoundSpec, describe_window
 from streamjoin.model.spec import JoinSpec
 
 
 def explain(
-    spec: JoinSpec, bound: BoundSpec | None, choice: Choice | None, workers: int, figures: dict[str, Any]
+    spec: JoinSpec, bound: BoundSpec | None, choice: AlgorithmChoice | None, workers: int, figures: dict[str, Any]
 ) -> str:
     """The plan, one fact a line; figures where the join has run."""
     lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}"]
@@ -41,7 +41,7 @@ def explain(
     return "\n".join(lines)
 
 
-def _costs(choice: Choice, workers: int, figures: dict[str, Any]) -> list[str]:
+def _costs(choice: AlgorithmChoice, workers: int, figures: dict[str, Any]) -> list[str]:
     """The papers' cost model for this window, with constants measured here, beside what was measured."""
     tuples = max(1, figures["tuples_left"] + figures["tuples_right"])
     window = max(2.0, (figures["window_left"] + figures["window_right"]) / 2)

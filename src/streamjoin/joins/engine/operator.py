@@ -22,7 +22,7 @@ from streamjoin.joins.base import Chunk, Elastic, Fillable, Overflow, Pairs, Sid
 from streamjoin.joins.engine.chunks_again import chunks_again
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.refine import Refinement, positions
-from streamjoin.joins.registry import KINDS, Choice
+from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
 from streamjoin.model.binding import BoundSpec
@@ -68,7 +68,7 @@ class Work:
 class Operator:
     """One running join over ordered input."""
 
-    def __init__(self, bound: BoundSpec, choice: Choice, workers: Workers, counts: Counts) -> None:
+    def __init__(self, bound: BoundSpec, choice: AlgorithmChoice, workers: Workers, counts: Counts) -> None:
         self.bound = bound
         self.counts = counts
         self._workers = workers

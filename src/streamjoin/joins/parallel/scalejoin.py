@@ -42,7 +42,7 @@ _RING = 1 << 10
 _BLOCK = 1 << 14
 
 
-class Output:
+class OutputGate:
     """The second gate: what the threads find, in one order. Whoever needs room empties it."""
 
     def __init__(self, chunk: Chunk, threads: int) -> None:
@@ -134,7 +134,7 @@ class ScaleJoin:
         """One run, up to the end of the chunk or to where another number of threads is wanted."""
         shares, threads, crew = self._shares, self._shares.n, self._crew
         shares.deal(chunk, begin)
-        output = Output(chunk, threads)
+        output = OutputGate(chunk, threads)
         begin_run(self._control)
         pieces = -(-(chunk.n - begin) // _PIECE)
 

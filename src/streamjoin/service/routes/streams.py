@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from streamjoin.model import json_values
-from streamjoin.service.contract import Engine
+from streamjoin.service.contract import ServedEngine
 from streamjoin.service.routes import models
 from streamjoin.service.routes.answers import respond
 from streamjoin.service.routes.documented import ERRORS, problems
@@ -22,7 +22,7 @@ Name = Annotated[str, Path(max_length=200, description="The stream's name.", exa
 Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
 
 
-def _found(engine: Engine, name: str) -> Any:
+def _found(engine: ServedEngine, name: str) -> Any:
     found = next((stream for stream in engine.streams() if stream.name == name), None)
     if found is None:
         raise Problem(404, "no-such-stream", f"there is no stream {name!r}")

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from streamjoin._version import __version__
 from streamjoin.service import metrics
-from streamjoin.service.contract import Engine
+from streamjoin.service.contract import ServedEngine
 from streamjoin.service.event_stream import EventStream, engine_events
 from streamjoin.service.plan_graph import PlanGraph
 from streamjoin.service.routes import models
@@ -94,7 +94,7 @@ async def plan(
     return await service.together.answer(f"plan as {wanted}", make, dear=True, waiting=service.questions)
 
 
-def _plan(service: Service, engine: Engine, wanted: str) -> Response:
+def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
     explanation = engine.explain()
     if wanted == "dot":
         return Response(_called(explanation.dot), media_type=_DOT)

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamjoin.service.hub import Hub
-from streamjoin.service.web.waiting import Waiting
+from streamjoin.service.web.waiting import WaitingRequests
 
 LONGEST: Final = 0.25
 LONGEST_DEAR: Final = 1.0
@@ -106,7 +106,7 @@ class Together:
         self._begun: dict[tuple[str, int], asyncio.Future[Response]] = {}
 
     async def answer(
-        self, key: str, make: Callable[[], Response], *, dear: bool = False, waiting: Waiting | None = None
+        self, key: str, make: Callable[[], Response], *, dear: bool = False, waiting: WaitingRequests | None = None
     ) -> Response:
         """The answer under `key`; `make` runs on a thread of the pool, or of `waiting` if it waits for the engine.
 

@@ -19,7 +19,7 @@ TURN: Final = 60.0
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ReaderSlot:
     """An open event stream's; `taken` is set when it is given to another."""
 
     since: float
@@ -35,7 +35,7 @@ class Readers:
         """Rows that they were too slow for."""
         self.replaced = 0
         self._clock = clock
-        self._places: list[Place] = []
+        self._places: list[ReaderSlot] = []
         """In the order in which they were taken."""
 
     @property
@@ -44,7 +44,7 @@ class Readers:
         return len(self._places)
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[Place | None]:
+    def place(self) -> Iterator[ReaderSlot | None]:
         """A place, held for the block or until it is taken; None where none is to be had."""
         now = self._clock()
         if len(self._places) >= self.most:
@@ -53,7 +53,7 @@ class Readers:
                 return
             self._places.pop(0).taken.set()
             self.replaced += 1
-        place = Place(now)
+        place = ReaderSlot(now)
         self._places.append(place)
         try:
             yield place

@@ -23,7 +23,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Waiting:
+class WaitingRequests:
     """See the module. `what` names the requests; used on the event loop's thread alone."""
 
     def __init__(self, what: str, threads: int = THREADS, queued: int = QUEUED) -> None:

@@ -42,7 +42,7 @@ class Window:
 
 
 @dataclass
-class Figures:
+class DemoFigures:
     """The state of a run so far; rates are of the last seconds, totals of the whole run."""
 
     elapsed: float = 0.0
@@ -70,7 +70,7 @@ class Watch:
     """Reads on at every `update`: the sink's log, the window log, and Spark's progress."""
 
     def __init__(self, output: Path, start: datetime, every: timedelta) -> None:
-        self.figures = Figures()
+        self.figures = DemoFigures()
         self._output = output
         self._opening_us = (start - _EPOCH) // timedelta(microseconds=1)
         self._every_us = every // timedelta(microseconds=1)
@@ -82,7 +82,7 @@ class Watch:
         self._manifest: Place | None = None
         self._next_point = 1.0
 
-    def update(self, elapsed: float, progress: Iterable[Mapping[str, Any]]) -> Figures:
+    def update(self, elapsed: float, progress: Iterable[Mapping[str, Any]]) -> DemoFigures:
         """Take in what is new; `elapsed` is the time since the feeds began."""
         figures = self.figures
         figures.elapsed = elapsed

@@ -28,7 +28,7 @@ from streamjoin.model.predicates import Band, Equi
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
 from streamjoin.spark.demo.feeds import QUOTES_DDL, TRADES_DDL, Market, play
-from streamjoin.spark.demo.figures import Figures, Watch
+from streamjoin.spark.demo.figures import DemoFigures, Watch
 from streamjoin.spark.demo.view import closing, is_live, view
 from streamjoin.spark.runtime.session import session
 from streamjoin.spark.stages.late import late
@@ -242,7 +242,7 @@ class _Feeds(threading.Thread):
 
 def _live(
     spark: SparkSession, market: Market, seconds: float, output: Path, console: Console, ctrl_c: CtrlC
-) -> Figures:
+) -> DemoFigures:
     """Run feeds and join side by side, and show them until all is joined or Ctrl-C was pressed."""
     for feed in ("trades", "quotes"):
         (output / feed).mkdir()
@@ -269,7 +269,7 @@ def _live(
     return watch.figures
 
 
-def _summary(figures: Figures, output: Path, cores: int) -> list[tuple[str, str]]:
+def _summary(figures: DemoFigures, output: Path, cores: int) -> list[tuple[str, str]]:
     median, p95 = figures.latency or (0.0, 0.0)
     took = max(figures.elapsed, 1e-9)
     late_rows = late(output / "checkpoint").num_rows if figures.batches else 0

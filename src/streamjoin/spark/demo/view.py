@@ -1,6 +1,6 @@
 """How the demo looks: a live frame on a terminal, a line now and then elsewhere, and the closing words.
 
-Only drawing: what is shown comes in as `Figures`. Without a UTF-8 terminal the curves are left out.
+Only drawing: what is shown comes in as `DemoFigures`. Without a UTF-8 terminal the curves are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from streamjoin.spark.demo.figures import Figures
+from streamjoin.spark.demo.figures import DemoFigures
 
 CONDITION = "same symbol, |price - bid| <= 1.5 cents, at most 2 seconds apart"
 WIDTH = 100
@@ -27,7 +27,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _OTHER_ROWS = 24
 """Lines of the frame and the closing words besides the matches themselves."""
 
-Show = Callable[[Figures], None]
+Show = Callable[[DemoFigures], None]
 
 
 def is_live(console: Console) -> bool:
@@ -41,7 +41,7 @@ def view(console: Console, seconds: float) -> Iterator[Show]:
     if not is_live(console):
         yield _PlainLines(console)
         return
-    with Live(frame(Figures(), seconds, console), console=console, auto_refresh=False) as live:
+    with Live(frame(DemoFigures(), seconds, console), console=console, auto_refresh=False) as live:
         yield lambda figures: live.update(frame(figures, seconds, console), refresh=True)
 
 
@@ -52,14 +52,14 @@ class _PlainLines:
         self._console = console
         self._next = PLAIN_SECONDS
 
-    def __call__(self, figures: Figures) -> None:
+    def __call__(self, figures: DemoFigures) -> None:
         if figures.elapsed < self._next:
             return
         self._next = figures.elapsed + PLAIN_SECONDS
         self._console.print(plain_line(figures), markup=False, highlight=False, soft_wrap=True)
 
 
-def plain_line(figures: Figures) -> str:
+def plain_line(figures: DemoFigures) -> str:
     """The figures of one moment on one line."""
     trades, quotes, matches = figures.rates
     parts = [
@@ -74,7 +74,7 @@ def plain_line(figures: Figures) -> str:
     return "  ".join(parts)
 
 
-def frame(figures: Figures, seconds: float, console: Console) -> RenderableType:
+def frame(figures: DemoFigures, seconds: float, console: Console) -> RenderableType:
     """The whole live picture."""
     width = min(WIDTH, console.width)
     bar = Table.grid(padding=(0, 1))
@@ -91,7 +91,7 @@ def frame(figures: Figures, seconds: float, console: Console) -> RenderableType:
     )
 
 
-def _numbers(figures: Figures, *, curves: bool, width: int) -> Table:
+def _numbers(figures: DemoFigures, *, curves: bool, width: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", width=8)
     table.add_column(justify="right", width=17)
@@ -122,7 +122,7 @@ def _numbers(figures: Figures, *, curves: bool, width: int) -> Table:
     return table
 
 
-def _matches(figures: Figures, number: int, width: int) -> Table:
+def _matches(figures: DemoFigures, number: int, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, width=width)
     for name in ("matched at", "symbol", "qty", "price", "bid", "ask", "apart", "quote came"):
         justify: JustifyMethod = "left" if name in ("matched at", "symbol") else "right"
@@ -164,7 +164,7 @@ def closing(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> No
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _moment(figures: Figures, seconds: float) -> str:
+def _moment(figures: DemoFigures, seconds: float) -> str:
     if figures.elapsed <= seconds:
         return f"{figures.elapsed:.0f} of {seconds:g} s"
     return "all joined" if figures.finished else "joining the rest"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamjoin.config.pipeline import Pipeline
 from streamjoin.model.binding import bind
 from streamjoin.model.errors import InputError, StreamJoinError
-from streamjoin.model.predicates import Predicate, Theta
+from streamjoin.model.predicates import JoinPredicate, Theta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +52,7 @@ def _schema(frame: DataFrame) -> pa.Schema:
         raise InputError(str(error)) from error
 
 
-def _binds(pipeline: Pipeline, condition: Predicate, left: pa.Schema, right: pa.Schema) -> bool:
+def _binds(pipeline: Pipeline, condition: JoinPredicate, left: pa.Schema, right: pa.Schema) -> bool:
     try:
         bind(replace(pipeline.spec, on=condition), left, right)
     except StreamJoinError:

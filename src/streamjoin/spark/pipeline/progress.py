@@ -25,7 +25,7 @@ _WORTH_A_WORD = 0.5
 _KEEP = 10_000
 
 
-class Figures:
+class PipelineFigures:
     """Watches the joins of a session while it is open; it is opened before the query starts, to miss nothing."""
 
     def __init__(self, spark: SparkSession, path: str | None, console: Console) -> None:
@@ -35,7 +35,7 @@ class Figures:
         self._file: IO[str] | None = None
         self._taken = -1
 
-    def __enter__(self) -> Figures:
+    def __enter__(self) -> PipelineFigures:
         self._open = ExitStack()
         if self._path is not None:
             try:

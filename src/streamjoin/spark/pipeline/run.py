@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from streamjoin.config.pipeline import Pipeline, without_secrets
-from streamjoin.config.pipeline import Source as Origin
+from streamjoin.config.pipeline import Pipeline, PipelineSource, without_secrets
 from streamjoin.model.errors import CheckpointError, InputError, PipelineFileError, SpecError, StreamJoinError
 from streamjoin.spark.pipeline.blame import refused_part
-from streamjoin.spark.pipeline.progress import Figures
-from streamjoin.spark.pipeline.sources import Streams, at_line, open_source
+from streamjoin.spark.pipeline.progress import PipelineFigures
+from streamjoin.spark.pipeline.sources import SourceFrames, at_line, open_source
 from streamjoin.spark.pipeline.view import ROWS_OUT, Totals, shown
 from streamjoin.spark.runtime import jars
 from streamjoin.spark.runtime.session import session
@@ -61,7 +60,7 @@ def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = No
                 checkpoint = pipeline.checkpoint or scratch.enter_context(_passing())
                 if stopping.asked:
                     return Totals()
-                figures = scratch.enter_context(Figures(started, pipeline.progress, console))
+                figures = scratch.enter_context(PipelineFigures(started, pipeline.progress, console))
                 queries = _start(started, pipeline, checkpoint)
                 return _watch(pipeline, queries, checkpoint, console, stopping, figures)
         finally:
@@ -139,7 +138,7 @@ def join_streams(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> DataFrame
         raise PipelineFileError(f"{pipeline.file}, line {line}: {_one_line(error)}") from error
 
 
-def _side(sources: Mapping[str, Origin], rows: Mapping[str, DataFrame]) -> list[Source]:
+def _side(sources: Mapping[str, PipelineSource], rows: Mapping[str, DataFrame]) -> list[Source]:
     return [Source(rows[name], given.name, given.by, given.position, given.values) for name, given in sources.items()]
 
 
@@ -183,7 +182,9 @@ def sent(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
         return rows.select(*key, value)
 
 
-def _write_malformed(streams: Streams, pipeline: Pipeline, side: str, path: str, checkpoint: str) -> StreamingQuery:
+def _write_malformed(
+    streams: SourceFrames, pipeline: Pipeline, side: str, path: str, checkpoint: str
+) -> StreamingQuery:
     if streams.malformed is None:
         raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines[side]}: nothing of this source is decoded")
     with at_line(pipeline, side):
@@ -206,7 +207,7 @@ def _watch(
     checkpoint: str,
     console: Console,
     stopping: Stopping,
-    figures: Figures,
+    figures: PipelineFigures,
 ) -> Totals:
     """Show what the queries do until they end or are to end; then say what was done."""
     totals = Totals()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streamjoin.config.pipeline import KAFKA_COLUMNS, Source, SourceFile, without_secrets
+from streamjoin.config.pipeline import KAFKA_COLUMNS, PipelineSource, SourceFile, without_secrets
 from streamjoin.model.errors import PipelineFileError, SetupError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MARK = "__streamjoin_malformed"
 
 
 @dataclass(frozen=True)
-class Streams:
+class SourceFrames:
     """One source: the rows to join, and the malformed records where there can be any."""
 
     rows: DataFrame
@@ -55,7 +55,7 @@ class _Decoded:
     about: tuple[Column, ...] = ()
 
 
-def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams:
+def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> SourceFrames:
     """The streams of one side.
 
     Raises:
@@ -64,11 +64,11 @@ def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Streams
     """
     found = _decoded(spark, pipeline, side)
     if found.bad is None:
-        return Streams(_chosen(found.frame.select(*found.columns), pipeline, side))
+        return SourceFrames(_chosen(found.frame.select(*found.columns), pipeline, side))
     with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
         good = _counted(found.frame, side, found.bad).where(~found.bad).select(*found.columns)
         malformed = found.frame.where(found.bad).select(*found.about)
-    return Streams(_chosen(good, pipeline, side), malformed)
+    return SourceFrames(_chosen(good, pipeline, side), malformed)
 
 
 def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
@@ -100,17 +100,19 @@ def checked_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Data
     return _chosen(found.frame.select(*found.columns), pipeline, side)
 
 
-Load = Callable[["SparkSession", Source, "StructType | None", Mapping[str, str]], "DataFrame"]
+Load = Callable[["SparkSession", PipelineSource, "StructType | None", Mapping[str, str]], "DataFrame"]
 """A source's records, from its schema where it has one, and further options."""
 
 
-def _read(spark: SparkSession, source: Source, schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
+def _read(
+    spark: SparkSession, source: PipelineSource, schema: StructType | None, options: Mapping[str, str]
+) -> DataFrame:
     reader = spark.readStream.format(source.format).options(**source.options).options(**options)
     reader = reader if schema is None else reader.schema(schema)
     return reader.load() if source.path is None else reader.load(source.path)
 
 
-def _unread(spark: SparkSession, source: Source, schema: StructType | None, _: Mapping[str, str]) -> DataFrame:
+def _unread(spark: SparkSession, source: PipelineSource, schema: StructType | None, _: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     own = _RECORDS.get(source.format, {})
@@ -158,7 +160,7 @@ def _chosen(rows: DataFrame, pipeline: SourceFile, side: str) -> DataFrame:
     return rows
 
 
-def _guarded(frame: DataFrame, rows: DataFrame, source: Source) -> DataFrame | None:
+def _guarded(frame: DataFrame, rows: DataFrame, source: PipelineSource) -> DataFrame | None:
     """`rows` and the malformed records in one pass; None where `select` does not give one column an expression.
 
     What the file says is never computed of a malformed record: it could fail on what there is not.
@@ -194,7 +196,7 @@ def _both(frame: DataFrame, rows: DataFrame) -> DataFrame:
 
 
 @contextlib.contextmanager
-def at_line(pipeline: SourceFile, part: str, source: Source | None = None) -> Iterator[None]:
+def at_line(pipeline: SourceFile, part: str, source: PipelineSource | None = None) -> Iterator[None]:
     """Make Spark's refusal of what the file says an error of that line."""
     from pyspark.errors import PySparkException
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from streamjoin.config.pipeline import Pipeline, Sink, Source
+from streamjoin.config.pipeline import Pipeline, PipelineSink, PipelineSource
 from streamjoin.config.pipeline import shown as shown_options
 from streamjoin.spark.pipeline.sources import MALFORMED
 
@@ -23,7 +23,7 @@ ROWS_OUT = "streamjoin_rows_out"
 
 
 @dataclass(frozen=True)
-class Batch:
+class ReportedBatch:
     """One batch that had rows, as Spark reported it."""
 
     number: int
@@ -46,9 +46,9 @@ class Totals:
     rows_in: int = 0
     rows_out: int = 0
     malformed: dict[str, int] = field(default_factory=dict)
-    last: Batch | None = None
+    last: ReportedBatch | None = None
 
-    def take(self, progress: Iterable[Mapping[str, Any]]) -> list[Batch]:
+    def take(self, progress: Iterable[Mapping[str, Any]]) -> list[ReportedBatch]:
         """Add what is new; Spark reports idle moments too, under the number of the batch to come."""
         fresh = []
         for report in progress:
@@ -70,12 +70,12 @@ class Totals:
         return f"{batches}, {self.rows_in:,} rows in, {self.rows_out:,} out{bad}"
 
 
-def batch_of(report: Mapping[str, Any]) -> Batch | None:
+def batch_of(report: Mapping[str, Any]) -> ReportedBatch | None:
     """The batch in one of Spark's progress reports; None for an idle moment."""
     if not report["numInputRows"]:
         return None
     observed = report["observedMetrics"] or {}
-    return Batch(
+    return ReportedBatch(
         number=report["batchId"],
         rows_in=report["numInputRows"],
         rows_out=_observed(observed.get(ROWS_OUT)),
@@ -93,21 +93,21 @@ def _observed(metric: Any) -> int:
 
 
 @contextlib.contextmanager
-def shown(console: Console, totals: Totals) -> Iterator[Callable[[list[Batch]], None]]:
+def shown(console: Console, totals: Totals) -> Iterator[Callable[[list[ReportedBatch]], None]]:
     """A function that shows the batches that are new."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda fresh: _print(console, fresh)
         return
     with Live(Text("waiting for rows ..."), console=console, auto_refresh=False, transient=True) as live:
 
-        def redraw(fresh: list[Batch]) -> None:
+        def redraw(fresh: list[ReportedBatch]) -> None:
             if fresh:
                 live.update(Text(f"{fresh[-1]}\n{totals}"), refresh=True)
 
         yield redraw
 
 
-def _print(console: Console, fresh: list[Batch]) -> None:
+def _print(console: Console, fresh: list[ReportedBatch]) -> None:
     for batch in fresh:
         console.print(str(batch), markup=False, highlight=False, soft_wrap=True)
 
@@ -130,12 +130,12 @@ def describe(pipeline: Pipeline) -> str:
     return "\n".join(lines)
 
 
-def _origin(source: Source) -> str:
+def _origin(source: PipelineSource) -> str:
     what = f"{source.format} {source.path}" if source.path else source.format
     return f"{what}{_options(source.options)}"
 
 
-def _goal(sink: Sink) -> str:
+def _goal(sink: PipelineSink) -> str:
     return f"{sink.format} {sink.path or sink.name or ''}".rstrip() + _options(sink.options)
 
 

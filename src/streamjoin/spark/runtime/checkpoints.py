@@ -46,7 +46,7 @@ _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
 
 @dataclass
-class Running:
+class RunningJoin:
     """A join of a running query, its log, and up to which batch its late rows are known to be written."""
 
     join: Blueprint
@@ -59,7 +59,7 @@ _watched: dict[str, Any] = {}
 _lock = threading.Lock()
 _logger = logging.getLogger(__name__)
 _mergers = Mergers()
-_running: dict[str, list[Running]] = {}
+_running: dict[str, list[RunningJoin]] = {}
 _refused: dict[str, StreamJoinError] = {}
 
 
@@ -121,7 +121,7 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     name_stages(spark, query, joins)
     for join, log in starts:
         settings.set(_SETTING + join.token, json.dumps({"root": str(log.root), "epoch": log.epoch}))
-        _running.setdefault(run_id, []).append(Running(join, log))
+        _running.setdefault(run_id, []).append(RunningJoin(join, log))
         _mergers.add(run_id, Merger(join, log))
 
 

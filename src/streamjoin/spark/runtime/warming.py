@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamjoin.joins.warming import alone, sample
 from streamjoin.model.binding import bind
-from streamjoin.model.predicates import Band, Equi, Predicate
+from streamjoin.model.predicates import Band, Equi, JoinPredicate
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 from streamjoin.spark.stages.gate import Collect, GateOfBatch
@@ -29,7 +29,7 @@ from streamjoin.storage.log import WindowLog
 _ROWS, _RANGES, _BATCHES = 16, 2, 2
 _COLUMNS = ["t", "i64", "f64", "s"]
 _SCHEMA = sample().select(_COLUMNS).schema
-_CONDITIONS: tuple[Predicate, ...] = (
+_CONDITIONS: tuple[JoinPredicate, ...] = (
     Band("i64", "i64", 1),
     Band("f64", "f64", 0.5),
     Equi("s") & Band("f64", "f64", 0.5),
@@ -45,7 +45,7 @@ def warm() -> None:
             _run(Blueprint(bound, "join", _RANGES, gate=gate), Path(scratch) / str(number))
 
 
-def _joins() -> Iterator[tuple[Predicate, Window, GatePlan | None]]:
+def _joins() -> Iterator[tuple[JoinPredicate, Window, GatePlan | None]]:
     for on in _CONDITIONS:
         yield on, TimeWindow(_ROWS), None
     source = (SourcePlan("0000"),)

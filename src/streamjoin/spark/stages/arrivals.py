@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import make_ascending
-from streamjoin.spark.stages.pairing import Probes, tick_bounds
+from streamjoin.spark.stages.pairing import SortedProbes, tick_bounds
 from streamjoin.spark.stages.parts import Received
 from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, index_words
 from streamjoin.storage.blueprint import SIDES, Blueprint
@@ -33,8 +33,8 @@ LATE, NO_TIME = "late", "no time"
 class Arrivals:
     """What came: all as probes, those of them that the range stores, and what was late, by reason."""
 
-    probes: Probes
-    owned: Probes
+    probes: SortedProbes
+    owned: SortedProbes
     clock: int | None
     late: dict[str, pa.Table]
     name: str
@@ -74,7 +74,7 @@ def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | N
 
 def _probes(
     blueprint: Blueprint, side: int, table: pa.Table, encoded: Encoded, ticks: Array, usable: Array, owned: int
-) -> tuple[Probes, Array]:
+) -> tuple[SortedProbes, Array]:
     """The usable rows by word, and which of them the range stores."""
     index = index_words(encoded)
     places = np.flatnonzero(usable)
@@ -95,7 +95,7 @@ def _probes(
         until = np.full(upto.size, MOST)
     lo, hi = index.lo[order], index.hi[order]
     make_ascending(lo, hi)
-    probes = Probes(segment, lo, hi, bounds, since, until, first, upto)
+    probes = SortedProbes(segment, lo, hi, bounds, since, until, first, upto)
     return probes, order < owned
 
 

@@ -19,7 +19,16 @@ from streamjoin.model.errors import InputError
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import LATE, NO_TIME
 from streamjoin.spark.stages.figures import packed, standing
-from streamjoin.spark.stages.gating import Progress, Rows, Standing, advanced, late_in, numbered, ordered, ready_in
+from streamjoin.spark.stages.gating import (
+    SourceProgress,
+    Standing,
+    UngatedRows,
+    advanced,
+    late_in,
+    numbered,
+    ordered,
+    ready_in,
+)
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.parts import Part, markers, opened
 from streamjoin.spark.stages.punctuation import Punctuation, write_punctuation
@@ -65,11 +74,11 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingRows:
     """One side's rows before the gate: what waited and what came, with their sources."""
 
     table: pa.Table
-    rows: Rows
+    rows: UngatedRows
 
 
 @dataclass(frozen=True)
@@ -129,12 +138,12 @@ class GateOfBatch:
                 for target, kind, rows in by_range(self._blueprint, role, batch_rows, cut, number * _PART_ROWS):
                     yield Part(target, role + kind, 0, number, rows)
 
-    def _resumed(self) -> tuple[Standing, list[Waiting]]:
+    def _resumed(self) -> tuple[Standing, list[WaitingRows]]:
         """Where the gate stood before the batch, and what waited."""
         declared = [(side, name) for side in self._sides for plan in self._plan.sources[side] for name in plan.declared]
         if self.before.batch < 0:
             nothing = [self._nothing(side) for side in self._sides]
-            return Standing({key: Progress(None, None) for key in declared}), nothing
+            return Standing({key: SourceProgress(None, None) for key in declared}), nothing
         footer, piece = self._log.gate(self.before.batch, self.before.epoch)
         waited = []
         for side in self._sides:
@@ -142,21 +151,21 @@ class GateOfBatch:
             parts = [piece.batch(block, self._waiting_schema(side)) for block in blocks]
             table = pa.Table.from_batches(parts, schema=self._waiting_schema(side)).combine_chunks()
             names = pc.dictionary_encode(flat(table.column(_SOURCE)))
-            rows = Rows(
+            rows = UngatedRows(
                 integer_values(flat(table.column(_TICKS))), _codes(names), names.dictionary.to_pylist(), frozenset()
             )
-            waited.append(Waiting(table.drop_columns([_SOURCE, _TICKS]), rows))
+            waited.append(WaitingRows(table.drop_columns([_SOURCE, _TICKS]), rows))
         return Standing.from_json(footer["standing"]), waited
 
-    def _nothing(self, side: int) -> Waiting:
+    def _nothing(self, side: int) -> WaitingRows:
         empty = np.empty(0, np.int64)
-        return Waiting(self._blueprint.schema(side).empty_table(), Rows(empty, empty, ()))
+        return WaitingRows(self._blueprint.schema(side).empty_table(), UngatedRows(empty, empty, ()))
 
     def _waiting_schema(self, side: int) -> pa.Schema:
         head = [pa.field(_SOURCE, pa.string()), pa.field(_TICKS, pa.int64())]
         return pa.schema([*head, *self._blueprint.schema(side)])
 
-    def _fresh(self, side: int, found: Sequence[tuple[int, int, int, pa.Buffer]]) -> Waiting:
+    def _fresh(self, side: int, found: Sequence[tuple[int, int, int, pa.Buffer]]) -> WaitingRows:
         """The new rows of one side, each source's in its order; rows without a time have no source."""
         schema = self._blueprint.schema(side)
         together = self._nothing(side)
@@ -167,7 +176,7 @@ class GateOfBatch:
                 together = _together(together, self._from_source(side, plan, table))
         return together
 
-    def _from_source(self, side: int, plan: SourcePlan, table: pa.Table) -> Waiting:
+    def _from_source(self, side: int, plan: SourcePlan, table: pa.Table) -> WaitingRows:
         if plan.position is not None:
             column = flat(table.column(plan.position))
             if column.null_count:
@@ -184,9 +193,9 @@ class GateOfBatch:
             names, source = [f"{plan.name}/{value}" for value in values.dictionary.to_pylist()], _codes(values)
         if missing is not None:
             source = np.where(missing, -1, source)
-        return Waiting(table, Rows(ticks, source, names, frozenset(names if plan.position else ())))
+        return WaitingRows(table, UngatedRows(ticks, source, names, frozenset(names if plan.position else ())))
 
-    def _without_late(self, standing: Standing, side: int, new: Waiting, late: list[pa.Table]) -> Waiting:
+    def _without_late(self, standing: Standing, side: int, new: WaitingRows, late: list[pa.Table]) -> WaitingRows:
         """The new rows that are not late; the late ones are added to `late`."""
         masks = {LATE: late_in(standing, side, new.rows, self._blueprint.lateness), NO_TIME: new.rows.source < 0}
         reasons = {reason: new.table.filter(pa.array(mask)) for reason, mask in masks.items() if mask.any()}
@@ -195,7 +204,7 @@ class GateOfBatch:
         return _chosen(new, ~(masks[LATE] | masks[NO_TIME]))
 
     def _numbered(
-        self, after: Standing, held: Sequence[Waiting], ready: Sequence[Array]
+        self, after: Standing, held: Sequence[WaitingRows], ready: Sequence[Array]
     ) -> tuple[list[pa.Table], Standing]:
         """The ready rows of both roles in order, with their numbers."""
         orders = [ordered(side.rows, np.flatnonzero(mask)) for side, mask in zip(held, ready, strict=True)]
@@ -229,7 +238,7 @@ class GateOfBatch:
         return found
 
     def _publish(
-        self, before: Standing, after: Standing, rest: Sequence[Waiting], late: Sequence[pa.Table], cut: Cuts
+        self, before: Standing, after: Standing, rest: Sequence[WaitingRows], late: Sequence[pa.Table], cut: Cuts
     ) -> None:
         if late:
             self._log.write_late(self._batch, 0, pa.concat_tables(late))
@@ -275,21 +284,21 @@ def _with_numbers(table: pa.Table, seqs: Array, upto: Array) -> pa.Table:
     return table.append_column(SEQ, numbers[0]).append_column(UPTO, numbers[1]).combine_chunks()
 
 
-def _together(old: Waiting, new: Waiting) -> Waiting:
+def _together(old: WaitingRows, new: WaitingRows) -> WaitingRows:
     """The rows of both, `old` first."""
     names = [*old.rows.names, *(name for name in new.rows.names if name not in old.rows.names)]
     places = np.array([*(names.index(name) for name in new.rows.names), -1], np.int64)
-    rows = Rows(
+    rows = UngatedRows(
         np.concatenate([old.rows.ticks, new.rows.ticks]),
         np.concatenate([old.rows.source, places[new.rows.source]]),
         names,
         old.rows.strict | new.rows.strict,
     )
-    return Waiting(pa.concat_tables([old.table, new.table]).combine_chunks(), rows)
+    return WaitingRows(pa.concat_tables([old.table, new.table]).combine_chunks(), rows)
 
 
-def _chosen(waiting: Waiting, mask: Array) -> Waiting:
+def _chosen(waiting: WaitingRows, mask: Array) -> WaitingRows:
     if mask.all():
         return waiting
     rows = replace(waiting.rows, ticks=waiting.rows.ticks[mask], source=waiting.rows.source[mask])
-    return Waiting(waiting.table.filter(pa.array(mask)), rows)
+    return WaitingRows(waiting.table.filter(pa.array(mask)), rows)

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Progress:
+class SourceProgress:
     """One source: its newest time, and when something last came from it."""
 
     clock: int | None
@@ -35,7 +35,7 @@ class Progress:
 class Standing:
     """Where the gate stands: its sources, up to where everything is let out, and how many tuples that were."""
 
-    sources: Mapping[Key, Progress]
+    sources: Mapping[Key, SourceProgress]
     bound: Bound = START
     counts: tuple[int, int] = (0, 0)
 
@@ -53,12 +53,12 @@ class Standing:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
         """Read back what `to_json` gave."""
-        sources = {(side, name): Progress(clock, seen) for side, name, clock, seen in data["sources"]}
+        sources = {(side, name): SourceProgress(clock, seen) for side, name, clock, seen in data["sources"]}
         return cls(sources, tuple(data["bound"]), tuple(data["counts"]))
 
 
 @dataclass(frozen=True)
-class Rows:
+class UngatedRows:
     """One side's rows before the gate, in the order in which each source sent them.
 
     `source` is an index into `names`. `strict` sources send in the order of their positions: each row is late or
@@ -71,7 +71,7 @@ class Rows:
     strict: frozenset[str] = frozenset()
 
 
-def late_in(standing: Standing, side: int, rows: Rows, lateness: int) -> Array:
+def late_in(standing: Standing, side: int, rows: UngatedRows, lateness: int) -> Array:
     """Which new rows are behind their own source by more than the lateness, or behind what was let out."""
     late = np.zeros(rows.ticks.size, np.bool_)
     for i, name in enumerate(rows.names):
@@ -87,28 +87,30 @@ def late_in(standing: Standing, side: int, rows: Rows, lateness: int) -> Array:
 
 
 def advanced(
-    standing: Standing, batch: Iterable[tuple[int, Rows]], lateness: int, now_ms: int | None, idle_ms: int | None
+    standing: Standing, batch: Iterable[tuple[int, UngatedRows]], lateness: int, now_ms: int | None, idle_ms: int | None
 ) -> Standing:
     """The sources after their new rows, and the new bound."""
     sources = {
-        key: p if p.seen_ms is not None or now_ms is None else Progress(p.clock, now_ms)
+        key: p if p.seen_ms is not None or now_ms is None else SourceProgress(p.clock, now_ms)
         for key, p in standing.sources.items()
     }
     for side, rows in batch:
         for i, name in enumerate(rows.names):
             own = rows.ticks[rows.source == i]
             if own.size:
-                before = sources.get((side, name), Progress(None, None)).clock
+                before = sources.get((side, name), SourceProgress(None, None)).clock
                 newest = int(own.max()) if before is None else max(before, int(own.max()))
-                sources[side, name] = Progress(newest, now_ms)
+                sources[side, name] = SourceProgress(newest, now_ms)
     bound = _bound(sources, lateness, now_ms, idle_ms)
     return Standing(sources, standing.bound if bound is None else max(standing.bound, bound), standing.counts)
 
 
-def _bound(sources: Mapping[Key, Progress], lateness: int, now_ms: int | None, idle_ms: int | None) -> Bound | None:
+def _bound(
+    sources: Mapping[Key, SourceProgress], lateness: int, now_ms: int | None, idle_ms: int | None
+) -> Bound | None:
     reached = {key: passed(key, p.clock, lateness) for key, p in sources.items() if p.clock is not None}
 
-    def idle(progress: Progress) -> bool:
+    def idle(progress: SourceProgress) -> bool:
         times = (now_ms, idle_ms, progress.seen_ms)
         return None not in times and now_ms - progress.seen_ms > idle_ms  # type: ignore[operator]
 
@@ -120,7 +122,7 @@ def _bound(sources: Mapping[Key, Progress], lateness: int, now_ms: int | None, i
     return min(reached[key] for key in awaited)
 
 
-def ready_in(standing: Standing, side: int, rows: Rows) -> Array:
+def ready_in(standing: Standing, side: int, rows: UngatedRows) -> Array:
     """Which rows lie within the bound."""
     tick = standing.bound[0]
     ready: Array = rows.ticks < tick
@@ -130,7 +132,7 @@ def ready_in(standing: Standing, side: int, rows: Rows) -> Array:
     return ready
 
 
-def ordered(rows: Rows, places: Array) -> Array:
+def ordered(rows: UngatedRows, places: Array) -> Array:
     """`places` in the order of one side: by time, then by source, then as they are."""
     if len(rows.names) > 1:
         ranks = np.argsort(np.argsort(np.array(rows.names, object), kind="stable"), kind="stable")

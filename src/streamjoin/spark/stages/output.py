@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.spark.stages.pairing import Probes
+from streamjoin.spark.stages.pairing import SortedProbes
 from streamjoin.spark.stages.parts import Part, markers, opened
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.segments import Segment
@@ -34,10 +34,10 @@ _ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPairs:
     """Pairs: places among the probes and among the rows that they found."""
 
-    probes: Probes
+    probes: SortedProbes
     stored: Segment
     probe: Array
     place: Array
@@ -58,7 +58,7 @@ def _numbered(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(POSITION, pa.int64())).append(pa.field(PARTNER, pa.int64()))
 
 
-def plain(blueprint: Blueprint, results: Iterator[Found]) -> Iterator[pa.RecordBatch]:
+def plain(blueprint: Blueprint, results: Iterator[FoundPairs]) -> Iterator[pa.RecordBatch]:
     """Rows as they are found."""
     numbered = blueprint.gate is not None and blueprint.gate.positions
     for found in results:
@@ -68,7 +68,7 @@ def plain(blueprint: Blueprint, results: Iterator[Found]) -> Iterator[pa.RecordB
         yield from pa.Table.from_arrays(columns, schema=result_schema(blueprint)).combine_chunks().to_batches()
 
 
-def _columns(blueprint: Blueprint, found: Found) -> list[Any]:
+def _columns(blueprint: Blueprint, found: FoundPairs) -> list[Any]:
     bound = blueprint.bound
     probing = found.probes.rows.rows.take(pa.array(found.probe))
     stored = found.stored.rows.take(pa.array(found.place))
@@ -87,7 +87,7 @@ def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
     return pa.Array.from_buffers(type_, len(narrow), [None, pa.py_buffer(narrow)])
 
 
-def _order(blueprint: Blueprint, found: Found) -> tuple[Array, Array]:
+def _order(blueprint: Blueprint, found: FoundPairs) -> tuple[Array, Array]:
     """The gate position of the later tuple, which is the probe, and the number of the earlier one, of each pair.
 
     In a self-join a pair comes in both roles; the number is doubled, and odd where the later tuple is the right one.
@@ -102,7 +102,7 @@ def _order(blueprint: Blueprint, found: Found) -> tuple[Array, Array]:
 
 
 def to_order(
-    blueprint: Blueprint, positions: tuple[int, int], results: Iterator[Found], partition: int
+    blueprint: Blueprint, positions: tuple[int, int], results: Iterator[FoundPairs], partition: int
 ) -> Iterator[pa.RecordBatch]:
     """Rows packed for the task that owns their position."""
     yield markers(blueprint.partitions)

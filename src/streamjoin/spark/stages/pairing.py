@@ -35,7 +35,7 @@ _TILE_PROBES, _TILE_STORED = 64, 4096
 
 
 @dataclass(frozen=True)
-class Probes:
+class SortedProbes:
     """New rows sorted by word, with the intervals of words, of open terms and of ticks that they match.
 
     Behind a gate `upto` is how many tuples of the other side come before each, and `first` the number of the first of
@@ -51,7 +51,7 @@ class Probes:
     first: Array | None = None
     upto: Array | None = None
 
-    def chosen(self, own: Array) -> Probes:
+    def chosen(self, own: Array) -> SortedProbes:
         """The rows where `own` is true; a slice where they lie side by side."""
         if own.all():
             return self
@@ -62,7 +62,7 @@ class Probes:
             return self._at(slice(begin, begin + n), self.rows.part(begin, begin + n))
         return self._at(places, self.rows.take(places))
 
-    def _at(self, places: Any, rows: Segment) -> Probes:
+    def _at(self, places: Any, rows: Segment) -> SortedProbes:
         return replace(
             self,
             rows=rows,
@@ -111,7 +111,7 @@ class Ages(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Condition:
+class ResidualTest:
     """What is left to test of a candidate: the residual, which may be all there is."""
 
     residual: Expression | None
@@ -126,7 +126,7 @@ def tick_bounds(ticks: Array, back: int, ahead: int) -> tuple[Array, Array]:
     return least, most
 
 
-def matches(probes: Probes, stored: Segment, condition: Condition) -> Iterator[tuple[Array, Array]]:
+def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> Iterator[tuple[Array, Array]]:
     """(probe, place among the stored) of every pair that is a result, in batches."""
     if probes.lo.size == 0 or stored.n == 0:
         return
@@ -140,7 +140,7 @@ def matches(probes: Probes, stored: Segment, condition: Condition) -> Iterator[t
             yield probe, place
 
 
-def _swept(probes: Probes, stored: Segment) -> Iterator[tuple[Array, Array]]:
+def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array]]:
     """The pairs in each other's window whose words fit."""
     ages, known = Ages(*map(read_only, probes.ages(stored))), stretches(stored.n)
     lo, hi, words = map(read_only, (probes.lo, probes.hi, stored.words))
@@ -151,7 +151,7 @@ def _swept(probes: Probes, stored: Segment) -> Iterator[tuple[Array, Array]]:
         yield out_probe[:held], out_place[:held]
 
 
-def _tested(probes: Probes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
+def _tested(probes: SortedProbes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
     """The pairs of which also the open terms fit, and which are not a tuple with itself."""
     keep = np.ones(probe.size, np.bool_)
     for (lo, hi), words in zip(probes.bounds, stored.terms, strict=True):
@@ -163,7 +163,7 @@ def _tested(probes: Probes, stored: Segment, probe: Array, place: Array) -> tupl
     return probe[keep], place[keep]
 
 
-def _in_tiles(probes: Probes, stored: Segment, condition: Condition) -> Iterator[tuple[Array, Array]]:
+def _in_tiles(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> Iterator[tuple[Array, Array]]:
     """No word decides anything: evaluate the condition for tiles of probes and stored tuples near enough in age."""
     ages = probes.ages(stored)
     for begin in range(0, probes.lo.size, _TILE_PROBES):
@@ -181,7 +181,7 @@ def _in_tiles(probes: Probes, stored: Segment, condition: Condition) -> Iterator
             yield probe, place
 
 
-def _grid(condition: Condition, probing: pa.Table, found: pa.Table, rows: slice, places: slice) -> Array:
+def _grid(condition: ResidualTest, probing: pa.Table, found: pa.Table, rows: slice, places: slice) -> Array:
     shape = (rows.stop - rows.start, places.stop - places.start)
     if condition.residual is None:
         return np.ones(shape, np.bool_)
@@ -194,7 +194,7 @@ def _grid(condition: Condition, probing: pa.Table, found: pa.Table, rows: slice,
     return truth(evaluate(condition.residual, values), shape)
 
 
-def _holds(condition: Condition, probing: pa.Table, found: pa.Table, probe: Array, place: Array) -> Array:
+def _holds(condition: ResidualTest, probing: pa.Table, found: pa.Table, probe: Array, place: Array) -> Array:
     if condition.residual is None:
         raise AssertionError("nothing is left to test")
     values = {}

@@ -21,8 +21,8 @@ from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import Arrivals, arrivals
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
-from streamjoin.spark.stages.output import Found, bound_to_order, plain, to_order
-from streamjoin.spark.stages.pairing import Condition, Probes, matches
+from streamjoin.spark.stages.output import FoundPairs, bound_to_order, plain, to_order
+from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
 from streamjoin.spark.stages.parts import Received, marks, unpack
 from streamjoin.spark.stages.route import part_schema
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
@@ -109,7 +109,7 @@ class RangeOfBatch:
                 "query, or a task that Spark had given up, wrote to it meanwhile"
             )
 
-    def join(self, received: tuple[Received, Received]) -> Iterator[Found]:
+    def join(self, received: tuple[Received, Received]) -> Iterator[FoundPairs]:
         """Publish this range's piece, then yield its results; a task without a range has neither."""
         if self._partition >= self._cuts.ranges:
             return
@@ -167,11 +167,11 @@ class RangeOfBatch:
                 # The rows are in the log: the driver writes them after the batch, or the next start of the query.
                 _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
 
-    def _results(self, probes: Probes, stored: Segment, *, probes_left: bool) -> Iterator[Found]:
+    def _results(self, probes: SortedProbes, stored: Segment, *, probes_left: bool) -> Iterator[FoundPairs]:
         bound = self._blueprint.bound
-        condition = Condition(bound.residual, bool(bound.index), probes_left)
+        condition = ResidualTest(bound.residual, bool(bound.index), probes_left)
         for probe, partner in matches(probes, stored, condition):
-            yield Found(probes, stored, probe, partner, probes_left)
+            yield FoundPairs(probes, stored, probe, partner, probes_left)
 
 
 def _later(one: int | None, other: int | None) -> int | None:
