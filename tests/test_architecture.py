@@ -195,3 +195,13 @@ def test_every_public_error_is_in_the_tree() -> None:
 def test_an_unknown_submodule_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         streamjoin.nonsense  # noqa: B018
+
+
+def test_one_name_is_one_class() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    shared = {name: places for name, places in homes.items() if len(places) > 1}
+    assert not shared, f"rename all but one: {shared}"

@@ -6,30 +6,31 @@ All methods may be called from any thread. Records are frozen dataclasses of pla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamjoin.adhoc.core.explain import Explanation
+    from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, Preview, QueryInfo, StreamInfo
+    from streamjoin.adhoc.sinks.base import Newest, Sink
 
 
-class Newest(Protocol):
-    """The newest rows of a query: the table's last row is row number `total`."""
+class CreatedQuery(Protocol):
+    """A query that was created."""
 
     @property
-    def total(self) -> int:
-        """How many rows the query gave so far."""
-
-    @property
-    def table(self) -> pa.Table:
-        """The newest of them."""
+    def name(self) -> str:
+        """Its name."""
 
 
 class ServedEngine(Protocol):
     """See the module."""
 
     def create(
-        self, sql: str, name: str | None = None, sink: Any = None, wait: bool = True, timeout: float = 30.0
-    ) -> Any:
-        """Create a query; the answer's `name` is its name."""
+        self, sql: str, name: str | None = None, sink: Sink | None = None, wait: bool = True, timeout: float = 30.0
+    ) -> CreatedQuery:
+        """Create a query."""
 
     def drop(self, name: str, wait: bool = True) -> None:
         """Drop a query."""
@@ -40,14 +41,14 @@ class ServedEngine(Protocol):
     def resume(self, name: str) -> None:
         """Resume a query."""
 
-    def queries(self) -> Sequence[Any]:
-        """The queries there are, as `QueryInfo`."""
+    def queries(self) -> Sequence[QueryInfo]:
+        """All queries."""
 
-    def query(self, name: str) -> Any:
-        """One query's `QueryInfo`."""
+    def query(self, name: str) -> QueryInfo:
+        """One query."""
 
-    def streams(self) -> Sequence[Any]:
-        """The streams, as `StreamInfo`."""
+    def streams(self) -> Sequence[StreamInfo]:
+        """All streams."""
 
     def late(self, stream: str, limit: int | None = None) -> pa.Table:
         """The newest rows of a stream that came too late or had no time."""
@@ -55,24 +56,24 @@ class ServedEngine(Protocol):
     def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
         """The newest records of a stream that could not be decoded."""
 
-    def changelog(self, since: int = 0) -> Sequence[Any]:
-        """The changes after a serial number, as `ChangeRecord`."""
+    def changelog(self, since: int = 0) -> Sequence[ChangeRecord]:
+        """The changes after a serial number."""
 
-    def explain(self) -> Any:
+    def explain(self) -> Explanation:
         """The plan in force."""
 
-    def preview(self, sql: str) -> Any:
+    def preview(self, sql: str) -> Preview:
         """What a query would be, without creating it."""
 
     def newest(self, name: str, limit: int = 100, after: int | None = None) -> Newest:
         """The newest rows of a query and their number, taken together."""
 
-    def on_batch(self, callback: Callable[[Any], None]) -> Callable[[], None]:
+    def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
         """Call back after each batch, off its path; the answer ends it."""
 
     @property
-    def error(self) -> Any:
-        """Why the stream stopped, if it did."""
+    def error(self) -> Exception | None:
+        """Why the engine stopped, if it did."""
 
     def stop(self) -> None:
-        """Let the batch that runs end, and stop."""
+        """Finish the running batch and stop."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -22,6 +22,9 @@ from streamjoin.model.errors import SpecError
 from streamjoin.service.contract import ServedEngine
 from streamjoin.service.state import Service, find_query
 from streamjoin.service.web.problems import Problem
+
+if TYPE_CHECKING:
+    from streamjoin.adhoc.sinks.base import Newest
 
 _LOG = logging.getLogger("streamjoin.service")
 HEARTBEAT: Final = 15.0
@@ -127,7 +130,7 @@ async def row_events(
     yield event("end", {"reason": "stopping" if service.hub.stopping else "dropped"})
 
 
-def _rows_event(service: Service, newest: Any, seen: int) -> str:
+def _rows_event(service: Service, newest: Newest, seen: int) -> str:
     table = newest.table
     skipped = newest.total - seen - table.num_rows
     service.readers.skipped += skipped

@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from streamjoin.adhoc.engine.info import BatchEvent
 
 KEPT: Final = 600
 """Batches whose events are kept."""
@@ -21,7 +24,7 @@ class Hub:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._lock = threading.Lock()
-        self._events: deque[Any] = deque(maxlen=kept)
+        self._events: deque[BatchEvent] = deque(maxlen=kept)
         self._published = 0
         self.version = 0
         """Grows with everything that may be news."""
@@ -36,24 +39,24 @@ class Hub:
         return self._published
 
     @property
-    def last(self) -> Any:
+    def last(self) -> BatchEvent | None:
         """The newest batch's event, or None."""
         with self._lock:
             return self._events[-1] if self._events else None
 
-    def history(self) -> list[Any]:
+    def history(self) -> list[BatchEvent]:
         """The events kept, oldest first."""
         with self._lock:
             return list(self._events)
 
-    def since(self, position: int) -> tuple[list[Any], int, int]:
+    def since(self, position: int) -> tuple[list[BatchEvent], int, int]:
         """The events after a position, how many of them are gone, and the new position."""
         with self._lock:
             fresh = self._published - position
             kept = list(self._events)[-fresh:] if fresh > 0 else []
             return kept, max(0, fresh) - len(kept), self._published
 
-    def publish(self, event: Any) -> None:
+    def publish(self, event: BatchEvent) -> None:
         """A batch is done."""
         with self._lock:
             self._events.append(event)

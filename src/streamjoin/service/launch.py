@@ -25,6 +25,7 @@ from streamjoin.spark.runtime.session import session
 
 if TYPE_CHECKING:
     from streamjoin.adhoc.engine.engine import Engine
+    from streamjoin.adhoc.sinks.base import Sink
 
 Told = Callable[[str], None]
 _LOG = logging.getLogger("streamjoin.service")
@@ -40,7 +41,7 @@ class RunningEngine:
     absent: AbsentStreams | None = None
     """Streams that could not be opened at the start."""
 
-    def sink(self, name: str, query: str) -> Any:
+    def sink(self, name: str, query: str) -> NamedSink:
         """The engine's sink for a query, from a sink of the file."""
         return NamedSink(name, named_sink(self.config, name, query))
 
@@ -54,7 +55,7 @@ class RunningEngine:
             self.spark.stop()
 
 
-def named_sink(config: ServiceConfig, name: str, query: str) -> Any:
+def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
     """What a sink of the file is for a query. The engine keeps the name alone, so that no secret is in the checkpoint.
 
     Raises:

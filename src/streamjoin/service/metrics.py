@@ -7,13 +7,14 @@ HELP and TYPE, and that label values are escaped.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streamjoin._version import __version__
 
 if TYPE_CHECKING:
+    from streamjoin.adhoc.engine.info import BatchEvent, QueryInfo, StreamInfo
     from streamjoin.service.web.connections import Connections
     from streamjoin.service.web.readers import Readers
     from streamjoin.service.web.waiting import WaitingRequests
@@ -123,9 +124,10 @@ def of_waiting(text: Text, kinds: Mapping[str, WaitingRequests]) -> None:
     )
 
 
-def of_engine(text: Text, streams: Iterable[Any], queries: Iterable[Any], last: Any, batches: int) -> None:
+def of_engine(
+    text: Text, streams: Sequence[StreamInfo], queries: Sequence[QueryInfo], last: BatchEvent | None, batches: int
+) -> None:
     """What the engine does."""
-    streams, queries = list(streams), list(queries)
     by_stream = [({"stream": stream.name}, stream) for stream in streams]
     by_query = [({"query": query.name}, query) for query in queries]
     text.add("stream_rows_total", "counter", "Rows read.", [(at, s.rows) for at, s in by_stream])

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -26,6 +26,9 @@ from streamjoin.service.contract import ServedEngine
 from streamjoin.service.state import Service
 from streamjoin.service.web import log_limits
 from streamjoin.service.web.connections import ACCEPTED_AT_ONCE, places
+
+if TYPE_CHECKING:
+    from streamjoin.adhoc.sinks.base import Sink
 
 _WATCH: Final = 0.5
 _LONGEST_GOODBYE: Final = 5
@@ -41,7 +44,7 @@ class Started(Protocol):
     def engine(self) -> ServedEngine:
         """The engine."""
 
-    def sink(self, name: str, query: str) -> object:
+    def sink(self, name: str, query: str) -> Sink:
         """A sink of the file for a query."""
 
     def stop(self) -> None:

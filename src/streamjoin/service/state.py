@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from streamjoin.model.errors import StateError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
@@ -27,8 +27,11 @@ from streamjoin.service.web.waiting import WaitingRequests
 if TYPE_CHECKING:
     from fastapi import Request
 
+    from streamjoin.adhoc.engine.info import Preview, QueryInfo
+    from streamjoin.adhoc.sinks.base import Sink
+
 Phase = Literal["starting", "running", "failed", "stopping"]
-SinkMaker = Callable[[str, str], Any]
+SinkMaker = Callable[[str, str], "Sink"]
 """A sink of the engine, from the name of the sink in the file and the name of the query."""
 
 
@@ -93,7 +96,7 @@ class Service:
 
     # Queries ------------------------------------------------------------------------------------------------------
 
-    def query(self, name: str) -> Any:
+    def query(self, name: str) -> QueryInfo:
         """One query's record.
 
         Raises:
@@ -101,14 +104,14 @@ class Service:
         """
         return find_query(self.engine, name)
 
-    def preview(self, sql: str) -> Any:
+    def preview(self, sql: str) -> Preview:
         """What a query would be."""
         engine = self.engine
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
             return engine.preview(sql)
 
-    def create(self, sql: str, name: str | None, sink: str | None) -> Any:
+    def create(self, sql: str, name: str | None, sink: str | None) -> QueryInfo:
         """Create a query and give its record once it is in force."""
         engine = self.engine
         if sink is not None and sink not in self.config.sinks:
@@ -147,7 +150,7 @@ class Service:
             if f"q{self._named}" not in taken:
                 return f"q{self._named}"
 
-    def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> Any:
+    def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> QueryInfo | None:
         """Drop, pause or resume a query; gives its record as it is then, None if it is gone."""
         engine = self.engine
         find_query(engine, name)
@@ -163,7 +166,7 @@ def service_of(request: Request) -> Service:
     return found
 
 
-def find_query(engine: ServedEngine, name: str) -> Any:
+def find_query(engine: ServedEngine, name: str) -> QueryInfo:
     """One query's record.
 
     Raises:

@@ -92,8 +92,7 @@ class BatchLoop:
 
     def explain(self) -> Explanation:
         """The plan in force, with what the tasks of the last batch did."""
-        found: Explanation = replace(self.core.explain(), tasks=self.executor.tasks)
-        return found
+        return replace(self.core.explain(), tasks=self.executor.tasks)
 
     # A batch ------------------------------------------------------------------------------------------------------
 

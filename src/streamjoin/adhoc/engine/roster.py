@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
+from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
 from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import ChangeRecord
@@ -20,7 +21,8 @@ from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StreamDefinition
 from streamjoin.adhoc.language.plan import Query
-from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink, Target
+from streamjoin.adhoc.optimizer.plans import Plan
+from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink, Target, Writer
 from streamjoin.adhoc.sinks.specs import LostSink, NamedSinks, OpenedLater, sink_of
 from streamjoin.model.errors import SpecError, StreamJoinError
 
@@ -30,10 +32,10 @@ _log = logging.getLogger(__name__)
 
 
 class Roster:
-    """See the module. `core` is a `Shared` or an `Apart`; `named` knows the sinks that the log has only the name of."""
+    """See the module. `named` knows the sinks that the log has only the name of."""
 
     def __init__(
-        self, core: Any, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None
+        self, core: Core, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None
     ) -> None:
         self.core, self.journal, self.spark = core, journal, spark
         self.entries: dict[str, RunningQuery] = {}
@@ -45,7 +47,7 @@ class Roster:
         self.deploy_ms: float | None = None
         self._newest_rows, self._named = newest_rows, named
         self._stored_serial = 0
-        self._stored_plan: Any = None
+        self._stored_plan: Plan | None = None
 
     # Restarting ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class Roster:
 
     def _opened(
         self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False, before: int = 0
-    ) -> tuple[NewestRows, Any]:
+    ) -> tuple[NewestRows, Writer | None]:
         if isinstance(sink, MemorySink):
             return NewestRows(schema, max(sink.limit, self._newest_rows), before), None
         target = Target(name, schema, self.journal.engine, self.spark)

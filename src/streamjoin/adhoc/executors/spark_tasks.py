@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived
 from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.core.explain import TaskFigures
 from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.core.shared import Snapshot
+from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.executors.replica import Assignment, Delta, SentQuery, ShareRows, run_share, unpacked
 from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
@@ -43,10 +44,9 @@ class Driver:
     stores_first = False
     tasks: tuple[TaskFigures, ...] = ()
 
-    def results(self, core: Any, arrived: Arrived) -> Outputs:
+    def results(self, core: Core, arrived: Arrived) -> Outputs:
         """The rows of a batch and what failed."""
-        found: Outputs = core.results(arrived)
-        return found
+        return core.results(arrived)
 
     def decided(self) -> tuple[str, ...]:
         """Nothing is ever decided."""
@@ -79,13 +79,14 @@ class Tasks:
         told, self._decided = self._decided, ()
         return told
 
-    def results(self, core: Any, arrived: Arrived) -> Outputs:
+    def results(self, core: Core, arrived: Arrived) -> Outputs:
         """The rows of a batch, whose tuples are in the log, and what failed."""
+        if not isinstance(core, Shared):
+            raise AssertionError("tasks run copies of the shared core")
         began = time.perf_counter()
         rows = sum(bucket.n for bucket in arrived.buckets.values())
         if not rows:
-            found: Outputs = core.results(arrived)
-            return found
+            return core.results(arrived)
         work: tuple[float, ...] = ()
         self.tasks = ()
         if not self._scaling.shares:
@@ -103,8 +104,8 @@ class Tasks:
         self._scaling, self._decided = self._scaling.after(time.perf_counter() - began, work, rows)
         return found
 
-    def _run(self, core: Any, arrived: Arrived) -> list[ShareRows]:
-        state: Snapshot = core.snapshot()
+    def _run(self, core: Shared, arrived: Arrived) -> list[ShareRows]:
+        state = core.snapshot()
         shares = tuple(shares_of(arrived.buckets, self._scaling.cuts))
         self._sent.note(core.streams, state.registry.queries, state.optimizer.plan.choices)
         assignment = Assignment(

@@ -7,12 +7,13 @@ threads of their own (`waiting`). The event loop never waits.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from streamjoin.adhoc.engine.info import QueryInfo
 from streamjoin.model import json_values
 from streamjoin.service.event_stream import EventStream, row_events
 from streamjoin.service.routes import models
@@ -26,7 +27,7 @@ Name = Annotated[str, Path(pattern=models.NAME, description="The query's name.",
 _NO_CONTENT = 204
 
 
-def _changed(record: Any) -> Response:
+def _changed(record: QueryInfo | None) -> Response:
     if record is None:
         raise Problem(404, "no-such-query", "the query was dropped meanwhile")
     return respond(record)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from streamjoin.adhoc.engine.info import StreamInfo
 from streamjoin.model import json_values
 from streamjoin.service.contract import ServedEngine
 from streamjoin.service.routes import models
@@ -22,7 +23,7 @@ Name = Annotated[str, Path(max_length=200, description="The stream's name.", exa
 Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
 
 
-def _found(engine: ServedEngine, name: str) -> Any:
+def _found(engine: ServedEngine, name: str) -> StreamInfo:
     found = next((stream for stream in engine.streams() if stream.name == name), None)
     if found is None:
         raise Problem(404, "no-such-stream", f"there is no stream {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import PlainTextResponse, Response
@@ -97,18 +97,14 @@ async def plan(
 def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
     explanation = engine.explain()
     if wanted == "dot":
-        return Response(_called(explanation.dot), media_type=_DOT)
+        return Response(explanation.dot, media_type=_DOT)
     if wanted == "text":
         return PlainTextResponse(str(explanation))
     streams = [stream.name for stream in engine.streams()]
     last = service.hub.last
-    sinks = {query.name: str(query.sink) for query in engine.queries()}
+    sinks = {query.name: query.sink for query in engine.queries()}
     graph = PlanGraph(explanation, streams, sinks, last.rows_out if last is not None else {})
     return respond(graph.as_data())
-
-
-def _called(text: Any) -> str:
-    return str(text() if callable(text) else text)
 
 
 @router.get(

@@ -1,0 +1,52 @@
+"""What the engine needs of a core: `Shared` and `Unshared` have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamjoin.adhoc.core.arrivals import Arrived
+    from streamjoin.adhoc.core.changes import Change, Registered
+    from streamjoin.adhoc.core.explain import Explanation
+    from streamjoin.adhoc.core.shared import Snapshot
+    from streamjoin.adhoc.language.plan import Stream
+    from streamjoin.model.errors import InputError
+
+
+class Core(Protocol):
+    """Many queries over the same streams, one batch at a time; `Shared` says what each method does."""
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make changes, in force from the next batch on."""
+
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream; `lateness` is in ticks."""
+
+    @property
+    def queries(self) -> Mapping[str, Registered]:
+        """The queries, by name."""
+
+    def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
+        """A batch as buckets; nothing changes until `finish`."""
+
+    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that each query gains, and the queries whose rows can't be computed."""
+
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
+        """Make a batch part of the state; queries that failed are paused."""
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last batch."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go over to a state."""
+
+    def explain(self) -> Explanation:
+        """The plan in force."""
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held, by what holds them."""
