@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.harness import Cell, Context, Experiment, Row, human
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.changes import Create
 from streamjoin.adhoc.core.settings import Settings, Sharing
+from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:

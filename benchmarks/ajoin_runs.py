@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from benchmarks.harness import Context
 from streamjoin.adhoc import Settings, Stream
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.changes import Change, Create, Drop
 from streamjoin.adhoc.core.shared import Shared
+from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.testing import ajoin_workload as ajoin
 
 SHARED, ALL, APART = "shared by cost", "share everything", "no sharing"

@@ -36,7 +36,7 @@ CONFINED = {
     "pyspark": (
         "spark",
         "adhoc/engine/engine.py",
-        "adhoc/engine/registrations.py",
+        "adhoc/engine/stream_readers.py",
         "adhoc/executors/spark_feed.py",
         "adhoc/executors/spark_tasks.py",
     ),

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.changes import Create, Drop
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
+from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.testing import adhoc_cases
 from streamjoin.testing.adhoc_oracle import rows_by_batch
 

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.unshared import open_core
+from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.recovery import recover
-from streamjoin.adhoc.engine.roster import Roster
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import Sink
 
@@ -35,8 +35,8 @@ class Looped:
         self.failure: BaseException | None = None
         try:
             found = recover(self.journal, settings)
-            self.roster = Roster(open_core([], settings), self.journal, settings.newest_rows, None, named)
-            self.loop = BatchLoop(self.roster, self.journal, self.inbox, self.events.append)
+            self.catalog = Catalog(open_core([], settings), self.journal, settings.newest_rows, None, named)
+            self.loop = BatchLoop(self.catalog, self.journal, self.inbox, self.events.append)
             self.loop.restore(found)
         except BaseException:
             self.journal.close()
@@ -55,7 +55,7 @@ class Looped:
         self.wait(ChangeRequest("register", stream.name, stream=stream, lateness=lateness))
 
     def create(self, name: str, sql: str, sink: Sink | None = None) -> None:
-        catalog = {name: figures.stream for name, figures in self.roster.streams.items()}
+        catalog = {name: figures.stream for name, figures in self.catalog.streams.items()}
         self.wait(ChangeRequest("create", name, sql, parse(sql, catalog, name), sink))
 
     def ask_for(self, action: Any, name: str) -> None:
@@ -85,7 +85,7 @@ class Looped:
     def stop(self) -> None:
         self.inbox.close()
         self._thread.join(20)
-        self.roster.close()
+        self.catalog.close()
         self.journal.close()
 
     def abandon(self) -> None:

@@ -29,7 +29,7 @@ def run_it(directory: Path) -> None:
     try:
         run.settle()
         for stream in (LEFT, RIGHT):
-            if stream.name not in run.roster.streams:
+            if stream.name not in run.catalog.streams:
                 run.register(stream)
         for number in range(BATCHES):
             if run.loop.consumed.get("l", -1) < number:
@@ -52,7 +52,7 @@ def test_each_is_counted_once_whenever_it_is_killed(tmp_path: Path, monkeypatch:
         run = Looped(directory)
         with run:
             run.settle()
-            info = run.roster.streams["l"].info()
+            info = run.catalog.streams["l"].info()
             assert (info.rows, info.late, info.untimed, info.malformed) == (9, 3, 3, 3), write
             late = run.journal.aside("late", "l")
             assert late is not None
@@ -75,7 +75,7 @@ def test_the_newest_of_them(tmp_path: Path) -> None:
         assert newest is not None
         assert newest["value"].to_pylist() == ["1b", "2a", "2b"]
         # Nothing but malformed records is a batch too, and who has read them may remove them.
-        assert run.roster.streams["l"].info().malformed == 6
+        assert run.catalog.streams["l"].info().malformed == 6
         for file in (tmp_path / "malformed" / "l").iterdir():
             file.unlink()
         assert run.journal.aside("malformed", "l") is None
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(tmp_path: Path) -> N
             file.unlink()
             write_record(file, json.loads(json.dumps(body)))
     with Looped(tmp_path) as run:
-        info = run.roster.streams["l"].info()
+        info = run.catalog.streams["l"].info()
         assert (info.rows, info.late, info.untimed, info.malformed) == (3, 1, 1, 0)
 
 

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Create, Drop, Pause, Resume
 from streamjoin.adhoc.core.probe_plan import Choice, orders_of
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
+from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import CheckpointError, InputError, QueryError, SchemaError, SpecError, StateError
 from streamjoin.testing import adhoc_cases

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.changes import Create, Drop
 from streamjoin.adhoc.core.probe_plan import Choice, orders_of
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
+from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.testing import ajoin_workload as ajoin

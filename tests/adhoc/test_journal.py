@@ -83,9 +83,9 @@ class Crashing:
         run = self.open()
         run.settle()
         for stream in streams_of(self.case):
-            if stream.name not in run.roster.streams:
+            if stream.name not in run.catalog.streams:
                 run.register(stream, self.settings.lateness_of(stream))
-        acted = {(record.action, record.name) for record in run.roster.changelog}
+        acted = {(record.action, record.name) for record in run.catalog.changelog}
         for batch in range(len(self.case.batches)):
             for query in self.case.queries:
                 if query.life.dropped == batch and ("drop", query.name) not in acted:
@@ -131,7 +131,7 @@ def test_every_row_once_however_often_it_is_killed(
     engine.steps()
     run = engine.open()
     assert run.failure is None
-    changes = run.roster.changelog
+    changes = run.catalog.changelog
     batches = arrival_batches(run.journal)
     run.stop()
     arrivals = gate_order(
@@ -159,10 +159,10 @@ def run_of_three(directory: Path) -> None:
     try:
         run.settle()
         for stream in (LEFT, RIGHT):
-            if stream.name not in run.roster.streams:
+            if stream.name not in run.catalog.streams:
                 run.register(stream)
         for number in range(3):
-            acted = {(record.action, record.name) for record in run.roster.changelog}
+            acted = {(record.action, record.name) for record in run.catalog.changelog}
             if ("create", f"q{number}") not in acted:
                 run.create(f"q{number}", PAIRS, ParquetSink(str(directory / f"q{number}")))
             if number == 2 and ("drop", "q0") not in acted:
@@ -206,7 +206,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Looped(directory) as run:
         run.create("b", PAIRS)
         run.hand({"r": (0, table((1, 20, 1)))})
-        assert run.roster.entries["a"].rows == 1
+        assert run.catalog.entries["a"].rows == 1
     return directory
 
 
@@ -231,7 +231,7 @@ def test_harm_to_a_file_is_told(checkpoint: Path, tmp_path: Path, harm: str, kin
     if harm == "remove" and kind in ("batches", "state"):
         # The newest one gone is an older state: nothing in it is wrong, and Spark's commits tell what it lacks.
         with Looped(made) as run:
-            assert set(run.roster.entries) == {"a", "b"}
+            assert set(run.catalog.entries) == {"a", "b"}
         return
     wanted = {"remove": "missing|no engine.json", "format": "format|no file|damaged"}.get(harm, "damaged|no file")
     with pytest.raises(CheckpointError, match=wanted):
@@ -268,9 +268,9 @@ def test_refused_rows_are_kept_and_delivered_on_resume(tmp_path: Path) -> None:
         run.create("calls", PAIRS, CallbackSink(sink))
         run.create("other", PAIRS)
         run.hand({"l": (0, table((1, 10, 0))), "r": (0, table((1, 20, 1)))})
-        info = run.roster.entries["calls"].info()
+        info = run.catalog.entries["calls"].info()
         assert (info.state, info.error, info.rows, info.rows_undelivered) == ("failed", "OSError: no room", 0, 1)
-        assert run.roster.entries["other"].info().rows == 1
+        assert run.catalog.entries["other"].info().rows == 1
         run.hand({"l": (1, table((1, 11, 2)))})
         with pytest.raises(SpecError, match="fails again: no room"):
             run.ask_for("resume", "calls")
@@ -279,8 +279,8 @@ def test_refused_rows_are_kept_and_delivered_on_resume(tmp_path: Path) -> None:
         assert [rows for _, rows in taken] == [[{"a": 10, "b": 20}]], "the pause's own row is not made up for"
         run.hand({"r": (1, table((1, 21, 2)))})
         assert len(taken) == 2
-        assert run.roster.entries["calls"].info().rows == 3
-        assert run.roster.changelog[-2].reason == "OSError: no room"
+        assert run.catalog.entries["calls"].info().rows == 3
+        assert run.catalog.changelog[-2].reason == "OSError: no room"
         broken[0] = True
         run.hand({"l": (2, table((1, 12, 2)))})
         run.ask_for("drop", "calls")
@@ -294,15 +294,15 @@ def test_a_query_that_cannot_be_computed_fails_alone(tmp_path: Path, caplog: pyt
         run.create("sum", PAIRS.replace("x.p AS a", "x.p + y.p AS a"))
         run.create("plain", PAIRS, MemorySink(5))
         run.hand({"l": (0, table((1, 2**63 - 1, 0))), "r": (0, table((1, 1, 1)))})
-        assert run.roster.entries["sum"].info().state == "failed"
+        assert run.catalog.entries["sum"].info().state == "failed"
         (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert line == f"query 'sum' failed in batch 4 and is paused: {run.roster.entries['sum'].info().error}"
-        assert "plain" in run.roster.entries and run.roster.entries["plain"].rows == 1
+        assert line == f"query 'sum' failed in batch 4 and is paused: {run.catalog.entries['sum'].info().error}"
+        assert "plain" in run.catalog.entries and run.catalog.entries["plain"].rows == 1
     with Looped(tmp_path / "checkpoint") as run:
-        info = run.roster.entries["sum"].info()
+        info = run.catalog.entries["sum"].info()
         assert info.state == "failed" and info.error
         run.ask_for("resume", "sum")
-        assert run.roster.entries["sum"].info().state == "running"
+        assert run.catalog.entries["sum"].info().state == "running"
 
 
 def test_buckets_that_no_restart_needs_are_removed(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_parquet_directories_are_not_mixed_up(tmp_path: Path) -> None:
     with Looped(tmp_path / "checkpoint-1") as run:
         with pytest.raises(SpecError, match="can't be made"):
             run.create("new", PAIRS, ParquetSink(str(tmp_path / "file" / "below")))
-        assert "new" not in run.roster.entries
+        assert "new" not in run.catalog.entries
 
 
 @pytest.mark.parametrize(("name", "safe"), [("orders", "orders"), ("a b", "a~20b"), ("x/../y", "x~2f~2e~2e~2fy")])

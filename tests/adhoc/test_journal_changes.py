@@ -41,8 +41,8 @@ def test_a_restart_tells_a_query_from_the_one_that_had_its_name(tmp_path: Path) 
     run.abandon()
     with Looped(tmp_path) as run:
         run.hand({"r": (0, table((1, 20, 1)))})
-        assert run.roster.entries["a"].sql == text
-        assert run.roster.entries["a"].rows == 1
+        assert run.catalog.entries["a"].sql == text
+        assert run.catalog.entries["a"].rows == 1
 
 
 def test_a_query_was_created_at_the_same_time_after_a_restart(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_query_was_created_at_the_same_time_after_a_restart(tmp_path: Path) ->
         run.register(LEFT)
         run.register(RIGHT)
         run.create("a", PAIRS)
-        before = run.roster.entries["a"].created_at
+        before = run.catalog.entries["a"].created_at
     with Looped(tmp_path) as run:
-        assert run.roster.entries["a"].created_at == before == run.roster.changelog[-1].at
+        assert run.catalog.entries["a"].created_at == before == run.catalog.changelog[-1].at
 
 
 def test_decisions_keep_their_queries_and_older_ones_have_none(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: 
     serials: list[int] = []
     for _ in range(4):
         with Looped(tmp_path) as run:
-            if not run.roster.streams:
+            if not run.catalog.streams:
                 run.register(LEFT)
                 run.register(RIGHT)
             else:
-                assert [record.serial for record in run.roster.changelog] == serials, "what was told stays"
-                assert set(run.roster.entries) == {"kept"}
+                assert [record.serial for record in run.catalog.changelog] == serials, "what was told stays"
+                assert set(run.catalog.entries) == {"kept"}
             for action in ("create", "pause", "resume", "drop"):
                 run.create("a", PAIRS) if action == "create" else run.ask_for(action, "a")
-            if "kept" not in run.roster.entries:
+            if "kept" not in run.catalog.entries:
                 run.create("kept", PAIRS)
-            serials = [record.serial for record in run.roster.changelog]
-            assert serials == list(range(run.roster.serial - kept + 1, run.roster.serial + 1))
+            serials = [record.serial for record in run.catalog.changelog]
+            assert serials == list(range(run.catalog.serial - kept + 1, run.catalog.serial + 1))
         left = sorted(int(file.name) for file in (tmp_path / "changes").iterdir())
         states = sorted(int(file.name) for file in (tmp_path / "state").iterdir())
     assert serials[-1] == 2 + 5 + 3 * 4
@@ -97,7 +97,7 @@ def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: 
     # The newest state may be lost: the one before and the changes since then lead to the same.
     (tmp_path / "state" / f"{states[-1]:012}").unlink()
     with Looped(tmp_path) as run:
-        assert set(run.roster.entries) == {"kept"} and run.roster.serial == serials[-1]
+        assert set(run.catalog.entries) == {"kept"} and run.catalog.serial == serials[-1]
     (tmp_path / "changes" / f"{left[1]:012}").unlink()
     with pytest.raises(CheckpointError, match="changelog are missing"):
         Looped(tmp_path)
@@ -107,4 +107,4 @@ def test_a_record_says_when_its_change_was_made_and_not_when_it_was_asked_for(tm
     with Looped(tmp_path) as run:
         before = time.time()
         run.wait(ChangeRequest("register", "l", stream=LEFT, at=5.0))
-        assert before <= run.roster.changelog[-1].at <= time.time()
+        assert before <= run.catalog.changelog[-1].at <= time.time()

@@ -36,7 +36,7 @@ def test_a_named_sink_is_found_again_where_its_name_leads(tmp_path: Path) -> Non
     assert b"hunter2" not in everything_in(tmp_path / "log")
     with Looped(tmp_path / "log", named=named) as run:
         run.hand({"r": (1, table((1, 21, 1)))})
-        assert str(run.roster.entries["q"].sink).startswith("parquet")
+        assert str(run.catalog.entries["q"].sink).startswith("parquet")
     assert read_back(tmp_path / "hunter2" / "q", ["a", "b"]) == [(10, 20), (10, 21)]
 
     # Without it the rows wait, however often it is started, until the name leads somewhere again.
@@ -45,7 +45,7 @@ def test_a_named_sink_is_found_again_where_its_name_leads(tmp_path: Path) -> Non
             run.settle()
             if number == 2:
                 run.hand({"r": (2, table((1, 22, 2)))})
-            entry = run.roster.entries["q"]
+            entry = run.catalog.entries["q"]
             assert (entry.state, entry.undelivered) == ("failed", 1)
             assert "Engine(sinks=...)" in str(entry.error)
             assert str(entry.sink) == "files, which is gone"
@@ -63,12 +63,12 @@ def test_a_query_whose_sink_is_gone_may_get_another(tmp_path: Path) -> None:
             run.register(stream)
         run.create("q", PAIRS, NamedSink("gone", MemorySink()))
         with pytest.raises(SpecError, match="which a restart brings back"):
-            run.roster.attach("q", MemorySink())
+            run.catalog.attach("q", MemorySink())
     with Looped(tmp_path) as run:
         run.settle()
-        run.roster.attach("q", MemorySink())
+        run.catalog.attach("q", MemorySink())
         run.hand({"l": (0, table((1, 10, 0))), "r": (0, table((1, 20, 0)))})
-        assert run.roster.entries["q"].rows == 1
+        assert run.catalog.entries["q"].rows == 1
 
 
 def test_a_secret_written_out_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

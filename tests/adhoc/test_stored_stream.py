@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.core.buckets import Bucket, KeyAttribute
-from streamjoin.adhoc.core.growing import Growing, GrowingColumn
 from streamjoin.adhoc.core.stored_stream import SMALL, StoredStream
+from streamjoin.adhoc.core.tuple_columns import TupleArray, TupleColumn
 from streamjoin.model.keys import fit
 from streamjoin.model.predicates import Equi
 
@@ -26,7 +26,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["append", "cut", "drop"]), st.intege
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.integers(0, 5))
 def test_a_growing_array_is_a_list_with_two_ends(steps: list[tuple[str, int]], start: int) -> None:
-    grown, held, first = Growing(start, np.int64), list[int](), start
+    grown, held, first = TupleArray(start, np.int64), list[int](), start
     for number, (what, size) in enumerate(steps):
         end = first + len(held)
         if what == "append":
@@ -47,7 +47,7 @@ def test_a_growing_array_is_a_list_with_two_ends(steps: list[tuple[str, int]], s
 
 
 def test_rows_of_words_grow_wider() -> None:
-    grown = Growing(3, np.uint64, 1)
+    grown = TupleArray(3, np.uint64, 1)
     grown.append(3, np.array([[1], [2]], np.uint64))
     grown.widen(2)
     grown.append(5, np.array([[3, 4]], np.uint64))
@@ -67,14 +67,14 @@ def test_rows_of_words_grow_wider() -> None:
     ],
 )
 def test_columns_of_any_type_are_taken_by_number(type_: pa.DataType, values: list[Any]) -> None:
-    def append(column: GrowingColumn, first: int, part: pa.Array) -> GrowingColumn:
+    def append(column: TupleColumn, first: int, part: pa.Array) -> TupleColumn:
         if column.append(first, part):
             return column
-        whole = GrowingColumn.in_chunks(0, type_)
+        whole = TupleColumn.in_chunks(0, type_)
         assert whole.append(0, pa.array((values * 9)[: first + len(part)], type_))
         return whole
 
-    column = GrowingColumn(0, type_)
+    column = TupleColumn(0, type_)
     for first in range(9):
         column = append(column, first * len(values), pa.array(values, type_))
     numbers = np.array([5, 0, 5, 9 * len(values) - 1])

@@ -328,7 +328,7 @@ def test_a_stream_that_fails_is_told_and_tried_again_while_the_others_go_on(
         assert (engine.error, engine.wait(0.0)) == (None, False)
         # The other stream's tuples come in meanwhile, and queries can be made.
         streams["l"].rows((1, 10, 0.0))
-        engine._registrations._feeds["l"].process_all_available()
+        engine._readers._feeds["l"].process_all_available()
         engine._between_batches(lambda: None)
         assert engine.streams()[0].rows == 1
         engine.create(PAIRS)

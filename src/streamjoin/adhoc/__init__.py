@@ -79,7 +79,7 @@ __getattr__, __dir__ = lazy(
         "Resume": "adhoc.core.changes",
         "Shared": "adhoc.core.shared",
         "Source": "adhoc.language.plan:QuerySource",
-        "open_core": "adhoc.core.apart",
+        "open_core": "adhoc.core.unshared",
         "parse": "adhoc.language.sql",
     },
 )

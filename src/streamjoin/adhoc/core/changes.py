@@ -52,7 +52,7 @@ Change = Create | Drop | Pause | Resume
 
 
 @dataclass(frozen=True)
-class Registered:
+class LiveQuery:
     """A query in force since the batch `created`; `serial` tells two of the same name apart."""
 
     serial: int
@@ -82,13 +82,13 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class Registry:
+class QueryRegistry:
     """The queries that are there."""
 
-    queries: Mapping[str, Registered] = field(default_factory=dict)
+    queries: Mapping[str, LiveQuery] = field(default_factory=dict)
     next_serial: int = 0
 
-    def changed(self, changes: Sequence[Change], streams: Mapping[str, Stream], batch: int) -> Registry:
+    def changed(self, changes: Sequence[Change], streams: Mapping[str, Stream], batch: int) -> QueryRegistry:
         """With changes made, in force from `batch` on.
 
         Raises:
@@ -104,7 +104,7 @@ class Registry:
                     raise SpecError(f"a query's name is a text without NUL, not {change.name!r}")
                 query = change.query if isinstance(change.query, Query) else parse(change.query, streams, change.name)
                 query = replace(query, name=change.name)
-                found[change.name] = Registered(serial, query, batch, Paths(query), Gatherer(query))
+                found[change.name] = LiveQuery(serial, query, batch, Paths(query), Gatherer(query))
                 serial += 1
                 continue
             if change.name not in found:
@@ -113,14 +113,14 @@ class Registry:
                 del found[change.name]
             else:
                 found[change.name] = replace(found[change.name], paused=isinstance(change, Pause))
-        return Registry(found, serial)
+        return QueryRegistry(found, serial)
 
-    def paused(self, names: Iterable[str]) -> Registry:
+    def paused(self, names: Iterable[str]) -> QueryRegistry:
         """With some queries paused."""
         paused = {name: replace(self.queries[name], paused=True) for name in names}
         return replace(self, queries={**self.queries, **paused})
 
-    def gone_since(self, before: Registry) -> set[str]:
+    def gone_since(self, before: QueryRegistry) -> set[str]:
         """The queries of an earlier registry that are no more; another may have the name of one."""
         now = self.queries
         return {name for name, entry in before.queries.items() if name not in now or now[name].serial != entry.serial}

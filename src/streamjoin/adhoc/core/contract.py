@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamjoin.adhoc.core.arrivals import Arrived
-    from streamjoin.adhoc.core.changes import Change, Registered
+    from streamjoin.adhoc.core.changes import Change, LiveQuery
     from streamjoin.adhoc.core.explain import Explanation
     from streamjoin.adhoc.core.shared import Snapshot
     from streamjoin.adhoc.language.plan import Stream
@@ -26,7 +26,7 @@ class Core(Protocol):
         """Register one more stream; `lateness` is in ticks."""
 
     @property
-    def queries(self) -> Mapping[str, Registered]:
+    def queries(self) -> Mapping[str, LiveQuery]:
         """The queries, by name."""
 
     def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:

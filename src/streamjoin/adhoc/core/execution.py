@@ -15,7 +15,7 @@ from time import perf_counter
 import pyarrow as pa
 
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.meetings import Meetings
 from streamjoin.adhoc.core.outputs import Outputs
 from streamjoin.adhoc.core.probe_plan import Choice, PathKey
@@ -60,7 +60,7 @@ class Execution:
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice]) -> None:
+    def update(self, queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]) -> None:
         """Run these queries by these choices."""
         changes = self._classes.update(queries, choices)
         for found in (*changes.gone, *changes.changed):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.probe_plan import Choice, Path, PathKey, StepKey
 from streamjoin.adhoc.core.query_sets import BitLayout, Owner, SetColumn
 from streamjoin.adhoc.core.selection_tables import Bits
@@ -21,7 +21,7 @@ from streamjoin.adhoc.core.stored_stream import StoredStream
 class Member:
     """A query's path, and the bit that it owns."""
 
-    entry: Registered
+    entry: LiveQuery
     path: Path
     owner: Owner
 
@@ -126,13 +126,13 @@ class Meetings:
     def __iter__(self) -> Iterator[Meeting]:
         return iter(self._found.values())
 
-    def add(self, entry: Registered, choice: Choice) -> None:
+    def add(self, entry: LiveQuery, choice: Choice) -> None:
         """Take a query in."""
         for meeting, node, member in self._placed(entry, choice):
             node.add(member)
             self.touched[meeting.key] = meeting
 
-    def remove(self, entry: Registered, choice: Choice) -> None:
+    def remove(self, entry: LiveQuery, choice: Choice) -> None:
         """Take a query out, as it went in."""
         for meeting, node, member in self._placed(entry, choice):
             node.remove(member)
@@ -142,7 +142,7 @@ class Meetings:
         """Drop a meeting that nobody is in any more."""
         del self._found[key]
 
-    def _placed(self, entry: Registered, choice: Choice) -> Iterator[tuple[Meeting, MeetingNode, Member]]:
+    def _placed(self, entry: LiveQuery, choice: Choice) -> Iterator[tuple[Meeting, MeetingNode, Member]]:
         for order in choice.orders:
             path = entry.paths.of(order)
             root = path.key(choice.group, 1)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.gathering import Read
-from streamjoin.adhoc.core.growing import joined, pooled
 from streamjoin.adhoc.core.query_classes import QueryClass
 from streamjoin.adhoc.core.stored_stream import StoredStream
+from streamjoin.adhoc.core.tuple_columns import joined, pooled
 from streamjoin.kernels.gather import gather
 from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
@@ -69,7 +69,7 @@ class OutputClass:
         self._members[number] = member
         return number
 
-    def _kind(self, entry: Registered) -> int | None:
+    def _kind(self, entry: LiveQuery) -> int | None:
         picks = entry.gatherer.picks
         if picks is None:
             return None
@@ -141,14 +141,14 @@ class Outputs:
         nothing = entry.gatherer.schema.empty_table()
         self.empty.update(dict.fromkeys(found.members, nothing))
 
-    def remove(self, entry: Registered) -> None:
+    def remove(self, entry: LiveQuery) -> None:
         """Take the queries out that were in a class."""
         sink, number = self._places.pop(entry.serial)
         sink.remove(number)
         for name in self._names.pop(entry.serial):
             del self.empty[name]
 
-    def place_of(self, entry: Registered) -> tuple[OutputClass, int]:
+    def place_of(self, entry: LiveQuery) -> tuple[OutputClass, int]:
         """A class's outputs and its number there."""
         return self._places[entry.serial]
 

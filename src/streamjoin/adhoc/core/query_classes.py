@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.probe_plan import Choice
 
 _Key = tuple[object, int, Choice]
@@ -21,9 +21,9 @@ class QueryClass:
     """Who is in a class; `entry` stands for all of them, with a serial of the class."""
 
     key: _Key
-    entry: Registered
+    entry: LiveQuery
     choice: Choice
-    members: dict[str, Registered] = field(default_factory=dict)
+    members: dict[str, LiveQuery] = field(default_factory=dict)
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class QueryClasses:
         self._by_serial: dict[int, QueryClass] = {}
         self._serials = count()
 
-    def update(self, queries: Mapping[str, Registered], choices: Mapping[str, Choice]) -> ClassChanges:
+    def update(self, queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]) -> ClassChanges:
         """Put every query where it belongs; only those that are not as before are looked at."""
         out = [
             name
@@ -76,7 +76,7 @@ class QueryClasses:
         del found.members[name]
         return found
 
-    def _joined_by(self, name: str, entry: Registered, choice: Choice) -> QueryClass:
+    def _joined_by(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
         key = entry.plan, entry.created, choice
         found = self._found.get(key)
         if found is None:
@@ -86,6 +86,6 @@ class QueryClasses:
         self._of[name] = found
         return found
 
-    def names(self, entries: Iterable[Registered]) -> tuple[str, ...]:
+    def names(self, entries: Iterable[LiveQuery]) -> tuple[str, ...]:
         """The queries that these stand for."""
         return tuple(sorted(name for entry in entries for name in self._by_serial[entry.serial].members))

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamjoin.adhoc.core.growing import Growing
 from streamjoin.adhoc.core.selection_tables import BITS, Bits, SelectionTables, words_of
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
+from streamjoin.adhoc.core.tuple_columns import TupleArray
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Owner = tuple[int, str, str]
@@ -68,7 +68,7 @@ class SetColumn:
         self.serial = next(_SERIALS)
         self.stream = stream
         self._tables = SelectionTables(bits, stream.stream.schema)
-        self._sets = stream.followed_by(Growing(stream.first, np.uint64, self._tables.width))
+        self._sets = stream.followed_by(TupleArray(stream.first, np.uint64, self._tables.width))
 
     @property
     def bits(self) -> Bits:

@@ -52,7 +52,7 @@ class StreamProgress:
     counts: Mapping[str, int]
 
 
-def still_needed(
+def count_expired(
     shapes: Mapping[Shape, int], buckets: Mapping[str, Sequence[Bucket]], progress: StreamProgress
 ) -> dict[str, int]:
     """How many of the oldest buckets of each stream can go; `shapes` has the earliest create of each shape."""

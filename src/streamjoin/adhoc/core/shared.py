@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Change, Registered, Registry
+from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.explain import Explanation, explain
-from streamjoin.adhoc.core.retention import StreamProgress, still_needed
+from streamjoin.adhoc.core.retention import StreamProgress, count_expired
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared_join import Share, StepCounts
 from streamjoin.adhoc.language.plan import Stream
@@ -33,7 +33,7 @@ class Snapshot:
     """All state, in parts that never change: buckets can be written to files one by one, once."""
 
     batch: int
-    registry: Registry
+    registry: QueryRegistry
     buckets: Mapping[str, tuple[Bucket, ...]]
     clocks: Clocks
     optimizer: Optimizer
@@ -67,7 +67,7 @@ class Shared:
         self._streams = {stream.name: stream for stream in catalog}
         self._execution = Execution(self._streams.values(), merging=self.settings.merging)
         lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
-        self._state = Snapshot(-1, Registry(), {}, Clocks.start(lateness), Optimizer(self.settings))
+        self._state = Snapshot(-1, QueryRegistry(), {}, Clocks.start(lateness), Optimizer(self.settings))
         self._seconds: dict[str, float] = defaultdict(float)
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
@@ -110,7 +110,7 @@ class Shared:
         return self._streams
 
     @property
-    def queries(self) -> Mapping[str, Registered]:
+    def queries(self) -> Mapping[str, LiveQuery]:
         """The queries that are there, by name."""
         return self._state.registry.queries
 
@@ -133,7 +133,7 @@ class Shared:
         optimizer = replace(state.optimizer, plan=plan)
         self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
 
-    def follow(self, registry: Registry, plan: Plan) -> None:
+    def follow(self, registry: QueryRegistry, plan: Plan) -> None:
         """Run these queries by this plan from the next batch on; what is held stays."""
         optimizer = replace(self._state.optimizer, plan=plan)
         self._install(replace(self._state, registry=registry, optimizer=optimizer))
@@ -211,7 +211,7 @@ class Shared:
         clocks = arrived.clocks
         if oldest is None:
             bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
-            gone = still_needed(registry.shapes, buckets, StreamProgress(bounds, clocks.counts))
+            gone = count_expired(registry.shapes, buckets, StreamProgress(bounds, clocks.counts))
             kept = {name: held[gone[name] :] for name, held in buckets.items()}
         else:
             kept = {

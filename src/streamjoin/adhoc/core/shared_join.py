@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from streamjoin.adhoc.core.buckets import KeyAttribute
-from streamjoin.adhoc.core.growing import pooled
 from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, found_by
 from streamjoin.adhoc.core.pair_tests import Partial, tested
 from streamjoin.adhoc.core.probe_plan import PathKey
@@ -23,6 +22,7 @@ from streamjoin.adhoc.core.query_sets import SetColumn
 from streamjoin.adhoc.core.running_plan import Ending, ReadyMeeting, Step
 from streamjoin.adhoc.core.shared_step import UNBOUNDED, FittedTerm, Tests
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
+from streamjoin.adhoc.core.tuple_columns import pooled
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
 from streamjoin.kernels.shared_queries.sets import narrowed

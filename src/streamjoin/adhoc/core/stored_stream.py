@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey, KeyAttribute, ProbeWords, SortedIndex
-from streamjoin.adhoc.core.growing import Growing, GrowingColumn
+from streamjoin.adhoc.core.tuple_columns import TupleArray, TupleColumn
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.kernels.shared_queries.sets import count_live, live_entries
@@ -126,11 +126,11 @@ class StoredStream:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.runs: list[BucketRun] = []
-        self.ticks, self.gates = Growing(0, np.int64), Growing(0, np.int64)
-        self._columns: dict[str, GrowingColumn] = {}
-        self._words: dict[tuple[object, ...], tuple[Growing, Growing]] = {}
+        self.ticks, self.gates = TupleArray(0, np.int64), TupleArray(0, np.int64)
+        self._columns: dict[str, TupleColumn] = {}
+        self._words: dict[tuple[object, ...], tuple[TupleArray, TupleArray]] = {}
         self._distinct: dict[IndexKey, tuple[int, int]] = {}
-        self._followers: WeakSet[Growing] = WeakSet()
+        self._followers: WeakSet[TupleArray] = WeakSet()
 
     @property
     def first(self) -> int:
@@ -157,21 +157,21 @@ class StoredStream:
         for grown in self._grown:
             grown.cut(end)
 
-    def followed_by(self, grown: Growing) -> Growing:
+    def followed_by(self, grown: TupleArray) -> TupleArray:
         """Have what is kept elsewhere by this stream's numbers cut and dropped with it, as long as it is in use."""
         self._followers.add(grown)
         return grown
 
     @property
-    def _own(self) -> list[Growing | GrowingColumn]:
+    def _own(self) -> list[TupleArray | TupleColumn]:
         return [self.ticks, self.gates, *self._columns.values(), *self._all_words]
 
     @property
-    def _grown(self) -> list[Growing | GrowingColumn]:
+    def _grown(self) -> list[TupleArray | TupleColumn]:
         return [*self._own, *self._followers]
 
     @property
-    def _all_words(self) -> list[Growing]:
+    def _all_words(self) -> list[TupleArray]:
         return [grown for pair in self._words.values() for grown in pair]
 
     def drop(self, first: int) -> None:
@@ -198,16 +198,16 @@ class StoredStream:
         """The same as a condition reads it."""
         return from_arrow(self.take(name, numbers))
 
-    def _column(self, name: str) -> GrowingColumn:
+    def _column(self, name: str) -> TupleColumn:
         column = self._columns.get(name)
         if column is None:
-            column = self._columns[name] = GrowingColumn(self.first, self.stream.schema.field(name).type)
+            column = self._columns[name] = TupleColumn(self.first, self.stream.schema.field(name).type)
         if column.end != self.ticks.end and not self._caught_up(column, name):
-            column = self._columns[name] = GrowingColumn.in_chunks(self.first, column.type)
+            column = self._columns[name] = TupleColumn.in_chunks(self.first, column.type)
             self._caught_up(column, name)
         return column
 
-    def _caught_up(self, column: GrowingColumn, name: str) -> bool:
+    def _caught_up(self, column: TupleColumn, name: str) -> bool:
         return all(column.append(b.first, b.column(name)) for b in self.missing(column.end))
 
     def missing(self, end: int) -> list[Bucket]:
@@ -224,7 +224,7 @@ class StoredStream:
         """What the tuples match on the other side of a term, by number from `first` on."""
         key = attribute.words_key
         if key not in self._words:
-            self._words[key] = Growing(self.first, np.int64, 3), Growing(self.first, np.bool_)
+            self._words[key] = TupleArray(self.first, np.int64, 3), TupleArray(self.first, np.bool_)
         words, valid = self._words[key]
         if words.end != self.ticks.end:
             for bucket in self.missing(words.end):

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.apart import open_core
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
+from streamjoin.adhoc.core.unshared import open_core
+from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.handle import QueryHandle, in_force, pending_info
 from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.info import (
@@ -35,8 +36,7 @@ from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.notices import Notices
 from streamjoin.adhoc.engine.preview import preview
 from streamjoin.adhoc.engine.recovery import recover
-from streamjoin.adhoc.engine.registrations import Registrations
-from streamjoin.adhoc.engine.roster import Roster
+from streamjoin.adhoc.engine.stream_readers import StreamReaders
 from streamjoin.adhoc.executors.spark_tasks import executor_for
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.language.sql import parse
@@ -82,15 +82,15 @@ class Engine:
         try:
             found = recover(self._journal, self.settings)
             core = open_core([], self.settings)
-            self._roster = Roster(core, self._journal, self.settings.newest_rows, spark, sinks)
+            self._catalog = Catalog(core, self._journal, self.settings.newest_rows, spark, sinks)
             executor = executor_for(partitions, spark, self._journal, self.settings.latency_threshold)
-            self._loop = BatchLoop(self._roster, self._journal, self._inbox, self._notices.publish, executor)
+            self._loop = BatchLoop(self._catalog, self._journal, self._inbox, self._notices.publish, executor)
             self._loop.restore(found)
         except BaseException:
             self._journal.close()
             raise
-        self._registrations = Registrations(
-            self.settings, self._journal, self._roster, self._loop, self._inbox, trigger, self._fail
+        self._readers = StreamReaders(
+            self.settings, self._journal, self._catalog, self._loop, self._inbox, trigger, self._fail
         )
         self._names = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -121,15 +121,15 @@ class Engine:
             SchemaError: there is no such time column, or it is no time.
             StateError: there is a stream of this name.
         """
-        return self._registrations.register(name, frame, time, lateness, malformed)
+        return self._readers.register(name, frame, time, lateness, malformed)
 
     def streams(self) -> list[StreamInfo]:
         """The registered streams."""
-        return [figures.info() for figures in tuple(self._roster.streams.values())]
+        return [figures.info() for figures in tuple(self._catalog.streams.values())]
 
     def unavailable(self, name: str, error: str, retry_at: float) -> None:
         """Say of a stream of the checkpoint why it is not registered yet, and when (Unix time) that is tried again."""
-        self._registrations.unavailable(name, error, retry_at)
+        self._readers.unavailable(name, error, retry_at)
 
     # Running ------------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Engine:
         # The streams are known to the core before their first tuples come.
         self._inbox.ask(lambda: None).result()
         try:
-            self._registrations.begin()
+            self._readers.begin()
         except StreamJoinError:
             self.stop()
             raise
@@ -174,11 +174,11 @@ class Engine:
 
     def stop(self) -> None:
         """End: the batch that runs is let to its end. Nothing is lost: a new engine on the checkpoint goes on."""
-        self._registrations.stop()
+        self._readers.stop()
         self._inbox.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._roster.close()
+        self._catalog.close()
         self._journal.close()
         self._notices.close()
         self._ended.set()
@@ -218,7 +218,7 @@ class Engine:
         Raises:
             StateError: a stream fails.
         """
-        self._registrations.process_all_available()
+        self._readers.process_all_available()
         self._between_batches(lambda: None)
 
     # Queries ------------------------------------------------------------------------------------------------------
@@ -244,10 +244,10 @@ class Engine:
             chosen = self._unused_name() if name is None else name
             if not isinstance(chosen, str) or not chosen or not chosen.isprintable():
                 raise SpecError(f"a query's name is a printable text, not {chosen!r}")
-            query = parse(sql, self._registrations.catalog, chosen)
+            query = parse(sql, self._readers.streams, chosen)
             request = ChangeRequest("create", chosen, sql, query, sink if sink is not None else MemorySink())
             handle = QueryHandle(self, chosen, request.done)
-            if chosen in self._roster.entries or chosen in self._pending():
+            if chosen in self._catalog.entries or chosen in self._pending():
                 self._refuse_taken(chosen)
             self._inbox.submit(request)
         if wait and self._elsewhere:
@@ -260,7 +260,7 @@ class Engine:
             raise SpecError(f"there is a query {name!r} already; drop it, or take another name")
 
     def _unused_name(self) -> str:
-        taken = {*self._roster.entries, *self._pending()}
+        taken = {*self._catalog.entries, *self._pending()}
         return next(name for number in self._names if (name := f"q{number}") not in taken)
 
     def _pending(self) -> dict[str, ChangeRequest]:
@@ -290,7 +290,7 @@ class Engine:
 
     def queries(self) -> list[QueryInfo]:
         """All queries that are there or about to be."""
-        found = [entry.info() for entry in tuple(self._roster.entries.values())]
+        found = [entry.info() for entry in tuple(self._catalog.entries.values())]
         known = {info.name for info in found}
         return found + [pending_info(r) for name, r in self._pending().items() if name not in known]
 
@@ -300,15 +300,15 @@ class Engine:
         Raises:
             SpecError: there is no such query.
         """
-        entry = self._roster.entries.get(name)
+        entry = self._catalog.entries.get(name)
         if entry is not None:
             return entry.info()
         pending = self._pending().get(name)
         if pending is not None:
             return pending_info(pending)
-        if name in self._roster.dropped:
-            return self._roster.dropped[name].info()
-        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._roster.entries) or 'none'}")
+        if name in self._catalog.dropped:
+            return self._catalog.dropped[name].info()
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._catalog.entries) or 'none'}")
 
     def rows(self, name: str, limit: int = 100) -> pa.Table:
         """The newest rows of a query, oldest first.
@@ -324,12 +324,12 @@ class Engine:
         Raises:
             SpecError: there is no such query.
         """
-        entry = self._roster.entries.get(name) or self._roster.dropped.get(name)
+        entry = self._catalog.entries.get(name) or self._catalog.dropped.get(name)
         if entry is not None:
             return entry.newest.after(after or 0, limit)
         if name in self._pending():
             return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
-        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._roster.entries) or 'none'}")
+        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._catalog.entries) or 'none'}")
 
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query whose sink a restart could not bring back, such as a function, another one.
@@ -337,24 +337,24 @@ class Engine:
         Raises:
             SpecError: there is no such query, or its sink came back.
         """
-        self._between_batches(lambda: self._roster.attach(name, sink))
+        self._between_batches(lambda: self._catalog.attach(name, sink))
 
     def late(self, stream: str, limit: int | None = None) -> pa.Table:
         """The tuples of a stream that were late or had no usable time: all since the beginning, or the newest."""
-        known = self._registrations.known(stream)
+        known = self._readers.known(stream)
         found = self._journal.aside("late", stream, limit)
         return known.schema.empty_table() if found is None else found
 
     def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
         """The records of a stream that could not be decoded, likewise; without columns if there are none."""
-        found = self._journal.aside("malformed", self._registrations.known(stream).name, limit)
+        found = self._journal.aside("malformed", self._readers.known(stream).name, limit)
         return pa.table({}) if found is None else found
 
     # Looking ------------------------------------------------------------------------------------------------------
 
     def changelog(self, since: int = 0) -> list[ChangeRecord]:
         """The records with a serial above `since`, oldest first; of the newest 10,000 that are kept."""
-        return [record for record in self._roster.changelog if record.serial > since]
+        return [record for record in self._catalog.changelog if record.serial > since]
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""
@@ -368,7 +368,7 @@ class Engine:
             QueryError: the text does not parse or does not fit the streams.
         """
         with self._lock:
-            query = parse(sql, self._registrations.catalog)
+            query = parse(sql, self._readers.streams)
         found: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
         return found
 

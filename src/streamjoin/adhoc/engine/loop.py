@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.deliveries import deliver
 from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.engine.journal import Journal, held_by
 from streamjoin.adhoc.engine.recovery import RecoveredState
-from streamjoin.adhoc.engine.roster import Roster
 from streamjoin.adhoc.executors.spark_tasks import Driver, Tasks
 from streamjoin.model.errors import InputError
 
@@ -35,13 +35,13 @@ class BatchLoop:
 
     def __init__(
         self,
-        roster: Roster,
+        catalog: Catalog,
         journal: Journal,
         inbox: Inbox,
         publish: Callable[[BatchEvent], None],
         executor: Driver | Tasks | None = None,
     ) -> None:
-        self.roster, self.core = roster, roster.core
+        self.catalog, self.core = catalog, catalog.core
         self.executor = executor or Driver()
         self.consumed: dict[str, int] = {}
         """The last of each stream's Spark batches that is in the log."""
@@ -59,7 +59,7 @@ class BatchLoop:
         for stored in found.state.streams.values():
             self.core.add_stream(stored.stream, stored.lateness)
         self.core.restore(found.snapshot)
-        self.roster.restore(found)
+        self.catalog.restore(found)
         self.consumed = dict(found.consumed)
         self._batch = found.snapshot.batch
         self._found = found
@@ -77,7 +77,7 @@ class BatchLoop:
                     raise
                 for question in work.questions:
                     question.reply()
-            self.roster.keep_state(self._batch, now=True)
+            self.catalog.keep_state(self._batch, now=True)
         finally:
             self._writing.shutdown()
 
@@ -87,7 +87,7 @@ class BatchLoop:
             return
         self._batch = found.unfinished.batch
         self._rows(found.unfinished, (), dict.fromkeys(found.unfinished.buckets, Aside()) | dict(found.aside))
-        self.roster.make_again(found.later)
+        self.catalog.make_again(found.later)
         self._batch = max([self._batch, *(change.record.batch - 1 for change in found.later)])
 
     def explain(self) -> Explanation:
@@ -100,7 +100,7 @@ class BatchLoop:
         began = time.perf_counter()
         self._batch += 1
         with self._timed("changes"):
-            changes = self.roster.change(work.requests, self._batch)
+            changes = self.catalog.change(work.requests, self._batch)
         with self._timed("arrivals"):
             arrived = self.core.arrive(self._batch, {name: part.table for name, part in work.portions.items()})
             malformed = {name: part.malformed for name, part in work.portions.items() if part.malformed is not None}
@@ -130,10 +130,10 @@ class BatchLoop:
             told = {**{name: str(error) for name, error in failures.items()}, **refused}
             for name, why in told.items():
                 _log.error("query %r failed in batch %d and is paused: %s", name, arrived.batch, why)
-            records = self.roster.failed(told, arrived.batch + 1) if told else []
+            records = self.catalog.failed(told, arrived.batch + 1) if told else []
             if portions or arrived.buckets:
-                self._journal.write_done(arrived.batch, self.roster.counts())
-            self.roster.keep_state(arrived.batch)
+                self._journal.write_done(arrived.batch, self.catalog.counts())
+            self.catalog.keep_state(arrived.batch)
         return {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}, records
 
     @contextmanager
@@ -145,23 +145,23 @@ class BatchLoop:
     def _store(self, arrived: Arrived, portions: tuple[Portion, ...]) -> None:
         consumed = {**self.consumed, **{portion.stream: portion.spark_batch for portion in portions}}
         held = held_by(self.core.snapshot().buckets, arrived)
-        self._journal.write_input(arrived, consumed, held, self.roster.serial)
+        self._journal.write_input(arrived, consumed, held, self.catalog.serial)
         self.consumed = consumed
         for portion in portions:
             portion.safe.set_result(None)
 
     def _deliver(self, outputs: Mapping[str, pa.Table], arrived: Arrived) -> dict[str, str]:
-        streams = {name: figures.stream for name, figures in self.roster.streams.items()}
-        return deliver(outputs, arrived, self.roster.entries, streams, self._journal)
+        streams = {name: figures.stream for name, figures in self.catalog.streams.items()}
+        return deliver(outputs, arrived, self.catalog.entries, streams, self._journal)
 
     def _count(self, arrived: Arrived, aside: Mapping[str, Aside]) -> None:
         for name, counted in aside.items():
             bound = arrived.clocks.horizons[name].bound
-            self.roster.streams[name].arrived(arrived.buckets.get(name), counted, bound)
+            self.catalog.streams[name].arrived(arrived.buckets.get(name), counted, bound)
 
     def metrics(self, running: bool, started_at: float | None) -> EngineMetrics:
         """Sums since the start, and figures of the last batch; from any thread."""
-        streams = tuple(self.roster.streams.values())
+        streams = tuple(self.catalog.streams.values())
         event = self.last_event
         return EngineMetrics(
             running,
@@ -170,13 +170,13 @@ class BatchLoop:
             self.rows_in,
             self.rows_out,
             sum(figures.late for figures in streams),
-            len(self.roster.entries),
+            len(self.catalog.entries),
             len(streams),
             dict(self.state_bytes),
             event.partitions if event is not None else 0,
             event.seconds if event is not None else 0.0,
             sum(figures.rate.value for figures in streams),
-            self.roster.deploy_ms,
+            self.catalog.deploy_ms,
             len(self._inbox.waiting),
             dict(self.seconds),
         )
@@ -188,7 +188,7 @@ class BatchLoop:
         self.rows_out += sum(counts.values())
         self.state_bytes = self.core.nbytes
         decisions = self.core.snapshot().optimizer.decisions
-        delays = [entry.latency_ms for name, entry in self.roster.entries.items() if counts.get(name)]
+        delays = [entry.latency_ms for name, entry in self.catalog.entries.items() if counts.get(name)]
         self.last_event = BatchEvent(
             self._batch,
             time.time(),

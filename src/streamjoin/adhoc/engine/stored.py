@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Clocks
-from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Registry, Resume
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, QueryRegistry, Resume
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.engine.info import ChangeRecord, QueryState
 from streamjoin.adhoc.engine.journal import Body
@@ -76,7 +76,7 @@ class StoredState:
     """Everything but the tuples; changes give a new one."""
 
     streams: Mapping[str, StreamDefinition]
-    registry: Registry
+    registry: QueryRegistry
     queries: Mapping[str, StoredQuery]
     plan: Plan
     decisions: tuple[Decision, ...] = ()
@@ -85,7 +85,7 @@ class StoredState:
     @classmethod
     def empty(cls) -> StoredState:
         """Nothing yet."""
-        return cls({}, Registry(), {}, Plan())
+        return cls({}, QueryRegistry(), {}, Plan())
 
     def changed(self, changes: Iterable[StoredChange]) -> StoredState:
         """With changes made, each in force from its batch on."""
@@ -142,7 +142,7 @@ class StoredState:
         """What `packed` gave."""
         streams = {one["name"]: StreamDefinition.unpacked(one) for one in body["streams"]}
         catalog = {name: stored.stream for name, stored in streams.items()}
-        registry, queries = Registry(), {}
+        registry, queries = QueryRegistry(), {}
         for one in body["queries"]:
             name = one["name"]
             registry = replace(registry, next_serial=one["serial"])

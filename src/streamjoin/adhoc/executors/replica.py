@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.changes import Registered, Registry
+from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.gathering import Gatherer
 from streamjoin.adhoc.core.probe_plan import Choice, Paths
 from streamjoin.adhoc.core.settings import Settings
@@ -40,9 +40,9 @@ class SentQuery:
     paused: bool
     choice: Choice
 
-    def registered(self) -> Registered:
+    def registered(self) -> LiveQuery:
         """As a registry has it."""
-        return Registered(
+        return LiveQuery(
             self.serial, self.query, self.created, Paths(self.query), Gatherer(self.query), paused=self.paused
         )
 
@@ -124,7 +124,7 @@ class Replica:
     def __init__(self) -> None:
         self._core = Shared([], self.SETTINGS)
         self._streams: dict[str, Stream] = {}
-        self._queries: dict[str, Registered] = {}
+        self._queries: dict[str, LiveQuery] = {}
         self._choices: dict[str, Choice] = {}
         self._version = -1
         self._batch = -1
@@ -170,7 +170,7 @@ class Replica:
         if rebuild:
             self._rebuild(assignment)
         else:
-            self._core.follow(Registry(dict(self._queries)), Plan(dict(self._choices)))
+            self._core.follow(QueryRegistry(dict(self._queries)), Plan(dict(self._choices)))
             self._catch_up(assignment)
         buckets = {stream: read_bucket(place(file)) for stream, file in assignment.fresh.items()}
         self._arrived = Arrived(buckets, {}, {}, assignment.clocks, assignment.batch)
@@ -195,7 +195,7 @@ class Replica:
         held = assignment.held
         buckets = {stream: tuple(read_bucket(place(file)) for _, file in files) for stream, files in held.items()}
         optimizer = replace(Optimizer(self._core.settings), plan=Plan(dict(self._choices)))
-        registry = Registry(dict(self._queries))
+        registry = QueryRegistry(dict(self._queries))
         self._core.restore(Snapshot(assignment.batch - 1, registry, buckets, assignment.clocks, optimizer))
         self._newest = {stream: files[-1][0] for stream, files in held.items() if files}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.core.changes import Registered
+from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.core.explain import TaskFigures
 from streamjoin.adhoc.core.probe_plan import Choice
@@ -140,10 +140,10 @@ class _Sent:
         self.whole: Any = None
         self._context = context
         self._streams: dict[str, Stream] = {}
-        self._placed: dict[str, tuple[Registered, Choice]] = {}
+        self._placed: dict[str, tuple[LiveQuery, Choice]] = {}
 
     def note(
-        self, streams: Mapping[str, Stream], queries: Mapping[str, Registered], choices: Mapping[str, Choice]
+        self, streams: Mapping[str, Stream], queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]
     ) -> None:
         """Take over the state of a batch."""
         new = tuple(stream for name, stream in streams.items() if name not in self._streams)
@@ -173,7 +173,7 @@ class _Sent:
         self.base, self.deltas = version, ()
 
 
-def _sent(entry: Registered, choice: Choice) -> SentQuery:
+def _sent(entry: LiveQuery, choice: Choice) -> SentQuery:
     return SentQuery(entry.serial, entry.query, entry.created, entry.paused, choice)
 
 
@@ -182,7 +182,7 @@ def _figures(part: ShareRows) -> TaskFigures:
     return TaskFigures(rows, part.seconds, dict(part.figures.seconds), part.rebuilt)
 
 
-def _gathered(parts: list[ShareRows], queries: Mapping[str, Registered]) -> Outputs:
+def _gathered(parts: list[ShareRows], queries: Mapping[str, LiveQuery]) -> Outputs:
     failures = {name: InputError(why) for part in parts for name, why in part.failures.items()}
     outputs: dict[str, pa.Table] = {}
     for name, entry in queries.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Registry
+from streamjoin.adhoc.core.changes import QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Paths
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.optimizer.eager import share_eagerly
@@ -48,7 +48,7 @@ class Optimizer:
         plan, decisions = share_eagerly(plan, Facts(queries, self.statistics, self.settings))
         return self._with(plan, decisions, batch)
 
-    def after_batch(self, registry: Registry, buckets: Mapping[str, tuple[Bucket, ...]], batch: int) -> Optimizer:
+    def after_batch(self, registry: QueryRegistry, buckets: Mapping[str, tuple[Bucket, ...]], batch: int) -> Optimizer:
         """With the batch measured, and a new plan if it is time for one and one is better."""
         if not self.settings.replans:
             return self
@@ -57,7 +57,7 @@ class Optimizer:
             return replace(self, statistics=replace(self.statistics, batches=self.statistics.batches + 1))
         return self.measured(registry, buckets).replanned(registry.paths, batch)
 
-    def measured(self, registry: Registry, buckets: Mapping[str, tuple[Bucket, ...]]) -> Optimizer:
+    def measured(self, registry: QueryRegistry, buckets: Mapping[str, tuple[Bucket, ...]]) -> Optimizer:
         """With the statistics of what is held."""
         return replace(self, statistics=measured(buckets, registry.selections(), self.statistics))
 

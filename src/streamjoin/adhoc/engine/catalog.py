@@ -31,7 +31,7 @@ _STATE_EVERY: Final = 64
 _log = logging.getLogger(__name__)
 
 
-class Roster:
+class Catalog:
     """See the module. `named` knows the sinks that the log has only the name of."""
 
     def __init__(

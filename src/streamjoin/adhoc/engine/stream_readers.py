@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.adhoc.core.settings import Lateness, Settings
+from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
-from streamjoin.adhoc.engine.roster import Roster
 from streamjoin.adhoc.executors.spark_feed import Feed, stream_of
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import SchemaError, SetupError, SpecError, StateError, StreamJoinError
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Registrations:
+class StreamReaders:
     """See the module. `fail` ends the engine."""
 
     def __init__(
         self,
         settings: Settings,
         journal: Journal,
-        roster: Roster,
+        catalog: Catalog,
         loop: BatchLoop,
         inbox: Inbox,
         trigger: str | None,
         fail: Callable[[StreamJoinError], None],
     ) -> None:
-        self.catalog = {name: figures.stream for name, figures in roster.streams.items()}
-        self._lateness = {name: figures.lateness for name, figures in roster.streams.items()}
+        self.streams = {name: figures.stream for name, figures in catalog.streams.items()}
+        self._lateness = {name: figures.lateness for name, figures in catalog.streams.items()}
         self._feeds: dict[str, Feed] = {}
         self._running = False
-        self._settings, self._journal, self._roster, self._loop = settings, journal, roster, loop
+        self._settings, self._journal, self._catalog, self._loop = settings, journal, catalog, loop
         self._inbox, self._trigger, self._fail = inbox, trigger, fail
         self.failures: dict[str, StreamJoinError] = {}
         """Why streams can't be read at this moment, by name."""
@@ -66,12 +66,12 @@ class Registrations:
                     raise StateError(f"stream {name!r} is registered already")
                 self._feeds[name].stop()
             request = None
-            if name in self.catalog:
+            if name in self.streams:
                 self._check_same(stream, ticks)
             else:
                 request = ChangeRequest("register", name, stream=stream, lateness=ticks)
                 self._inbox.submit(request)
-                self.catalog[name], self._lateness[name] = stream, ticks
+                self.streams[name], self._lateness[name] = stream, ticks
             place = self._journal.spark_checkpoint(name)
             feed = Feed(stream, frame, self._inbox, place, self._trigger, self, mark)
             self._feeds[name] = feed
@@ -85,7 +85,7 @@ class Registrations:
     def unavailable(self, name: str, error: str, retry_at: float) -> None:
         """Show why a stream of the log could not be registered in this run yet, and when that is tried again."""
         if name not in self._feeds:
-            self._roster.streams[self.known(name).name].fail(error, retry_at)
+            self._catalog.streams[self.known(name).name].fail(error, retry_at)
 
     def known(self, name: str) -> Stream:
         """A stream by its name.
@@ -93,13 +93,13 @@ class Registrations:
         Raises:
             SpecError: there is none.
         """
-        if name not in self.catalog:
-            raise SpecError(f"there is no stream {name!r}; registered: {', '.join(sorted(self.catalog)) or 'none'}")
-        return self.catalog[name]
+        if name not in self.streams:
+            raise SpecError(f"there is no stream {name!r}; registered: {', '.join(sorted(self.streams)) or 'none'}")
+        return self.streams[name]
 
     def _check_same(self, stream: Stream, lateness: int) -> None:
         """Refuse a stream that differs from the one that the log holds tuples of."""
-        known = self.catalog[stream.name]
+        known = self.streams[stream.name]
         for what, before, now in (
             ("columns", known.schema, stream.schema),
             ("time column", known.time, stream.time),
@@ -121,7 +121,7 @@ class Registrations:
         if feed.session_gone:
             self._fail(StateError(f"Spark has stopped: {error}"))
             return False
-        self._roster.streams[name].fail(str(error), clock.time() + pause)
+        self._catalog.streams[name].fail(str(error), clock.time() + pause)
         self.failures[name] = error
         _log.error("%s; trying again in %g s", error, pause)
         return True
@@ -141,7 +141,7 @@ class Registrations:
         name = feed.stream.name
         if self._feeds.get(name) is feed:
             self.failures.pop(name, None)
-            self._roster.streams[name].recover()
+            self._catalog.streams[name].recover()
             _log.warning("stream %r is read again", name)
 
     # Reading ------------------------------------------------------------------------------------------------------
@@ -159,13 +159,13 @@ class Registrations:
                     # It was never read: this is a mistake of whoever registered it.
                     raise
                 feed.start_later(error)
-        for name in self.catalog.keys() - self._feeds.keys():
-            self._roster.streams[name].error = f"stream {name!r} is in the checkpoint, but not registered in this run"
+        for name in self.streams.keys() - self._feeds.keys():
+            self._catalog.streams[name].error = f"stream {name!r} is in the checkpoint, but not registered in this run"
 
     def _begin(self, feed: Feed) -> None:
         name = feed.stream.name
         self.stream_restarts(feed)
-        self._roster.streams[name].recover()
+        self._catalog.streams[name].recover()
         self.failures.pop(name, None)
         feed.start()
 

@@ -16,7 +16,7 @@ from streamjoin.kernels.gather import gather
 from streamjoin.windows.buffer import Array, Buffer
 
 
-class Growing:
+class TupleArray:
     """A `Buffer` addressed by the tuples' numbers."""
 
     def __init__(self, first: int, dtype: Any, width: int | None = None) -> None:
@@ -86,12 +86,12 @@ def joined(arrays: Sequence[Array]) -> Array:
     return np.concatenate(arrays, out=pooled(sum(map(len, arrays)), arrays[0].dtype))
 
 
-class GrowingColumn:
+class TupleColumn:
     """A column of a stream by number: as an array where its type and its values allow, as Arrow chunks otherwise."""
 
     def __init__(self, first: int, type_: pa.DataType) -> None:
         self.type = type_
-        self._plain = Growing(first, _plain_dtype(type_) or np.int8)
+        self._plain = TupleArray(first, _plain_dtype(type_) or np.int8)
         self._chunks: list[pa.Array] = []
         self._is_plain = _plain_dtype(type_) is not None
         self._first = self.end = first
@@ -110,7 +110,7 @@ class GrowingColumn:
         return True
 
     @classmethod
-    def in_chunks(cls, first: int, type_: pa.DataType) -> GrowingColumn:
+    def in_chunks(cls, first: int, type_: pa.DataType) -> TupleColumn:
         """One that holds anything."""
         made = cls(first, type_)
         made._is_plain = False

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Change, Create, Drop, Registered, Registry
+from streamjoin.adhoc.core.changes import Change, Create, Drop, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
@@ -23,7 +23,7 @@ from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.model.errors import InputError, StateError
 
 
-class Apart:
+class Unshared:
     """See the module; all methods are those of `Shared`."""
 
     def __init__(self, catalog: Iterable[Stream], settings: Settings) -> None:
@@ -31,7 +31,7 @@ class Apart:
         self._streams = {stream.name: stream for stream in catalog}
         self._clocks = Clocks.start({n: settings.lateness_of(stream) for n, stream in self._streams.items()})
         self._cores: dict[str, Shared] = {}
-        self._registry = Registry()
+        self._registry = QueryRegistry()
         self._batch = -1
         self._own: dict[str, Arrived] = {}
         self.report = BatchReport(-1)
@@ -64,7 +64,7 @@ class Apart:
             core.add_stream(stream, ticks)
 
     @property
-    def queries(self) -> Mapping[str, Registered]:
+    def queries(self) -> Mapping[str, LiveQuery]:
         """The queries that are there, by name."""
         return self._registry.queries
 
@@ -127,7 +127,7 @@ class Apart:
                 stream: tuple(_copied(b) for b in held if b.batch >= entry.created) if stream in read else ()
                 for stream, held in snapshot.buckets.items()
             }
-            alone = Registry({name: entry}, snapshot.registry.next_serial)
+            alone = QueryRegistry({name: entry}, snapshot.registry.next_serial)
             optimizer = core.snapshot().optimizer.after_changes(alone.paths, snapshot.batch + 1)
             core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer))
 
@@ -154,7 +154,7 @@ def _copied(bucket: Bucket) -> Bucket:
     return Bucket(bucket.stream, bucket.batch, bucket.table, bucket.ticks, bucket.gates, bucket.first, bucket.seen)
 
 
-def open_core(catalog: Iterable[Stream], settings: Settings | None = None) -> Shared | Apart:
+def open_core(catalog: Iterable[Stream], settings: Settings | None = None) -> Shared | Unshared:
     """The core that the settings ask for."""
     settings = settings or Settings()
-    return Apart(catalog, settings) if settings.sharing == "nothing" else Shared(catalog, settings)
+    return Unshared(catalog, settings) if settings.sharing == "nothing" else Shared(catalog, settings)
