@@ -7,16 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 QueryState = Literal["pending", "running", "paused", "failed", "dropped"]
 Action = Literal["create", "drop", "pause", "resume", "register"]
-Columns = tuple[tuple[str, str], ...]
+
+
+class _TwoTexts:
+    """How the REST interface describes a pair: some readers of its description take no `prefixItems`."""
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        return {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
+
+
+Columns = tuple[Annotated[tuple[str, str], _TwoTexts()], ...]
 """Names and types."""
 
 
 class Record:
     """What all records can do."""
+
+    __pydantic_config__: ClassVar = {"json_schema_serialization_defaults_required": True}
+    """For the description of the REST interface: all fields are always there."""
 
     def as_json(self) -> dict[str, Any]:
         """The fields as dictionaries, lists, texts and numbers."""

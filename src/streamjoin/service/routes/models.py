@@ -1,6 +1,7 @@
 """The shapes of requests and answers, for the OpenAPI description and for checking what clients send.
 
-Answers are written from the engine's records as they are; the fuzz test checks that they have these shapes.
+The engine's own records (`adhoc/engine/info.py`) are answers as they are; here is what is around them. The fuzz test
+checks that answers have these shapes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, QueryInfo, StreamInfo
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 EXAMPLE_SQL = (
@@ -72,64 +75,16 @@ class Readiness(BaseModel):
     reason: str | None = None
 
 
-class StreamModel(BaseModel):
-    """A stream."""
-
-    name: str
-    time: str
-    columns: list[Column]
-    rows: int
-    rows_per_second: float
-    lag_seconds: float | None
-    watermark: str | int | None
-    late: int
-    error: str | None
-    untimed: int
-    malformed: int
-    failures: int
-    retry_at: float | None
-
-
 class Streams(BaseModel):
     """All streams."""
 
-    streams: list[StreamModel]
-
-
-class QueryModel(BaseModel):
-    """A query."""
-
-    name: str
-    sql: str
-    state: Literal["pending", "running", "paused", "failed", "dropped"]
-    created_batch: int
-    created_at: float
-    rows: int
-    rows_per_second: float
-    latency_ms: float | None
-    sink: str
-    columns: list[Column]
-    error: str | None
-    rows_undelivered: int
+    streams: list[StreamInfo]
 
 
 class Queries(BaseModel):
     """All queries."""
 
-    queries: list[QueryModel]
-
-
-class PreviewModel(BaseModel):
-    """What a query would be: its columns, what it would share, and what it would cost a batch."""
-
-    columns: list[Column]
-    streams: list[str]
-    shares_with: list[str]
-    new_joins: int
-    shared_joins: int
-    cost_shared: float
-    cost_apart: float
-    text: str
+    queries: list[QueryInfo]
 
 
 class Rows(BaseModel):
@@ -144,44 +99,16 @@ class RowsAside(Rows):
     """The newest rows that were set aside; `total` counts all since the beginning."""
 
 
-class Change(BaseModel):
-    """A record of the changelog."""
-
-    serial: int
-    action: Literal["create", "drop", "pause", "resume", "register"]
-    name: str
-    sql: str | None
-    batch: int
-    at: float
-    reason: str | None
-
-
 class Changes(BaseModel):
     """Changes in order."""
 
-    changes: list[Change]
-
-
-class Batch(BaseModel):
-    """What a batch did."""
-
-    batch: int
-    at: float
-    seconds: float
-    rows_in: dict[str, int]
-    rows_out: dict[str, int]
-    state_bytes: int
-    partitions: int
-    changes: list[Change]
-    decisions: list[str]
-    scaling: list[str]
-    latency_ms: float | None
+    changes: list[ChangeRecord]
 
 
 class History(BaseModel):
     """The newest batches, oldest first."""
 
-    samples: list[Batch]
+    samples: list[BatchEvent]
 
 
 class Node(BaseModel):

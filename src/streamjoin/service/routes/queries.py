@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from streamjoin.adhoc.engine.info import QueryInfo
+from streamjoin.adhoc.engine.info import Preview, QueryInfo
 from streamjoin.model import json_values
 from streamjoin.service.event_stream import EventStream, row_events
 from streamjoin.service.routes import models
@@ -44,10 +44,10 @@ async def list_queries(request: Request) -> Response:
 @router.post(
     "",
     status_code=201,
-    response_model=models.QueryModel,
+    response_model=QueryInfo,
     summary="Create a query, or check one",
     responses={
-        200: {"model": models.PreviewModel, "description": "With `dry_run`: what it would be; nothing is created."},
+        200: {"model": Preview, "description": "With `dry_run`: what it would be; nothing is created."},
         **problems(409, 413),
     },
 )
@@ -64,7 +64,7 @@ async def create_query(
     return respond(created, 201, {"Location": f"/api/v1/queries/{created.name}"})
 
 
-@router.get("/{name}", response_model=models.QueryModel, summary="Show a query", responses=problems(404))
+@router.get("/{name}", response_model=QueryInfo, summary="Show a query", responses=problems(404))
 def show_query(request: Request, name: Name) -> Response:
     """One query."""
     return respond(service_of(request).query(name))
@@ -80,14 +80,14 @@ async def drop_query(request: Request, name: Name) -> Response:
     return Response(status_code=_NO_CONTENT)
 
 
-@router.post("/{name}/pause", response_model=models.QueryModel, summary="Pause a query", responses=problems(404, 409))
+@router.post("/{name}/pause", response_model=QueryInfo, summary="Pause a query", responses=problems(404, 409))
 async def pause_query(request: Request, name: Name) -> Response:
     """A paused query gives no rows; tuples that come meanwhile stay joinable."""
     service = service_of(request)
     return _changed(await service.changes.run(service.change, name, lambda engine, chosen: engine.pause(chosen)))
 
 
-@router.post("/{name}/resume", response_model=models.QueryModel, summary="Resume a query", responses=problems(404, 409))
+@router.post("/{name}/resume", response_model=QueryInfo, summary="Resume a query", responses=problems(404, 409))
 async def resume_query(request: Request, name: Name) -> Response:
     """The end of a pause."""
     service = service_of(request)

@@ -38,7 +38,7 @@ async def streams(request: Request) -> Response:
     return await service.together.answer("streams", lambda: respond({"streams": engine.streams()}))
 
 
-@router.get("/{name}", response_model=models.StreamModel, summary="Show a stream", responses=problems(404))
+@router.get("/{name}", response_model=StreamInfo, summary="Show a stream", responses=problems(404))
 def stream(request: Request, name: Name) -> Response:
     """One stream."""
     return respond(_found(service_of(request).engine, name))
