@@ -41,7 +41,7 @@ def test_a_restart_tells_a_query_from_the_one_that_had_its_name(tmp_path: Path) 
     run.abandon()
     with Looped(tmp_path) as run:
         run.hand({"r": (0, table((1, 20, 1)))})
-        assert run.catalog.entries["a"].sql == text
+        assert run.catalog.entries["a"].query.text == text
         assert run.catalog.entries["a"].rows == 1
 
 

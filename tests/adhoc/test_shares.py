@@ -17,7 +17,7 @@ from streamjoin.adhoc.core.changes import Create, Drop
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared, ShareFigures
 from streamjoin.adhoc.engine.journal_files import write_table
-from streamjoin.adhoc.executors.replica import Assignment, Delta, Replica, SentQuery, run_share, unpacked
+from streamjoin.adhoc.executors.replica import Assignment, Delta, Replica, run_share, unpacked
 from streamjoin.adhoc.executors.shares import balanced, even_cuts, fixed, following_load, shares_of
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.plans import Plan
@@ -88,9 +88,7 @@ class Spread:
     def deltas(self) -> None:
         state = self.core.snapshot()
         choices = state.optimizer.plan.choices
-        now = {
-            n: SentQuery(e.serial, e.query, e.created, e.paused, choices[n]) for n, e in state.registry.queries.items()
-        }
+        now = {name: (query, choices[name]) for name, query in state.registry.queries.items()}
         came = {n: query for n, query in now.items() if self.sent.get(n) != query}
         gone = tuple(n for n in self.sent if n not in now)
         self.versions.append(Delta(len(self.versions), tuple(self.core.streams.values()), came, gone))

@@ -5,7 +5,7 @@ The invariant: a registry never changes; a list of changes gives a new one, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -51,6 +51,42 @@ class Resume:
 Change = Create | Drop | Pause | Resume
 
 
+def change_of(action: str, name: str, query: str | Query | None = None) -> Change:
+    """The change that an action on a query is."""
+    if action == "create":
+        if query is None:
+            raise AssertionError("a create without its query")
+        return Create(name, query)
+    kinds: dict[str, type[Drop | Pause | Resume]] = {"drop": Drop, "pause": Pause, "resume": Resume}
+    return kinds[action](name)
+
+
+def check_name(change: Change, names: Collection[str]) -> None:
+    """Refuse a change that does not fit the names of the queries there are.
+
+    Raises:
+        SpecError: a created query's name is taken or no name, or there is no query of the name.
+    """
+    if not isinstance(change, Create):
+        if change.name not in names:
+            raise SpecError(f"there is no query {change.name!r}; there are: {', '.join(sorted(names)) or 'none'}")
+    elif change.name in names:
+        raise SpecError(f"there is a query {change.name!r} already; drop it, or take another name")
+    elif not isinstance(change.name, str) or not change.name or not change.name.isprintable():
+        raise SpecError(f"a query's name is a printable text, not {change.name!r}")
+
+
+def names_after(names: Iterable[str], changes: Iterable[Change]) -> set[str]:
+    """The names of the queries there are after changes."""
+    left = set(names)
+    for change in changes:
+        if isinstance(change, Create):
+            left.add(change.name)
+        elif isinstance(change, Drop):
+            left.discard(change.name)
+    return left
+
+
 @dataclass(frozen=True)
 class LiveQuery:
     """A query in force since the batch `created`; `serial` tells two of the same name apart."""
@@ -61,6 +97,15 @@ class LiveQuery:
     paths: Paths
     gatherer: Gatherer
     paused: bool = False
+
+    @classmethod
+    def of(cls, serial: int, query: Query, created: int, paused: bool = False) -> LiveQuery:
+        """With what is derived from the query."""
+        return cls(serial, query, created, Paths(query), Gatherer(query), paused)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What is derived is large, and made again where it is unpickled.
+        return LiveQuery.of, (self.serial, self.query, self.created, self.paused)
 
     @cached_property
     def selected(self) -> dict[str, Selected]:
@@ -97,18 +142,13 @@ class QueryRegistry:
         found = dict(self.queries)
         serial = self.next_serial
         for change in changes:
+            check_name(change, found)
             if isinstance(change, Create):
-                if change.name in found:
-                    raise SpecError(f"there is a query {change.name!r} already; drop it, or take another name")
-                if not change.name or "\x00" in change.name:
-                    raise SpecError(f"a query's name is a text without NUL, not {change.name!r}")
                 query = change.query if isinstance(change.query, Query) else parse(change.query, streams, change.name)
                 query = replace(query, name=change.name)
-                found[change.name] = LiveQuery(serial, query, batch, Paths(query), Gatherer(query))
+                found[change.name] = LiveQuery.of(serial, query, batch)
                 serial += 1
                 continue
-            if change.name not in found:
-                raise SpecError(f"there is no query {change.name!r}; there are: {', '.join(found) or 'none'}")
             if isinstance(change, Drop):
                 del found[change.name]
             else:

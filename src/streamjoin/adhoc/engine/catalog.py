@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
+from streamjoin.adhoc.core.changes import Change, Resume, change_of, check_name, names_after
 from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
 from streamjoin.adhoc.engine.inbox import ChangeRequest
-from streamjoin.adhoc.engine.info import ChangeRecord
+from streamjoin.adhoc.engine.info import Action, ChangeRecord
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StreamDefinition
@@ -78,15 +78,15 @@ class Catalog:
             record = change.record
             entry = None
             if record.action == "create":
-                self.core.apply([Create(record.name, str(record.sql))])
+                self.core.apply([change_of("create", record.name, record.sql)])
                 query = self.core.queries[record.name].query
                 sink = sink_of(change.sink, record.name, self._named)
                 entry = self._entry(query, record.batch, record.at, sink, lazy=True)
             elif record.action != "register":
-                self.core.apply([_change(record.action, record.name)])
+                self.core.apply([change_of(record.action, record.name)])
             elif change.stream is not None:
                 self._add_stream(change.stream)
-            self._settle(ChangeRequest(record.action, record.name, at=record.at), entry, record.reason)
+            self._settle(record.action, record.name, record.at, entry, record.reason)
 
     # Changes ------------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Catalog:
         opened: dict[ChangeRequest, RunningQuery] = {}
         for request in requests:
             try:
-                change = self._checked(request, made)
+                change = self._checked(request, names_after(self.entries, changes))
                 if request.query is not None:
                     sink = request.sink or MemorySink()
                     opened[request] = self._entry(request.query, batch, request.at, sink)
@@ -123,7 +123,7 @@ class Catalog:
             entry = opened.get(request)
             if entry is not None:
                 entry.created_at = now
-            self._settle(request, entry)
+            self._settle(request.action, request.name, request.at, entry)
             request.done.set_result(None)
         return [change.record for change in stored]
 
@@ -157,27 +157,18 @@ class Catalog:
         # Another list each time: who asks for the changelog reads it on a thread of its own.
         self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
 
-    def _checked(self, request: ChangeRequest, made: Sequence[ChangeRequest]) -> Change | None:
-        if request.action == "register":
+    def _checked(self, request: ChangeRequest, names: Set[str]) -> Change | None:
+        """The change for the core, where `names` are those of the queries before it."""
+        change = request.change
+        if change is None:
             if request.stream is None:
                 raise AssertionError("a register without its stream")
             self._add_stream(StreamDefinition(request.stream, request.lateness))
             return None
-        there = set(self.entries)
-        for earlier in made:
-            if earlier.action in ("create", "drop"):
-                (there.add if earlier.action == "create" else there.discard)(earlier.name)
-        if request.action == "create":
-            if request.name in there:
-                raise SpecError(f"there is a query {request.name!r} already; drop it, or take another name")
-            if request.query is None:
-                raise AssertionError("a create without its query")
-            return Create(request.name, request.query)
-        if request.name not in there:
-            raise SpecError(f"there is no query {request.name!r}; there are: {', '.join(sorted(there)) or 'none'}")
-        if request.action == "resume" and request.name in self.entries:
-            self._deliver_what_was_refused(self.entries[request.name])
-        return _change(request.action, request.name)
+        check_name(change, names)
+        if isinstance(change, Resume) and change.name in self.entries:
+            self._deliver_what_was_refused(self.entries[change.name])
+        return change
 
     def _deliver_what_was_refused(self, entry: RunningQuery) -> None:
         for batch, rows in self.journal.undelivered(entry.name):
@@ -195,18 +186,19 @@ class Catalog:
         self.core.add_stream(stored.stream, stored.lateness)
         self.streams[stored.stream.name] = RunningStream(stored.stream, stored.lateness)
 
-    def _settle(self, request: ChangeRequest, entry: RunningQuery | None, reason: str | None = None) -> None:
+    def _settle(
+        self, action: Action, name: str, at: float, entry: RunningQuery | None, reason: str | None = None
+    ) -> None:
         """The engine's side of a change that the core has made; `entry` is the new query."""
-        name = request.name
         if entry is not None:
-            self.deploy_ms = (time.time() - request.at) * 1000
+            self.deploy_ms = (time.time() - at) * 1000
             self.entries[name] = entry
-        elif request.action == "drop":
+        elif action == "drop":
             self._drop(name)
-        elif request.action in ("pause", "resume"):
+        elif action in ("pause", "resume"):
             entry = self.entries[name]
             paused = "paused" if reason is None else "failed"
-            entry.state = "running" if request.action == "resume" else paused  # type: ignore[assignment]
+            entry.state = "running" if action == "resume" else paused  # type: ignore[assignment]
             entry.error = reason
 
     def _drop(self, name: str) -> None:
@@ -226,8 +218,7 @@ class Catalog:
         self, query: Query, created: int, at: float, sink: Sink, *, lazy: bool = False, before: int = 0
     ) -> RunningQuery:
         newest, writer = self._opened(query.name, query.schema, sink, lazy, before)
-        streams = frozenset(source.stream.name for source in query.sources)
-        return RunningQuery(query.name, query.text, query.schema, streams, created, at, sink, writer, newest)
+        return RunningQuery(query, created, at, sink, writer, newest)
 
     def _opened(
         self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False, before: int = 0
@@ -238,15 +229,19 @@ class Catalog:
         writer = OpenedLater(sink, target) if lazy else sink.open(target)
         return NewestRows(schema, self._newest_rows, before), writer
 
+    def no_such_query(self, name: str) -> SpecError:
+        """What to raise for a name that no query has."""
+        return SpecError(f"there is no query {name!r}; there are: {', '.join(sorted(self.entries)) or 'none'}")
+
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query another sink of the same kind, one that a restart could not bring back."""
         entry = self.entries.get(name)
         if entry is None:
-            raise SpecError(f"there is no query {name!r}; there are: {', '.join(self.entries) or 'none'}")
+            raise self.no_such_query(name)
         if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
             raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
         _close(entry)
-        entry.sink, entry.writer = sink, self._opened(name, entry.schema, sink)[1]
+        entry.sink, entry.writer = sink, self._opened(name, entry.query.schema, sink)[1]
 
     def close(self) -> None:
         """Close the writers of all sinks."""
@@ -264,7 +259,7 @@ class Catalog:
         if not (now or replanned or changes > max(_STATE_EVERY, len(self.entries))):
             return
         queries = {
-            name: StoredQuery(entry.sql, entry.created_at, entry.sink.spec(), entry.state, entry.error)
+            name: StoredQuery(entry.created_at, entry.sink.spec(), entry.state, entry.error)
             for name, entry in self.entries.items()
         }
         streams = {name: StreamDefinition(f.stream, f.lateness) for name, f in self.streams.items()}
@@ -279,12 +274,6 @@ class Catalog:
             "rows": {name: entry.rows for name, entry in self.entries.items()},
             "streams": {name: [f.rows, f.late, f.untimed, f.malformed] for name, f in self.streams.items()},
         }
-
-
-def _change(action: str, name: str) -> Change:
-    if action == "drop":
-        return Drop(name)
-    return Pause(name) if action == "pause" else Resume(name)
 
 
 def _close(entry: RunningQuery) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from streamjoin.adhoc.core.changes import Create, check_name, names_after
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.core.unshared import open_core
@@ -241,27 +242,21 @@ class Engine:
             StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
         """
         with self._lock:
-            chosen = self._unused_name() if name is None else name
-            if not isinstance(chosen, str) or not chosen or not chosen.isprintable():
-                raise SpecError(f"a query's name is a printable text, not {chosen!r}")
+            taken = self._names_to_come()
+            chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
+            check_name(Create(chosen, sql), taken)
             query = parse(sql, self._readers.streams, chosen)
             request = ChangeRequest("create", chosen, sql, query, sink if sink is not None else MemorySink())
             handle = QueryHandle(self, chosen, request.done)
-            if chosen in self._catalog.entries or chosen in self._pending():
-                self._refuse_taken(chosen)
             self._inbox.submit(request)
         if wait and self._elsewhere:
             handle.wait(timeout)
         return handle
 
-    def _refuse_taken(self, name: str) -> None:
-        # A drop that waits may free the name: the boundary decides then.
-        if not any(request.action == "drop" and request.name == name for request in self._inbox.waiting):
-            raise SpecError(f"there is a query {name!r} already; drop it, or take another name")
-
-    def _unused_name(self) -> str:
-        taken = {*self._catalog.entries, *self._pending()}
-        return next(name for number in self._names if (name := f"q{number}") not in taken)
+    def _names_to_come(self) -> set[str]:
+        """Of the queries there are once the waiting changes are in force."""
+        changes = [request.change for request in self._inbox.waiting]
+        return names_after(self._catalog.entries, [change for change in changes if change is not None])
 
     def _pending(self) -> dict[str, ChangeRequest]:
         return {request.name: request for request in self._inbox.waiting if request.action == "create"}
@@ -308,7 +303,7 @@ class Engine:
             return pending_info(pending)
         if name in self._catalog.dropped:
             return self._catalog.dropped[name].info()
-        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._catalog.entries) or 'none'}")
+        raise self._catalog.no_such_query(name)
 
     def rows(self, name: str, limit: int = 100) -> pa.Table:
         """The newest rows of a query, oldest first.
@@ -329,7 +324,7 @@ class Engine:
             return entry.newest.after(after or 0, limit)
         if name in self._pending():
             return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
-        raise SpecError(f"there is no query {name!r}; there are: {', '.join(self._catalog.entries) or 'none'}")
+        raise self._catalog.no_such_query(name)
 
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query whose sink a restart could not bring back, such as a function, another one.

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Aside
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.engine.info import Columns, QueryInfo, QueryState, StreamInfo
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.sinks.base import NewestRows, Sink, Writer
 from streamjoin.windows.clock import NEVER
 
@@ -124,10 +125,7 @@ def _iso(nanoseconds: int) -> str:
 class RunningQuery:
     """A query as it runs: its sink and what came of it."""
 
-    name: str
-    sql: str
-    schema: pa.Schema
-    streams: frozenset[str]
+    query: Query
     created_batch: int
     created_at: float
     sink: Sink
@@ -140,6 +138,16 @@ class RunningQuery:
     latency_ms: float | None = None
     rate: Rate = field(default_factory=Rate)
 
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self.query.name
+
+    @cached_property
+    def streams(self) -> frozenset[str]:
+        """The streams it reads."""
+        return frozenset(source.stream.name for source in self.query.sources)
+
     def delivered(self, rows: int, event_time: float | None) -> None:
         """Count rows that the sink took; `event_time` is the Unix time of their events, on average."""
         self.rows += rows
@@ -147,16 +155,11 @@ class RunningQuery:
         if event_time is not None:
             self.latency_ms = (time.time() - event_time) * 1000
 
-    def fail(self, error: str, rows: int = 0) -> None:
-        """The sink, or the computing of an output, failed."""
-        self.state, self.error = "failed", error
-        self.undelivered += rows
-
     def info(self) -> QueryInfo:
         """The record."""
         return QueryInfo(
             self.name,
-            self.sql,
+            self.query.text,
             self.state,
             self.created_batch,
             self.created_at,
@@ -164,7 +167,7 @@ class RunningQuery:
             self.rate.value,
             self.latency_ms,
             str(self.sink),
-            columns_of(self.schema),
+            columns_of(self.query.schema),
             self.error,
             self.undelivered,
         )

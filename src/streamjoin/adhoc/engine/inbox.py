@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamjoin.adhoc.core.changes import Change, change_of
 from streamjoin.adhoc.engine.info import Action
 from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.sinks.base import Sink
@@ -50,6 +51,11 @@ class ChangeRequest:
     lateness: int = 0
     at: float = field(default_factory=time.time)
     done: Future[None] = field(default_factory=Future, repr=False)
+
+    @property
+    def change(self) -> Change | None:
+        """As the core makes it; None for a stream to register."""
+        return None if self.action == "register" else change_of(self.action, self.name, self.query)
 
 
 @dataclass(frozen=True, eq=False)

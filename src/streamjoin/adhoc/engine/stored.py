@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Clocks
-from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, QueryRegistry, Resume
+from streamjoin.adhoc.core.changes import Create, QueryRegistry, change_of
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.engine.info import ChangeRecord, QueryState
 from streamjoin.adhoc.engine.journal import Body
@@ -43,7 +43,6 @@ class StreamDefinition:
 class StoredQuery:
     """What is kept of a query besides its place in the registry; `sink` is None for one that can't be kept."""
 
-    sql: str
     created_at: float
     sink: Body | None
     state: QueryState = "running"
@@ -98,9 +97,9 @@ class StoredState:
                 streams[name] = change.stream
                 continue
             catalog = {key: stored.stream for key, stored in streams.items()}
-            registry = registry.changed([_core_change(record)], catalog, record.batch)
+            registry = registry.changed([change_of(record.action, name, record.sql)], catalog, record.batch)
             if record.action == "create":
-                queries[name] = StoredQuery(str(record.sql), record.at, change.sink)
+                queries[name] = StoredQuery(record.at, change.sink)
             elif record.action == "drop":
                 del queries[name]
                 # A query of this name that comes later is another: what was chosen for this one may not fit it.
@@ -124,6 +123,7 @@ class StoredState:
                 "serial": entry.serial,
                 "created": entry.created,
                 "paused": entry.paused,
+                "sql": entry.query.text,
                 **asdict(self.queries[name]),
             }
             for name, entry in self.registry.queries.items()
@@ -148,20 +148,13 @@ class StoredState:
             registry = replace(registry, next_serial=one["serial"])
             registry = registry.changed([Create(name, one["sql"])], catalog, one["created"])
             registry = registry.paused([name] if one["paused"] else [])
-            queries[name] = StoredQuery(one["sql"], one["created_at"], one["sink"], one["state"], one["error"])
+            queries[name] = StoredQuery(one["created_at"], one["sink"], one["state"], one["error"])
         registry = replace(registry, next_serial=body["next_serial"])
         orders = {name: tuple(map(tuple, chosen[1])) for name, chosen in body["plan"].items()}
         choices = {name: Choice(chosen[0], orders[name]) for name, chosen in body["plan"].items()}
         # Checkpoints of earlier versions have decisions without their queries.
         decisions = tuple(Decision(**{**one, "queries": tuple(one.get("queries", ()))}) for one in body["decisions"])
         return cls(streams, registry, queries, Plan(choices, frozenset(body["unplanned"])), decisions, serial)
-
-
-def _core_change(record: ChangeRecord) -> Change:
-    if record.action == "create":
-        return Create(record.name, str(record.sql))
-    kinds: dict[str, type[Drop | Pause | Resume]] = {"drop": Drop, "pause": Pause, "resume": Resume}
-    return kinds[record.action](record.name)
 
 
 def _state_after(record: ChangeRecord) -> dict[str, Any]:

@@ -18,33 +18,15 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
-from streamjoin.adhoc.core.gathering import Gatherer
-from streamjoin.adhoc.core.probe_plan import Choice, Paths
+from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared, ShareFigures, Snapshot
 from streamjoin.adhoc.core.shared_join import Share
 from streamjoin.adhoc.engine.journal_files import read_bucket
-from streamjoin.adhoc.language.plan import Query, Stream
+from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.storage.places import place
-
-
-@dataclass(frozen=True)
-class SentQuery:
-    """A query with its place in the registry and its choice."""
-
-    serial: int
-    query: Query
-    created: int
-    paused: bool
-    choice: Choice
-
-    def registered(self) -> LiveQuery:
-        """As a registry has it."""
-        return LiveQuery(
-            self.serial, self.query, self.created, Paths(self.query), Gatherer(self.query), paused=self.paused
-        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +35,7 @@ class Delta:
 
     version: int
     streams: tuple[Stream, ...]
-    came: Mapping[str, SentQuery]
+    came: Mapping[str, tuple[LiveQuery, Choice]]
     gone: tuple[str, ...]
 
 
@@ -186,9 +168,9 @@ class Replica:
         for name in delta.gone:
             self._queries.pop(name, None)
             self._choices.pop(name, None)
-        for name, sent in delta.came.items():
-            self._queries[name] = sent.registered()
-            self._choices[name] = sent.choice
+        for name, (query, choice) in delta.came.items():
+            self._queries[name] = query
+            self._choices[name] = choice
         self._version = delta.version
 
     def _rebuild(self, assignment: Assignment) -> None:

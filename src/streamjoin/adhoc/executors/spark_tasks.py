@@ -22,7 +22,7 @@ from streamjoin.adhoc.core.explain import TaskFigures
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.executors.replica import Assignment, Delta, SentQuery, ShareRows, run_share, unpacked
+from streamjoin.adhoc.executors.replica import Assignment, Delta, ShareRows, run_share, unpacked
 from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError, SpecError
@@ -159,22 +159,16 @@ class _Sent:
         version = (self.deltas[-1].version if self.deltas else self.base) + 1
         self._streams |= {stream.name: stream for stream in new}
         self._placed = {name: (entry, choices[name]) for name, entry in queries.items()}
-        sent = {name: _sent(*self._placed[name]) for name in came}
-        self.deltas = (*self.deltas, Delta(version, new, sent, gone))
+        self.deltas = (*self.deltas, Delta(version, new, {name: self._placed[name] for name in came}, gone))
         if first or len(self.deltas) > _DELTAS:
             self._send_whole(version)
 
     def _send_whole(self, version: int) -> None:
-        everything = {name: _sent(*placed) for name, placed in self._placed.items()}
-        whole = Delta(version, tuple(self._streams.values()), everything, ())
+        whole = Delta(version, tuple(self._streams.values()), dict(self._placed), ())
         if self.whole is not None:
             self.whole.unpersist()
         self.whole = self._context.broadcast(pickle.dumps(whole))
         self.base, self.deltas = version, ()
-
-
-def _sent(entry: LiveQuery, choice: Choice) -> SentQuery:
-    return SentQuery(entry.serial, entry.query, entry.created, entry.paused, choice)
 
 
 def _figures(part: ShareRows) -> TaskFigures:
