@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Create, Drop, Pause, Resume
+from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume, check_name, names_after
 from streamjoin.adhoc.core.probe_plan import Choice, orders_of
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
@@ -269,3 +269,20 @@ def test_reading_queries_loads_neither_kernels_nor_spark() -> None:
 def test_a_table_that_is_no_bucket_is_refused() -> None:
     with pytest.raises(CheckpointError):
         Bucket.from_table(batch((1, 1, 1)))
+
+
+def test_names_of_queries_are_unique_and_printable() -> None:
+    names = names_after({"a", "b"}, [Drop("a"), Create("c", "SELECT"), Pause("b"), Drop("nowhere")])
+    assert names == {"b", "c"}
+    for fitting in (Create("a", "SELECT"), Drop("b"), Pause("c"), Resume("c")):
+        check_name(fitting, names)
+    refused: list[tuple[Change, str]] = [
+        (Create("b", "SELECT"), "there is a query 'b' already"),
+        (Create("", "SELECT"), "printable"),
+        (Create("a\x00", "SELECT"), "printable"),
+        (Drop("a"), "there is no query 'a'; there are: b, c"),
+        (Resume("a"), "there is no query 'a'"),
+    ]
+    for change, said in refused:
+        with pytest.raises(SpecError, match=said):
+            check_name(change, names)
