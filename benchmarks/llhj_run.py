@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.llhj_streams import Stream
 from streamjoin.indexes.base import ticks_per_ns
-from streamjoin.joins.parallel.handshake_chain import Chain
-from streamjoin.joins.parallel.llhj_copies import Copies
+from streamjoin.joins.parallel.handshake_chain import Chain, Copies
 from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
 from streamjoin.kernels.crew import stopped
 from streamjoin.kernels.handshake.collect import (

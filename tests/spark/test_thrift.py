@@ -15,7 +15,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark import join
-from streamjoin.spark.runtime import heap
+from streamjoin.spark.runtime import checkpoints
 from streamjoin.spark.runtime.checkpoints import _unmeasured
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint
@@ -128,9 +128,9 @@ def test_a_version_is_read_where_what_it_is_made_of_went_meanwhile(
 
 def test_a_worker_freezes_its_heap_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
-    monkeypatch.setattr(heap, "_tasks", itertools.count(1))
+    monkeypatch.setattr(checkpoints, "_tasks", itertools.count(1))
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    assert [n for n in range(1, 40) if heap.settle()] == [2, 4, 8, 16, 32]
+    assert [n for n in range(1, 40) if checkpoints.freeze_heap()] == [2, 4, 8, 16, 32]
     assert len(frozen) == 5
 
 

@@ -64,7 +64,7 @@ ADHOC = """
 import gc, os, sys
 from numba.core.dispatcher import Dispatcher
 from streamjoin.spark.runtime import daemon
-from streamjoin.spark.runtime.environment import MORE_WARMING
+from streamjoin.spark.runtime.session import MORE_WARMING
 
 os.environ[MORE_WARMING] = "streamjoin.nobody," + sys.argv[1]
 daemon.start()

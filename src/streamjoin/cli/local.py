@@ -140,7 +140,7 @@ def rescale(
 ) -> None:
     """Give a pipeline that runs another number of partitions, up to its most_partitions."""
     from streamjoin.config.pipeline_file import read_pipeline
-    from streamjoin.spark.rescaling import rescale as ask
+    from streamjoin.spark import rescale as ask
 
     pipeline = read_pipeline(file)
     if pipeline.checkpoint is None:

@@ -145,12 +145,8 @@ def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> StoredRun:
         batch,
         (left, right),
         tuple((word, rows) for word, rows in sample),
-        tuple(PieceRef(p["file"], (_blocks(p["blocks"][0]), _blocks(p["blocks"][1]))) for p in pieces),
+        tuple(PieceRef(p["file"], (Block.unpacked(p["blocks"][0]), Block.unpacked(p["blocks"][1]))) for p in pieces),
     )
-
-
-def _blocks(packed: Any) -> tuple[Block, ...]:
-    return tuple(Block(*block) for block in packed)
 
 
 def assemble(
@@ -196,7 +192,7 @@ def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Stored
         (_extent(footers, 0), _extent(footers, 1)),
         _sample(footers, "sample"),
         tuple(
-            PieceRef(file, (_blocks(footer["blocks"][0]), _blocks(footer["blocks"][1])))
+            PieceRef(file, (Block.unpacked(footer["blocks"][0]), Block.unpacked(footer["blocks"][1])))
             for file, footer in pieces
             if any(footer["blocks"])
         ),

@@ -46,6 +46,11 @@ class Block:
         """As JSON has it."""
         return [self.offset, self.length, self.rows, self.first, self.last, self.checksum]
 
+    @staticmethod
+    def unpacked(blocks: Iterable[Any]) -> tuple[Block, ...]:
+        """Blocks from what `packed` returned for each."""
+        return tuple(Block(*block) for block in blocks)
+
 
 @dataclass(frozen=True)
 class Sheet:

@@ -20,6 +20,7 @@ from streamjoin.kernels import encode as kernels
 from streamjoin.model.keys import KeyColumn, KeyTerm, WordKind
 from streamjoin.model.plain_types import plain_array, without_extension
 from streamjoin.model.predicates import Equi
+from streamjoin.windows.words import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SideName = Literal["left", "right"]
@@ -27,23 +28,6 @@ SideName = Literal["left", "right"]
 _SIGN = 1 << 63
 # A decimal's float64 image is off by a few units in the last place; this much wider, no match is missed.
 _WIDE_SLACK = 2.0**-46
-
-
-@dataclass(frozen=True)
-class TermWords:
-    """One term of a batch: each tuple's word, and the interval of the other side's words that it matches."""
-
-    word: Array
-    lo: Array
-    hi: Array
-
-    def take(self, order: Array) -> TermWords:
-        """The same for the tuples in `order`."""
-        return TermWords(self.word[order], self.lo[order], self.hi[order])
-
-    def part(self, cut: slice) -> TermWords:
-        """The same for the tuples of `cut`."""
-        return TermWords(self.word[cut], self.lo[cut], self.hi[cut])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from streamjoin.model.evaluation import Values, evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.model.keys import KeyTerm
 from streamjoin.model.predicates import Equi
-from streamjoin.windows.encoding import SideEncoder, SideName, TermWords, flat, integer_values
+from streamjoin.windows.encoding import SideEncoder, SideName, flat, integer_values
+from streamjoin.windows.words import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 IndexKey = tuple[str, str]

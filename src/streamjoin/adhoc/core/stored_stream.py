@@ -22,7 +22,7 @@ from streamjoin.adhoc.language.plan import Stream
 from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.kernels.shared_queries.sets import count_live, live_entries
 from streamjoin.model.evaluation import Values, from_arrow
-from streamjoin.windows.encoding import TermWords
+from streamjoin.windows.words import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SMALL: Final = 1 << 12

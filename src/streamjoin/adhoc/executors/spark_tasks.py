@@ -26,7 +26,7 @@ from streamjoin.adhoc.executors.replica import Assignment, Delta, ShareRows, run
 from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError, SpecError
-from streamjoin.spark.runtime.environment import MORE_WARMING
+from streamjoin.spark.runtime.session import MORE_WARMING
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext

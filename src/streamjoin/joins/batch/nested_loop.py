@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePart
-from streamjoin.joins.batch.stored_words import StoredWords, live_places, unsigned_words
+from streamjoin.joins.batch.stored_words import StoredWords, live_places
 from streamjoin.kernels.batch.nested import nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
+from streamjoin.windows.words import unsigned_words
 from streamjoin.windows.workers import Workers, cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]

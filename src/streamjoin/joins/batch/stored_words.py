@@ -13,12 +13,11 @@ import numpy as np
 from streamjoin.joins.base import Chunk, SidePart
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer
-from streamjoin.windows.encoding import TermWords
 from streamjoin.windows.repartitioned import ProbeRanges
+from streamjoin.windows.words import unsigned_words
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_INT32 = (-(2**31), 2**31 - 1)
 _TERMS = 2
 
 
@@ -56,16 +55,6 @@ class StoredWords:
     def nbytes(self) -> int:
         """The memory it holds."""
         return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
-
-
-def unsigned_words(term: TermWords, narrow: bool) -> tuple[Array, Array, Array]:
-    """Words, low ends and widths as unsigned numbers of the same order; an empty interval has lo > every word."""
-    if narrow:
-        lo, hi = (np.clip(bound, *_INT32) for bound in (term.lo, term.hi))
-        word, low = ((a.astype(np.int32).view(np.uint32)) ^ np.uint32(1 << 31) for a in (term.word, lo))
-        return word, low, (hi - lo).astype(np.uint32)
-    word, low = (a.view(np.uint64) ^ np.uint64(1 << 63) for a in (term.word, term.lo))
-    return word, low, (term.hi - term.lo).view(np.uint64)
 
 
 def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.batch.stored_words import unsigned_words
 from streamjoin.joins.parallel.handshake_chain import Chain, facts_of
 from streamjoin.kernels.handshake.links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
 from streamjoin.kernels.handshake.meet import WORD_ROWS
@@ -22,6 +21,7 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
+from streamjoin.windows.words import unsigned_words
 
 Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]

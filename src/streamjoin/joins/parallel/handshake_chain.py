@@ -1,4 +1,4 @@
-"""The arrays behind a chain of handshake nodes: each side's log, the arena of links, the nodes' results.
+"""The arrays behind a chain of handshake nodes: logs, the arena of links, results, copies.
 
 A side's log holds the tuples that can match, by place: places count them from 0 and never change, so the nodes' bounds
 outlive any cut into chunks. Nothing here runs threads or knows Arrow: joins and experiments bring their own.
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from streamjoin.kernels.handshake.links import (
     BASES,
     BATCH,
+    COLUMNS,
     DRAINS,
     EXPIRED,
     FACTS,
@@ -39,6 +40,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
 
 _LEAST = 1024
+_LEAST_COPIES = 256
 RING = 1 << 14
 _LINE = 8
 
@@ -177,3 +179,41 @@ def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:
     facts = np.zeros((seq.size, FACTS), np.int64)
     facts[:, SEQ], facts[:, MIN_SEQ], facts[:, UPTO], facts[:, GATE] = seq, min_seq, upto, gate
     return facts
+
+
+class Copies:
+    """Both sides' copies at all nodes of a chain: two rows of words per node and side.
+
+    Place p lies at its home, node p % nodes, in column p // nodes less the number of the first column. Invariant:
+    between flows there is a column for every place that is still in a window.
+    """
+
+    def __init__(self, chain: Chain, dtype: Any) -> None:
+        self._chain = chain
+        self._rows = [np.zeros((chain.nodes, 2, 0), dtype) for _ in (0, 1)]
+
+    def of(self, k: int) -> tuple[Array, Array]:
+        """Node k's copies of side 0 and side 1."""
+        return self._rows[0][k], self._rows[1][k]
+
+    def make_room(self) -> None:
+        """Have a column for all that the logs hold; the expired make way."""
+        nodes = self._chain.nodes
+        for side, log in enumerate(self._chain.logs):
+            rows, first = self._rows[side], int(self._chain.mem[COLUMNS + side])
+            needed = -(-log.count // nodes) + 1
+            if needed - first <= rows.shape[2]:
+                continue
+            least = int(self._chain.node_words(EXPIRED + side).min()) // nodes
+            held = max(0, rows.shape[2] - (least - first))
+            capacity = max(_LEAST_COPIES, 2 * (needed - least))
+            moved = np.zeros((nodes, 2, capacity), rows.dtype)
+            if held:
+                moved[:, :, :held] = rows[:, :, least - first :]
+            self._rows[side] = moved
+            self._chain.mem[COLUMNS + side] = least
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+        return sum(rows.nbytes for rows in self._rows)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from streamjoin.joins.parallel.handshake_base import ChainJoin, batch_of
-from streamjoin.joins.parallel.llhj_copies import Copies
+from streamjoin.joins.parallel.handshake_chain import Copies
 from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
 from streamjoin.kernels.handshake.low_latency import llhj_node
 from streamjoin.model.binding import BoundSpec

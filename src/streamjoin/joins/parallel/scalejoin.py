@@ -18,7 +18,7 @@ from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.parallel.scalejoin_shares import IndexShares, ScanShares, Shares
 from streamjoin.kernels.crew import idle, stand, stopped
 from streamjoin.kernels.scalegate.gate import add, read
-from streamjoin.kernels.scalegate.scalejoin_pieces import (
+from streamjoin.kernels.scalegate.scalejoin import (
     CONTROL_WORDS,
     begin_run,
     open_piece,

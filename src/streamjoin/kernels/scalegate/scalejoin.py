@@ -5,6 +5,11 @@ compares it with its share of the other side's window, and stores the tuples who
 so that both windows are shared evenly. What it finds goes to the second gate under one number, the place of the later
 tuple in gate order above that of the earlier one: the consumer sees one sequence, whatever the interleaving. Invariant:
 a pair of tuples in each other's window is compared once, by the thread that stored the earlier one.
+
+The join over chunks shares only how its threads agree on how far a run goes, without waiting for each other. A chunk
+is cut into pieces. Whoever comes to a piece first opens it for all, unless another number of threads is wanted; then it
+closes the run there, for all. Invariant: OPENED only grows until the run is closed, and never changes after, so every
+thread takes the same pieces.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamjoin.kernels.atomics import load
+from streamjoin.kernels.atomics import load, store, swap_if
 from streamjoin.kernels.batch.nested import nested_two
 from streamjoin.kernels.crew import RUNNING, idle, stand
 from streamjoin.kernels.flags import kernel
@@ -30,6 +35,10 @@ GROUP = 256
 _DISTANCE = 31  # bits of the distance between two tuples of a pair
 _PRIME = 1_000_003
 _MANY = 1 << 20
+
+OPENED = 0  # pieces opened; twice their number, and one more when the run is closed
+WANTED = 8  # threads wanted
+CONTROL_WORDS = 16
 
 WAITS_READY, WAITS_ROOM, WAITS_DUE, WAITS_RESULT = 1, 2, 3, 4
 PLACES = {
@@ -314,3 +323,43 @@ def collect(gate: I64, crew: I64, me: int, pool: Pool, delays: I64) -> tuple[int
         if not idle(crew, tries):
             return got, digest
         tries += 1
+
+
+@kernel
+def begin_run(control: I64) -> None:
+    """Nothing is open yet."""
+    store(control, OPENED, 0)
+
+
+@kernel
+def want(control: I64, threads: int) -> None:
+    """Ask for another number of threads, from any thread."""
+    store(control, WANTED, threads)
+
+
+@kernel
+def wanted(control: I64) -> int:
+    """How many threads are wanted."""
+    return load(control, WANTED)
+
+
+@kernel
+def open_piece(control: I64, piece: int, threads: int) -> bool:
+    """Whether piece number `piece` belongs to this run of `threads` threads."""
+    while True:
+        opened = load(control, OPENED)
+        if opened >> 1 > piece:
+            return True
+        if opened & 1:
+            return False
+        # The first piece is taken in any case: a run gets on, however often the number changes.
+        if piece > 0 and load(control, WANTED) != threads:
+            swap_if(control, OPENED, opened, opened | 1)
+        else:
+            swap_if(control, OPENED, opened, opened + 2)
+
+
+@kernel
+def pieces_opened(control: I64) -> int:
+    """How many pieces the run took."""
+    return load(control, OPENED) >> 1

@@ -9,6 +9,8 @@ the reason travels to the tasks in the same way and is raised by the first.
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import logging
 import re
@@ -20,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError, SetupError, StateError, StreamJoinError
-from streamjoin.spark.runtime.heap import settle
 from streamjoin.spark.runtime.stage_names import name_stages
 from streamjoin.spark.stages.late_output import catch_up, forget_uncommitted
 from streamjoin.storage.background import Merger, Mergers
@@ -42,6 +43,7 @@ _COMMITS_LATER = (
     "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
     "back to batches whose window is gone; leave the option out"
 )
+_tasks = itertools.count(1)
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
 
@@ -268,7 +270,7 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
 
     import streamjoin.model.errors as errors
 
-    settle()
+    freeze_heap()
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     setting = context.getLocalProperty(_SETTING + blueprint.token) if context else None
@@ -282,3 +284,17 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
         kind = getattr(errors, found["error"], CheckpointError)
         raise kind(found["message"])
     return WindowLog(place(found["root"]), found["epoch"], blueprint), int(batch)
+
+
+def freeze_heap() -> bool:
+    """Keep the garbage collection cheap that a worker runs after each task; whether the heap was frozen for this task.
+
+    What the daemon loaded is frozen before workers are forked. Kernels come later, when a task first calls them, and
+    leave a hundred thousand objects that every collection would visit: tens of milliseconds per task. So a worker
+    freezes its heap again at its 2nd, 4th, 8th, ... task: right after a collection, when there is hardly any garbage.
+    """
+    number = next(_tasks)
+    due = number > 1 and number & (number - 1) == 0
+    if due:
+        gc.freeze()
+    return due

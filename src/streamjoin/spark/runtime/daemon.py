@@ -18,7 +18,7 @@ import time
 
 from pyspark.daemon import manager
 
-from streamjoin.spark.runtime.environment import MORE_WARMING
+from streamjoin.spark.runtime.session import MORE_WARMING
 
 PRELOADED = (
     "numpy",
@@ -55,7 +55,7 @@ def _modules() -> list[str]:
     for package in PRELOADED_PACKAGES:
         with contextlib.suppress(Exception):
             paths = importlib.import_module(package).__path__
-            names += [package, *(found.name for found in pkgutil.walk_packages(paths, f"{package}."))]
+            names += [package, *(module.name for module in pkgutil.walk_packages(paths, f"{package}."))]
     return names
 
 

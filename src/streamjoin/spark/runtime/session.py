@@ -33,6 +33,8 @@ ARROW_ROWS = 200_000
 FEWEST_ARROW_ROWS = 100_000
 
 DAEMON = "streamjoin.spark.runtime.daemon"
+MORE_WARMING = "STREAMJOIN_WARMING"
+"""Variable of the workers' environment: further modules, separated by commas, whose `warm` the daemon calls."""
 _ARROW = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _DAEMON = "spark.python.daemon.module"
 _PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
@@ -198,7 +200,7 @@ def _adapt(spark: SparkSession, wanted: Mapping[str, str]) -> SparkSession:
     if spark.conf.get(_DAEMON, None) is None:
         warnings.warn(
             f"this Spark session was started without {_DAEMON}={DAEMON}: joins work, but every Python worker "
-            "imports what they need anew. Start it with streamjoin.spark.runtime.session(), or with that setting",
+            "imports what they need anew. Start it with streamjoin.spark.session(), or with that setting",
             UserWarning,
             # session() is one frame up, its caller two.
             stacklevel=3,

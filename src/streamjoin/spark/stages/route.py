@@ -21,7 +21,8 @@ from streamjoin.spark.stages.parts import COPIES, Part
 from streamjoin.spark.stages.scaling import agreed, planned
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import Cuts
-from streamjoin.windows.encoding import Encoded, SideEncoder, TermWords
+from streamjoin.windows.encoding import Encoded, SideEncoder
+from streamjoin.windows.words import TermWords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

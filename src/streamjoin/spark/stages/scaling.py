@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import zlib
+from pathlib import Path
 
 from streamjoin.model.errors import CheckpointError, SpecError
+from streamjoin.spark.runtime.checkpoints import log_root
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.pieces import atomic
@@ -51,6 +53,24 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
             wanted = max(wanted, -(-before.fresh * stored // COMPARISONS_A_TASK))
         return max(1, min(wanted, most))
     return min(blueprint.first or most, most)
+
+
+def rescale(checkpoint: str | Path, partitions: int | None, name: str = "join") -> None:
+    """Ask the join under `checkpoint` to run with another number of partitions.
+
+    It takes effect after the batch that runs now or the one after it, moves no state, and holds across restarts. The
+    query has as many tasks as it was started with (`most_partitions`): a larger number means all of them.
+
+    Args:
+        checkpoint: the `checkpointLocation` of the query.
+        partitions: how many; None goes back to what the join was built with.
+        name: the name of the join, if it was given one.
+
+    Raises:
+        SpecError: the number can't be.
+        CheckpointError: there is no such join.
+    """
+    ask_for(log_root(checkpoint, name), partitions)
 
 
 def ask_for(root: Place, partitions: int | None) -> None:
