@@ -24,7 +24,7 @@ from streamjoin.storage.pieces import read_footer, write_piece
 from streamjoin.storage.places import Origin, Place, RemotePath, entries, place
 from tests.spark.joining import blueprint, expected, in_process, pairs, stream, tables
 from tests.spark.test_races import BACKGROUND, BAND, _sheets
-from tests.spark.webhdfs_server import WebHdfs
+from tests.storage.webhdfs_server import WebHdfs
 
 
 class _LikeHdfs(fs.FileSystemHandler):  # type: ignore[misc]

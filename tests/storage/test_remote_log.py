@@ -39,7 +39,7 @@ from tests.spark.joining import (
     write_files,
 )
 from tests.spark.test_gate_stages import _plan, _table
-from tests.spark.webhdfs_server import WebHdfs
+from tests.storage.webhdfs_server import WebHdfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

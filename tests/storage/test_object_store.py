@@ -14,7 +14,7 @@ from streamjoin.storage.log import new_epoch
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import RemotePath, place
 from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
-from tests.spark.object_store import ObjectStore
+from tests.storage.object_store import ObjectStore
 
 BAND = CASES[0]
 

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import fs
 
 from streamjoin.storage.places import Origin, RemotePath
-from tests.spark.webhdfs_server import WebHdfs
+from tests.storage.webhdfs_server import WebHdfs
 
 
 @pytest.fixture
