@@ -14,6 +14,7 @@ import streamjoin
 import streamjoin.adhoc.engine.engine as adhoc_engine
 
 PACKAGE = Path(streamjoin.__file__).parent
+TESTS = Path(__file__).parent
 LAYERS = (
     "model",
     "kernels",
@@ -112,6 +113,16 @@ def test_no_module_is_too_long_to_read() -> None:
     """
     offenders = [name_of(path) for path in modules() if len(path.read_text().splitlines()) > LONG]
     assert not offenders, f"over {LONG} lines: {offenders}"
+
+
+def test_tests_share_helpers_not_each_others_names() -> None:
+    offenders = [
+        f"{path.relative_to(TESTS)} imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for name in sorted(imports(path))
+        if name.startswith("tests.") and any(part.startswith(("_", "test_")) for part in name.split("."))
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_layer_is_listed() -> None:

@@ -65,7 +65,7 @@ def _dressed(batches: Sequence[Mapping[str, pa.Table]], times: Mapping[str, str]
 
 def _ticks(column: pa.ChunkedArray) -> list[int]:
     if pa.types.is_integer(column.type):
-        return column.to_pylist()
+        return column.to_pylist()  # type: ignore[no-any-return]
     return [value * 1_000 for value in column.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()]
 
 

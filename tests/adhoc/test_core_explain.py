@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.adhoc.test_optimizer import CHAIN, DISJOINT, SAME, running, tables
+from tests.adhoc.optimizer_cases import CHAIN, DISJOINT, SAME, running, tables
 
 
 def test_the_figures_are_those_of_the_batches() -> None:

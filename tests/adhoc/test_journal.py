@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings, Stream
+from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
-from streamjoin.storage import pieces
 from streamjoin.storage.places import Origin, RemotePath
 from streamjoin.testing import adhoc_cases
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
 from streamjoin.testing.row_evaluator import plain
 from tests.adhoc.core_cases import lateness_of, streams_of
+from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, Killed, killed_at, table
 from tests.adhoc.looped import Looped, read_back
-
-SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})
-LEFT, RIGHT = (Stream(name, SCHEMA, "t") for name in ("l", "r"))
-PAIRS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k"
-
-
-def table(*found: tuple[int, int, int]) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in found], SCHEMA)
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-@contextlib.contextmanager
-def killed_at(write: int, after: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Die at this write, before or after its file appears, and write nothing from then on."""
-    left = [write]
-    finish = pieces.atomic._finish
-
-    def dying(self: Any) -> None:
-        if left[0] < 0:
-            raise Killed
-        left[0] -= 1
-        if left[0] >= 0 or after:
-            finish(self)
-        if left[0] < 0:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pieces.atomic, "_finish", dying)
-        yield
 
 
 class Crashing:
@@ -357,7 +324,9 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
         run.hand({"l": (0, table((1, 10, 5), (1, 11, 0)))})
     with Looped(tmp_path / "ignored") as run:
         run.hand({"r": (0, table((1, 20, 6)))})
-        assert run.journal.aside("late", "l").to_pylist() == [{"k": 1, "p": 11, "t": 0}]
+        late = run.journal.aside("late", "l")
+        assert late is not None
+        assert late.to_pylist() == [{"k": 1, "p": 11, "t": 0}]
         run.journal.check_spark("l", -1)
     assert read_back(tmp_path / "out", ["a", "b"]) == [(10, 20)]
     assert (tmp_path / "far" / "log" / "engine.json").exists()

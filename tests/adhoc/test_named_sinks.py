@@ -12,8 +12,8 @@ from streamjoin.adhoc.sinks.base import Sink, Target
 from streamjoin.adhoc.sinks.specs import LostSink, sink_of
 from streamjoin.config.pipeline import is_secret
 from streamjoin.model.errors import SpecError
+from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, table
 from tests.adhoc.looped import Looped, read_back
-from tests.adhoc.test_journal import LEFT, PAIRS, RIGHT, table
 
 JAAS = "kafka.sasl.jaas.config"
 

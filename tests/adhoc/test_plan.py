@@ -140,7 +140,7 @@ def test_nodes_refuse_illegal_shapes() -> None:
     fields = {name: getattr(query, name) for name in query.__dataclass_fields__}
     for message, change in changes.items():
         with pytest.raises(sj.SpecError, match=message):
-            type(query)(**{**fields, **change})
+            type(query)(**{**fields, **change})  # type: ignore[dict-item]
 
 
 def test_windows_in_ticks() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from streamjoin.adhoc.executors.spark_feed import split
 from streamjoin.model.errors import StreamJoinError
+from tests.adhoc.journal_cases import LEFT, RIGHT, SCHEMA, Killed, killed_at
 from tests.adhoc.looped import Looped
-from tests.adhoc.test_journal import LEFT, RIGHT, SCHEMA, Killed, killed_at
 
 BAD = pa.table({"file": ["a", "a"], "value": ["!", "?"]})
 BATCHES = 3

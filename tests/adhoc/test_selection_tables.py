@@ -26,7 +26,7 @@ CONDITIONS = st.one_of(
 
 
 def bucket(rows: list[Row], batch: int) -> Bucket:
-    columns = list(zip(*rows, strict=True)) or [[] for _ in SCHEMA]
+    columns = list(zip(*rows, strict=True)) or [() for _ in SCHEMA]
     table = pa.table([pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
     places = np.arange(len(rows))
     return Bucket("s", batch, table, places, places, 0, {})

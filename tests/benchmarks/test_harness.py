@@ -148,7 +148,7 @@ def test_a_failing_cell_is_told_and_nothing_is_kept(
 ) -> None:
     monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
     toy = dict(discover(toys))["toy"]
-    kind, run = type(toy), type(toy).run
+    kind, run = type(toy), type(toy).run  # type: ignore[union-attr]
 
     def fails(self: Any, cell: Cell, context: Context) -> Mapping[str, Any]:
         if cell == {"system": "slow", "window": 8}:

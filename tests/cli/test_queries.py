@@ -300,9 +300,9 @@ def test_a_service_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mo
         class Connection(http.client.HTTPConnection):
             def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
                 waits.append(timeout)
-                super().__init__(*arguments, timeout=timeout, **options)
+                super().__init__(*arguments, timeout=timeout, **options)  # type: ignore[misc]
 
-        monkeypatch.setattr(client.http.client, "HTTPConnection", Connection)
+        monkeypatch.setattr(client.http.client, "HTTPConnection", Connection)  # type: ignore[attr-defined]
         context: Any = SimpleNamespace(params={"url": f"http://127.0.0.1:{silent.getsockname()[1]}"})
         assert (_names(context, ""), _sinks(context, "")) == ([], [])
     assert waits == [0.25, 0.25]

@@ -44,7 +44,7 @@ def test_memory_does_not_grow_with_the_stream(name: str, shape: dict[str, Any]) 
     rng = np.random.default_rng(1)
     window = 2000
     for words in (rng.integers(0, 10**9, 30_000), np.zeros(30_000, dtype=np.int64), np.arange(30_000)):
-        index = INDEXES[name](window=window, **shape)
+        index = INDEXES[name](window=window, **shape)  # type: ignore[call-arg]
         slide(index, words[: 3 * window], window)
         settled = sum(index.nbytes().values())
         index.restore(index.snapshot())

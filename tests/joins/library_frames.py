@@ -130,7 +130,7 @@ def duckdb_frame(rows: Rows) -> duckdb.DuckDBPyRelation:
     for type_, pair in literals.items():
         casts = [f"CAST({literal or 'NULL'} AS {type_})" for literal in values(pair, rows)]
         columns.append(f'unnest([{", ".join(casts)}]) AS "{type_}"')
-    return duckdb.sql(f"SELECT {', '.join(columns)}")
+    return duckdb.sql(f"SELECT {', '.join(columns)}")  # type: ignore[return-value]
 
 
 def spark_frame(rows: Rows) -> pa.Table:

@@ -51,7 +51,12 @@ def check_run(seed: int, n: int, indexed: bool) -> None:
     size = int(rng.integers(1, n))
     counted = bool(rng.integers(0, 2))
     window = sj.CountWindow(size) if counted else sj.TimeWindow(size)
-    indexes = {"band": [None, "pim_tree", "btree"], "key": [None, "hashed"], "theta": [None]}.get(name, [None, "btree"])
+    usable: dict[str, list[str | None]] = {
+        "band": [None, "pim_tree", "btree"],
+        "key": [None, "hashed"],
+        "theta": [None],
+    }
+    indexes = usable.get(name, [None, "btree"])
     index = indexes[int(rng.integers(0, len(indexes)))] if indexed else None
     stream = events(rng, n)
     limits = ("count" if counted else "time", size)

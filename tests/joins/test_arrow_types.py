@@ -178,18 +178,18 @@ def test_as_time(frames: tuple[Any, Any], order: Any) -> None:
             sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(length), time="v", order=order, lateness=lengths[1])
             for length in lengths
         ]
-        sides = [table.append_column("k", pa.array(["one"] * len(table))) for table in (left, right)]
+        own, other = (table.append_column("k", pa.array(["one"] * len(table))) for table in (left, right))
         if pa.types.is_null(type_):
-            assert sj.open(specs[0]).push(*sides).num_rows == 0
+            assert sj.open(specs[0]).push(own, other).num_rows == 0
         elif is_of(type_, TIMES) and type_ != pa.uint64() and not isinstance(type_, pa.BaseExtensionType):
             # In arrival order all left rows come first, so the right one may be any time older.
-            check(specs[0], *sides, lambda v, w: v == w or (order == "arrival" and w < v), name)
-            check(specs[1], *sides, lambda v, w: True, name)
-            for _, result in joined(specs[1], *sides):
+            check(specs[0], own, other, lambda v, w: v == w or (order == "arrival" and w < v), name)
+            check(specs[1], own, other, lambda v, w: True, name)
+            for _, result in joined(specs[1], own, other):
                 pairs = zip(result["v_left"].to_pylist(), result["v_right"].to_pylist(), strict=True)
                 assert result["v"].to_pylist() == [max(pair) for pair in pairs]
                 assert result.schema.field("v").type == (pa.int64() if pa.types.is_integer(type_) else type_)
                 break
         else:
             with pytest.raises(sj.SchemaError, match="time column 'v'"):
-                sj.open(specs[0]).push(*sides)
+                sj.open(specs[0]).push(own, other)

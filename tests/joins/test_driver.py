@@ -67,7 +67,7 @@ def test_one_side_alone_waits_for_the_schema_of_the_other() -> None:
     assert join.metrics()["waiting"] == 2
     assert pairs(join.push(right=right(2))) == [(1, 2), (2, 2)]
     assert join.schema is not None
-    assert join.schema.names == ["x", "a"]
+    assert join.schema.names == ["x", "a"]  # type: ignore[unreachable]
     assert join.close().num_rows == 0
 
 

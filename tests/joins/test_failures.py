@@ -141,7 +141,7 @@ def test_any_call_that_fails_at_any_step_changes_nothing(spec: sj.JoinSpec, algo
     join, twin = sj.open(spec, algorithm), sj.open(spec, algorithm)
     for number, call in enumerate(calls(spec)):
         wanted = call(twin)
-        result, failures = failed_everywhere(lambda call=call: call(join), 31 + number)
+        result, failures = failed_everywhere(lambda call=call: call(join), 31 + number)  # type: ignore[misc]
         assert failures > 0
         assert result.equals(wanted), number
         assert figures(join) == figures(twin), number

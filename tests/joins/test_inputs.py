@@ -132,7 +132,7 @@ def test_keys_and_times_that_were_all_null_wait_for_their_type(order: Any, untyp
         late = join.late()
     kept = [("a", 4, 3.5, 3)]
     wanted = {"k": kept, "t": kept, "v": [("a", 1, None, 3), ("b", 2, None, 4), *kept]}[untyped]
-    assert sorted(pairs, key=str) == sorted(wanted, key=str)
+    assert sorted(pairs, key=str) == sorted(wanted, key=str)  # type: ignore[call-overload]
     assert late["t_left"].to_pylist() == ([None, None] if untyped == "t" else [])
     if untyped == "t":
         assert late.schema.field("t_left").type == pa.int64()
@@ -158,7 +158,7 @@ def test_a_type_that_comes_late_must_fit_the_condition(on: str, before: int, aft
 
 
 def test_rows_may_be_dicts() -> None:
-    rows = [{"k": 1, "v": "a"}, {"k": 2}, {"v": "c", "k": 3, "w": 1.5}]
+    rows: list[dict[str, object]] = [{"k": 1, "v": "a"}, {"k": 2}, {"v": "c", "k": 3, "w": 1.5}]
 
     def generated() -> Iterator[dict[str, object]]:
         yield from rows

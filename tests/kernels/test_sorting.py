@@ -50,10 +50,10 @@ def test_entries_of_any_words_are_sorted(values: list[int]) -> None:
 )
 def test_merging_keeps_the_live_ones_in_order(a: list[tuple[int, int]], b: list[tuple[int, int]], bound: int) -> None:
     a, b = sorted(a, key=lambda e: e[0]), sorted(b, key=lambda e: e[0])
-    columns = [np.array([e[i] for e in run], np.int64) for run in (a, b) for i in (0, 1)]
+    (a_words, a_seqs), (b_words, b_seqs) = (np.array(run, np.int64).reshape(-1, 2).T.copy() for run in (a, b))
     wanted = [e for e in sorted([*a, *b], key=lambda e: e[0]) if e[1] >= bound]
     words, seqs = np.empty(len(wanted) + 1, np.int64), np.empty(len(wanted) + 1, np.int64)
-    n = merge_live(*columns, bound, words, seqs)
+    n = merge_live(a_words, a_seqs, b_words, b_seqs, bound, words, seqs)
     assert list(zip(words[:n].tolist(), seqs[:n].tolist(), strict=True)) == wanted
 
 

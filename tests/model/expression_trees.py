@@ -135,7 +135,7 @@ def _boolean(draw: Any, sub: Any, shape: int) -> x.Expression:
     if shape == 4:
         return x.Not(sub("boolean"))
     if shape == 5:
-        return draw(st.sampled_from([x.IsTruth(sub("boolean"), True), x.IsTruth(sub("boolean"), False)]))
+        return draw(st.sampled_from([x.IsTruth(sub("boolean"), True), x.IsTruth(sub("boolean"), False)]))  # type: ignore[no-any-return]
     if shape == 6:
         kind = draw(st.sampled_from(list(COLUMNS)))
         return x.IsNull(_solid(sub(kind), kind))

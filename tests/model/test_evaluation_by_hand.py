@@ -277,7 +277,7 @@ def test_values_under_nulls_do_not_show() -> None:
 def test_narrow_decimals_are_int64() -> None:
     array = pa.array([Decimal("-1.50"), Decimal("2.00")], pa.decimal128(38, 2))
     values = from_arrow(array)
-    assert (values.data.dtype, values.scale, values.data.tolist()) == (np.int64, 2, [-150, 200])
+    assert (values.data.dtype, values.scale, values.data.tolist()) == (np.int64, 2, [-150, 200])  # type: ignore[comparison-overlap]
     coarse = from_arrow(pa.array([Decimal(200)], pa.decimal128(5, -2)))
     assert (coarse.data.tolist(), coarse.scale) == ([200], 0)
 

@@ -32,7 +32,7 @@ from streamjoin.model import durations
         (pd.Timedelta("-5ns"), -5),
         (pd.Timedelta("3s").as_unit("s"), 3 * 10**9),
         (np.timedelta64(5, "ns"), 5),
-        (np.timedelta64(-2, "25s"), -50 * 10**9),
+        (np.timedelta64(-2, "25s"), -50 * 10**9),  # type: ignore[call-overload]
         (np.timedelta64(1, "W"), 7 * 86400 * 10**9),
         (np.timedelta64(3, "m"), 180 * 10**9),
     ],

@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=None, help="another folder for the page's files")
     options = parser.parse_args()
     if options.page is not None:
-        application.PAGE = options.page
+        application.PAGE = options.page  # type: ignore[misc]
     began = dt.datetime.now(dt.UTC).replace(tzinfo=None)
     engine = MemoryEngine(feeds.STREAMS, lambda number: feeds.batch(number, 100, began))
     app = application.create_app(engine, ServiceConfig(port=options.port, token=options.token))

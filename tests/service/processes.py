@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import Empty, Queue
 
+LISTENING = r"listening on (http://127\.0\.0\.1:\d+)"
+"""What a service says once it can be reached; the group is its address."""
+
 
 class Process:
     """A service whose standard error is read line by line."""

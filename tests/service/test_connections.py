@@ -235,15 +235,15 @@ def test_half_of_the_descriptors_are_the_engines(
     limits: tuple[int, int], room: int, raised: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[int, int]] = []
-    monkeypatch.setattr(subject.resource, "getrlimit", lambda _: limits)
-    monkeypatch.setattr(subject.resource, "setrlimit", lambda _, pair: given.append(pair))
+    monkeypatch.setattr(subject.resource, "getrlimit", lambda _: limits)  # type: ignore[attr-defined]
+    monkeypatch.setattr(subject.resource, "setrlimit", lambda _, pair: given.append(pair))  # type: ignore[attr-defined]
     assert places(512) == room
     assert given == ([] if raised is None else [raised])
 
 
 def test_too_few_descriptors_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject.resource, "getrlimit", lambda _: (128, 128))
-    monkeypatch.setattr(subject.resource, "setrlimit", lambda _, __: None)
+    monkeypatch.setattr(subject.resource, "getrlimit", lambda _: (128, 128))  # type: ignore[attr-defined]
+    monkeypatch.setattr(subject.resource, "setrlimit", lambda _, __: None)  # type: ignore[attr-defined]
     with pytest.raises(SetupError, match="open 128 files here, and the service needs at least 192: raise it"):
         places(512)
 

@@ -72,7 +72,7 @@ def test_every_answer_is_described(
 
     @settings(max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
-    def ask(case: schemathesis.Case) -> None:
+    def ask(case: schemathesis.Case) -> None:  # type: ignore[type-arg]
         nonlocal answered
         answered += 1
         response = case.call(headers={"Host": "testserver"})

@@ -25,7 +25,7 @@ def client(live: Live) -> httpx.Client:
     return live.client()
 
 
-def problem(answer: httpx.Response, status: int, kind: str) -> dict[str, object]:
+def problem(answer: httpx.Response, status: int, kind: str) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     body: dict[str, object] = answer.json()
@@ -81,7 +81,7 @@ def test_a_wrong_query_names_the_place(client: httpx.Client) -> None:
     text = "SELECT t.sym\nFROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.symbol = q.sym"
     for params in ({}, {"dry_run": True}):
         told = problem(client.post("/api/v1/queries", params=params, json={"sql": text}), 422, "invalid-query")
-        [place] = told["places"]  # type: ignore[misc]
+        [place] = told["places"]
         assert (place["line"], place["column"]) == (2, text.split("\n")[1].index("t.symbol") + 1)
         assert (place["end_line"], place["end_column"]) == (2, place["column"] + len("t.symbol"))
         assert "did you mean t.sym?" in place["message"]
@@ -114,7 +114,7 @@ def test_limits_on_streams_windows_and_queries(start: Start) -> None:
     client = start(config=ServiceConfig(limits=limits)).client()
 
     def refused(sql: str) -> str:
-        [place] = problem(client.post("/api/v1/queries", json={"sql": sql}), 422, "invalid-query")["places"]  # type: ignore[misc]
+        [place] = problem(client.post("/api/v1/queries", json={"sql": sql}), 422, "invalid-query")["places"]
         lines = sql.split("\n")
         assert place["end_line"] == place["line"] == 1
         return lines[0][place["column"] - 1 : place["end_column"] - 1]

@@ -19,9 +19,7 @@ from streamjoin.service.server import bind
 from tests.conftest import QUICK_START
 from tests.service.conftest import NEAR
 from tests.service.events import events
-from tests.service.processes import Process, running
-
-LISTENING = r"listening on (http://127\.0\.0\.1:\d+)"
+from tests.service.processes import LISTENING, Process, running
 
 
 @pytest.fixture

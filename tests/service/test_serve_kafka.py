@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import QUICK_START
-from tests.service.processes import Process, running
-from tests.service.test_serve import LISTENING
+from tests.service.processes import LISTENING, Process, running
 from tests.spark.kafka_broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -18,6 +18,7 @@ from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 from tests.spark.joining import EAGER
 
+SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
 Sent = Mapping[tuple[int, int], pa.Table]
 """What each source, by side and place, sends in one batch."""
 
@@ -70,3 +71,17 @@ def _by_partition(plan: Blueprint, parts: Iterator[Part]) -> dict[int, list[pa.R
     for part in parts:
         received[part.partition] += part.packed()
     return received
+
+
+def gated_table(*rows: tuple[int | None, int, int]) -> pa.Table:
+    return pa.Table.from_pylist([{"t": t, "x": x, "id": i} for t, x, i in rows], SCHEMA)
+
+
+def gated_spec(**changes: object) -> sj.JoinSpec:
+    given_ = {"on": sj.Equi("x"), "window": sj.CountWindow(3), "time": "t", "order": "event_time"}
+    return sj.JoinSpec(**{**given_, **changes})  # type: ignore[arg-type]
+
+
+def gated_plan(spec: sj.JoinSpec | None = None, idle_ms: int | None = None, position: str | None = None) -> Blueprint:
+    source = (SourcePlan("0000", position=position),)
+    return gated_blueprint(spec or gated_spec(), (SCHEMA, SCHEMA), 2, (source, source), idle_ms)

@@ -10,7 +10,7 @@ import math
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from streamjoin.spark.stages.task import RangeOfBatch
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.merging import MergePolicy
+from streamjoin.storage.pieces import Sheet
 
 Row = dict[str, Any]
 Batches = Sequence[tuple[pa.Table, pa.Table]]
@@ -175,6 +176,10 @@ CASES = (
         windows=(300, 200),
     ),
 )
+BAND = CASES[0]
+
+BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0)
+"""Nothing is folded by the batches themselves."""
 
 
 def stream(case: Case, seed: int, n: int, step: int = 6, disorder: int = 0) -> tuple[list[Row], list[Row]]:
@@ -298,3 +303,10 @@ def read_parquet(directory: Path) -> pa.Table:
             names |= {json.loads(line)["path"].rsplit("/", 1)[1] for line in entry.read_text().splitlines()[1:]}
     assert names, "no files were written"
     return pa.concat_tables(pq.read_table(directory / name) for name in sorted(names))
+
+
+def interrupted_sheets(*before: Callable[[], object]) -> Iterator[Sheet]:
+    """A block that is asked for when its file is half written."""
+    for step in before:
+        step()
+    yield Sheet(pa.record_batch({"#word": pa.array([1], pa.int64())}), 1, 1)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from streamjoin._cache import cache_dir
 from streamjoin.spark.runtime import jars
@@ -76,7 +76,7 @@ class Broker:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "logger": _Silent()})
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "logger": _Silent()})  # type: ignore[dict-item]
         for _ in range(int(PATIENCE * 2)):
             try:
                 # Asked with a deadline: this waits, it does not spin.

@@ -18,7 +18,7 @@ from streamjoin.spark import join
 from streamjoin.spark.runtime import checkpoints
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog, late_files
-from tests.spark.gated import gated_batch
+from tests.spark.gated import gated_batch, gated_plan, gated_table
 from tests.spark.joining import (
     CASES,
     blueprint,
@@ -31,7 +31,6 @@ from tests.spark.joining import (
     tables,
     write_files,
 )
-from tests.spark.test_gate_stages import _plan, _table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,8 +113,8 @@ def test_an_older_whole_version_is_named(tmp_path: Path) -> None:
 
 
 def test_a_harmed_gate_is_told(tmp_path: Path) -> None:
-    plan = _plan()
-    gated_batch(plan, tmp_path, 0, {(0, 0): _table((1, 7, 0), (5, 7, 1)), (1, 0): _table((1, 7, 10))})
+    plan = gated_plan()
+    gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((1, 7, 0), (5, 7, 1)), (1, 0): gated_table((1, 7, 10))})
     (gate,) = tmp_path.rglob("*.gate")
     gate.write_bytes(gate.read_bytes()[:-1])
     with pytest.raises(sj.CheckpointError, match=r"gate of the window log is damaged"):

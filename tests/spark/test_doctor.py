@@ -55,7 +55,7 @@ def test_without_java_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_spark_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda _: "4.1.0")
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda _: "4.1.0")  # type: ignore[attr-defined]
     assert (found("spark").state, "4.1.0" in found("spark").told) == ("missing", True)
 
 
@@ -71,6 +71,6 @@ def test_a_damaged_jar_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_service_is_not_needed_by_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("service").state == "ok"
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)  # type: ignore[attr-defined]
     assert (found("service").state, "streamjoin[service]" in found("service").fix) == ("optional", True)
     assert doctor.is_healthy([found("service")])

@@ -150,14 +150,14 @@ def test_a_slow_machine_falls_behind_and_says_so(tmp_path: Path) -> None:
 
 
 def test_no_file_is_seen_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    seen: list[str] = []
 
     def half_written(table: pa.Table, where: Path) -> None:
         where.write_bytes(b"PAR1")
         seen.extend(path.name for path in tmp_path.iterdir())
         raise OSError("disk full")
 
-    monkeypatch.setattr(feeds.pq, "write_table", half_written)
+    monkeypatch.setattr(feeds.pq, "write_table", half_written)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="disk full"):
         drop(rows("trades", 0, 1), tmp_path / "a.parquet")
     assert [name[0] for name in seen] == ["."]

@@ -7,22 +7,19 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import streamjoin as sj
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog, late_files
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase, cases
-from tests.spark.gated import gated_batch, gated_blueprint
+from tests.spark.gated import gated_batch, gated_blueprint, gated_plan, gated_spec, gated_table
 
 SOURCES = ("a", "b")
 PLANS = tuple(SourcePlan(name) for name in SOURCES)
-SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
 
 
 def _run(case: JoinCase, seed: int, root: Path, plans: list[Blueprint]) -> tuple[list[conformance.IdPair], int]:
@@ -80,41 +77,27 @@ def test_self_joins_are_the_oracles(case: JoinCase, seed: int) -> None:
 # The gate by itself
 
 
-def _table(*rows: tuple[int | None, int, int]) -> pa.Table:
-    return pa.Table.from_pylist([{"t": t, "x": x, "id": i} for t, x, i in rows], SCHEMA)
-
-
-def _spec(**changes: object) -> sj.JoinSpec:
-    given_ = {"on": sj.Equi("x"), "window": sj.CountWindow(3), "time": "t", "order": "event_time"}
-    return sj.JoinSpec(**{**given_, **changes})  # type: ignore[arg-type]
-
-
-def _plan(spec: sj.JoinSpec | None = None, idle_ms: int | None = None, position: str | None = None) -> Blueprint:
-    source = (SourcePlan("0000", position=position),)
-    return gated_blueprint(spec or _spec(), (SCHEMA, SCHEMA), 2, (source, source), idle_ms)
-
-
 def _standing(plan: Blueprint, root: Path, batch: int, epoch: int = 1) -> dict[str, object]:
     footer, _ = WindowLog(root, epoch, plan).gate(batch)
     return {"bound": footer["standing"]["bound"][0], "waiting": footer["waiting"], "late": footer["late"]}
 
 
 def test_a_tuple_waits_until_every_source_has_passed_it(tmp_path: Path) -> None:
-    plan = _plan()
-    first = gated_batch(plan, tmp_path, 0, {(0, 0): _table((1, 7, 0), (5, 7, 1)), (1, 0): _table((1, 7, 10))})
+    plan = gated_plan()
+    first = gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((1, 7, 0), (5, 7, 1)), (1, 0): gated_table((1, 7, 10))})
     # The left side comes first among equal times: the right one's at 1 is ready only when the left has passed 1.
     assert conformance.ids(first) == [(0, 10)]
     assert _standing(plan, tmp_path, 0) == {"bound": 1, "waiting": [1, 0], "late": {}}
-    second = gated_batch(plan, tmp_path, 1, {(1, 0): _table((4, 7, 11), (6, 7, 12))})
+    second = gated_batch(plan, tmp_path, 1, {(1, 0): gated_table((4, 7, 11), (6, 7, 12))})
     assert conformance.ids(second) == [(0, 11), (1, 10), (1, 11)]
     assert second["position"].to_pylist() == [2, 3, 3]
     assert _standing(plan, tmp_path, 1)["waiting"] == [0, 1]
 
 
 def test_what_is_behind_is_late_and_told(tmp_path: Path) -> None:
-    plan = _plan(_spec(lateness=2))
-    gated_batch(plan, tmp_path, 0, {(0, 0): _table((10, 1, 0)), (1, 0): _table((10, 1, 1), (None, 1, 2))})
-    gated_batch(plan, tmp_path, 1, {(0, 0): _table((8, 1, 3), (7, 1, 4)), (1, 0): _table((9, 1, 5))})
+    plan = gated_plan(gated_spec(lateness=2))
+    gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((10, 1, 0)), (1, 0): gated_table((10, 1, 1), (None, 1, 2))})
+    gated_batch(plan, tmp_path, 1, {(0, 0): gated_table((8, 1, 3), (7, 1, 4)), (1, 0): gated_table((9, 1, 5))})
     assert _standing(plan, tmp_path, 0)["late"] == {"right: no time": 1}
     assert _standing(plan, tmp_path, 1)["late"] == {"left: late": 1}
     assert dict(WindowLog(tmp_path, 1, plan).version(1).late) == {"right: no time": 1, "left: late": 1}
@@ -123,10 +106,10 @@ def test_what_is_behind_is_late_and_told(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_batch_are_late_for_each_other_only_by_position(tmp_path: Path) -> None:
-    rows = _table((10, 1, 1), (3, 1, 2), (4, 1, 0))
+    rows = gated_table((10, 1, 1), (3, 1, 2), (4, 1, 0))
     for position, late in ((None, {}), ("id", {"left: late": 1})):
-        plan, root = _plan(position=position), tmp_path / str(position)
-        gated_batch(plan, root, 0, {(0, 0): rows, (1, 0): _table((1, 1, 0))})
+        plan, root = gated_plan(position=position), tmp_path / str(position)
+        gated_batch(plan, root, 0, {(0, 0): rows, (1, 0): gated_table((1, 1, 0))})
         assert _standing(plan, root, 0)["late"] == late
 
 
@@ -134,11 +117,11 @@ def test_rows_of_one_batch_are_late_for_each_other_only_by_position(tmp_path: Pa
 def test_by_position_the_cut_decides_nothing_about_who_is_late(cut: int, tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = [(i // 2 - rng.choice([0, 0, 1, 6]), rng.randint(0, 2), i) for i in range(40)]
-    plan = _plan(_spec(lateness=3), position="id")
+    plan = gated_plan(gated_spec(lateness=3), position="id")
     found: list[tuple[int, int]] = []
     late = 0
     for batch, begin in enumerate(range(0, 40, cut)):
-        part = _table(*rows[begin : begin + cut])
+        part = gated_table(*rows[begin : begin + cut])
         found += conformance.ids(gated_batch(plan, tmp_path, batch, {(0, 0): part, (1, 0): part}))
         late += sum(_standing(plan, tmp_path, batch)["late"].values())  # type: ignore[attr-defined]
     newest = [max(t for t, _, _ in rows[: i + 1]) for i in range(40)]
@@ -152,13 +135,13 @@ def test_by_position_the_cut_decides_nothing_about_who_is_late(cut: int, tmp_pat
 
 
 def test_an_idle_source_is_passed_by_the_batches_own_times(tmp_path: Path) -> None:
-    plan = _plan(idle_ms=1000)
-    gated_batch(plan, tmp_path, 0, {(0, 0): _table((1, 1, 0)), (1, 0): _table((1, 1, 1))}, now_ms=5000)
-    gated_batch(plan, tmp_path, 1, {(0, 0): _table((7, 1, 2))}, now_ms=6000)
+    plan = gated_plan(idle_ms=1000)
+    gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((1, 1, 0)), (1, 0): gated_table((1, 1, 1))}, now_ms=5000)
+    gated_batch(plan, tmp_path, 1, {(0, 0): gated_table((7, 1, 2))}, now_ms=6000)
     assert _standing(plan, tmp_path, 1)["bound"] == 1
-    gated_batch(plan, tmp_path, 2, {(0, 0): _table((9, 1, 3))}, now_ms=6001)
+    gated_batch(plan, tmp_path, 2, {(0, 0): gated_table((9, 1, 3))}, now_ms=6001)
     assert _standing(plan, tmp_path, 2)["bound"] == 9
-    gated_batch(plan, tmp_path, 3, {(1, 0): _table((8, 1, 4), (10, 1, 5))}, now_ms=6002)
+    gated_batch(plan, tmp_path, 3, {(1, 0): gated_table((8, 1, 4), (10, 1, 5))}, now_ms=6002)
     assert _standing(plan, tmp_path, 3) == {"bound": 9, "waiting": [0, 1], "late": {"right: late": 1}}
     gated_batch(plan, tmp_path, 4, {}, now_ms=9000)
     assert _standing(plan, tmp_path, 4)["waiting"] == [0, 0]
@@ -167,12 +150,12 @@ def test_an_idle_source_is_passed_by_the_batches_own_times(tmp_path: Path) -> No
 def test_another_run_of_a_batch_writes_the_same_bytes(tmp_path: Path) -> None:
     """Also by another start, and with the rows in other tasks."""
     rng = random.Random(1)
-    plan = _plan(idle_ms=50)
+    plan = gated_plan(idle_ms=50)
     written = []
     batches = [[(10 * b + rng.randint(0, 9), rng.randint(0, 3), 100 * b + i) for i in range(30)] for b in range(4)]
     for root in (tmp_path / "a", tmp_path / "b"):
         for b, rows in enumerate(batches):
-            sent = {(0, 0): _table(*sorted(rows)), (1, 0): _table(*sorted(rows)[::2])}
+            sent = {(0, 0): gated_table(*sorted(rows)), (1, 0): gated_table(*sorted(rows)[::2])}
             once = gated_batch(plan, root, b, sent, now_ms=100 * b)
             assert once == gated_batch(plan, root, b, sent, now_ms=100 * b, task=b)
         written.append({p.relative_to(root): p.read_bytes() for p in sorted(root.rglob("*.*"))})
@@ -181,5 +164,5 @@ def test_another_run_of_a_batch_writes_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_late_rows_name_their_side() -> None:
-    rows = late_rows(_plan().bound, 3, "right", {"late": _table((1, 2, 3))})
+    rows = late_rows(gated_plan().bound, 3, "right", {"late": gated_table((1, 2, 3))})
     assert rows.to_pylist()[0] | {"batch": 3, "side": "right", "reason": "late", "id_right": 3} == rows.to_pylist()[0]

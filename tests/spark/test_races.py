@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,16 +23,20 @@ from streamjoin.spark.stages.scaling import ask_for
 from streamjoin.spark.stages.task import JoinTask
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.log import WindowLog, new_epoch
-from streamjoin.storage.merging import MergePolicy
-from streamjoin.storage.pieces import Sheet, atomic
+from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import entries
-from tests.spark.gated import gated_batch
-from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, stream, tables
-from tests.spark.test_gate_stages import _plan, _table
-
-BAND = CASES[0]
-# Nothing is folded by the batches themselves.
-BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0)
+from tests.spark.gated import gated_batch, gated_plan, gated_table
+from tests.spark.joining import (
+    BACKGROUND,
+    BAND,
+    blueprint,
+    expected,
+    in_process,
+    interrupted_sheets,
+    pairs,
+    stream,
+    tables,
+)
 
 
 def test_a_start_that_was_killed_while_it_took_its_number_stops_no_later_one(tmp_path: Path) -> None:
@@ -65,13 +68,6 @@ def test_old_punctuations_may_go_while_all_are_read(tmp_path: Path, monkeypatch:
         punctuations(tmp_path)
 
 
-def _sheets(*before: object) -> Iterator[Sheet]:
-    """A block that is asked for when its file is half written."""
-    for step in before:
-        step()  # type: ignore[operator]
-    yield Sheet(pa.record_batch({"#word": pa.array([1], pa.int64())}), 1, 1)
-
-
 def test_a_merge_that_takes_longer_than_a_batch_is_not_swept_away(tmp_path: Path) -> None:
     """After each commit the driver removes what nobody needs: not the draft of the merge that it is writing."""
     left, right = stream(BAND, seed=1, n=120, step=1)
@@ -88,7 +84,7 @@ def test_a_merge_that_takes_longer_than_a_batch_is_not_swept_away(tmp_path: Path
             in_process(plan, tmp_path, i, batches[i])
             log.prune(log.version(i))
 
-    log.publish_merge(3, (_sheets(batches_go_on), []), facts)
+    log.publish_merge(3, (interrupted_sheets(batches_go_on), []), facts)
     (merge,) = tmp_path.rglob("*.merge")
     behind = merge.with_name(f".{merge.name.replace('.00000001.', '.00000000.')}.killed")
     behind.touch()
@@ -139,7 +135,7 @@ def test_tasks_that_see_different_versions_give_no_rows(
             assert merge_due(plan, log, 3)
             hidden = next(tmp_path.rglob("*.merge")).rename(tmp_path / "merge")
     for stage in ("route", "task"):
-        monkeypatch.setattr(f"streamjoin.spark.{stage}.open_log", lambda _: (log, 5))
+        monkeypatch.setattr(f"streamjoin.spark.stages.{stage}.open_log", lambda _: (log, 5))
     sent: dict[int, list[pa.RecordBatch]] = {0: [], 1: []}
     for side in (0, 1):
         for row in Route(plan, side)(iter(batches[5][side].combine_chunks().to_batches())):
@@ -162,12 +158,12 @@ def test_tasks_that_see_different_versions_give_no_rows(
 
 
 def test_the_tasks_behind_a_gate_go_by_what_the_gate_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = _plan()
-    gated_batch(plan, tmp_path, 0, {(0, 0): _table((5, 7, 0)), (1, 0): _table((6, 7, 1))})
+    plan = gated_plan()
+    gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((5, 7, 0)), (1, 0): gated_table((6, 7, 1))})
     log = WindowLog(tmp_path, 1, plan)
     for stage in ("gate", "task"):
-        monkeypatch.setattr(f"streamjoin.spark.{stage}.open_log", lambda _: (log, 1))
-    collected = [row for side in (0, 1) for row in Collect(plan, side, 0)(iter(_table((9, 7, 2)).to_batches()))]
+        monkeypatch.setattr(f"streamjoin.spark.stages.{stage}.open_log", lambda _: (log, 1))
+    collected = [row for side in (0, 1) for row in Collect(plan, side, 0)(iter(gated_table((9, 7, 2)).to_batches()))]
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
     for row in Gate(plan)(iter(collected)):
         for i, target in enumerate(row.column(0).to_pylist()):
@@ -182,7 +178,7 @@ def test_the_tasks_behind_a_gate_go_by_what_the_gate_said(tmp_path: Path, monkey
 def test_what_a_task_can_not_remove_costs_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = stream(BAND, seed=1, n=200)
     plan = blueprint(BAND, 2)
-    tried = []
+    tried: list[Path] = []
 
     def busy(path: Path, missing_ok: bool = False) -> None:
         if path.name.startswith("."):

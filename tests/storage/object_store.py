@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import boto3
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.server import DomainDispatcherApplication, create_backend_app  # type: ignore[attr-defined]
 from werkzeug.serving import make_server
 
 

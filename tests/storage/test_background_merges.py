@@ -181,7 +181,7 @@ def test_who_prunes_at_the_same_time_does_no_harm(tmp_path: Path, monkeypatch: p
     stale = tmp_path / "versions/00/00000001.merge"
     seen = []
 
-    def entries(directory: Path) -> list[Path]:
+    def entries(directory: places.Place) -> list[places.Place]:
         if directory.name == "versions":
             return [*places.entries(directory), stale.parent]
         if directory == stale.parent and stale.exists():

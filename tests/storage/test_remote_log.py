@@ -24,7 +24,7 @@ from streamjoin.storage.log import WindowLog, new_epoch
 from streamjoin.storage.merging import MergePolicy
 from streamjoin.storage.pieces import atomic, read_footer
 from streamjoin.storage.places import Origin, RemotePath, in_order, place
-from tests.spark.gated import gated_batch
+from tests.spark.gated import gated_batch, gated_plan, gated_table
 from tests.spark.joining import (
     CASES,
     Batches,
@@ -38,7 +38,6 @@ from tests.spark.joining import (
     tables,
     write_files,
 )
-from tests.spark.test_gate_stages import _plan, _table
 from tests.storage.webhdfs_server import WebHdfs
 
 if TYPE_CHECKING:
@@ -65,9 +64,9 @@ def test_a_join_over_a_remote_log_gives_the_same_rows(root: RemotePath, tmp_path
 
 
 def test_a_gate_and_late_rows_on_a_remote_log(root: RemotePath) -> None:
-    plan = _plan()
-    gated_batch(plan, root, 0, {(0, 0): _table((5, 7, 0)), (1, 0): _table((6, 7, 1))})  # type: ignore[arg-type]
-    second = {(0, 0): _table((4, 7, 2), (9, 7, 3))}
+    plan = gated_plan()
+    gated_batch(plan, root, 0, {(0, 0): gated_table((5, 7, 0)), (1, 0): gated_table((6, 7, 1))})  # type: ignore[arg-type]
+    second = {(0, 0): gated_table((4, 7, 2), (9, 7, 3))}
     assert gated_batch(plan, root, 1, second).num_rows == 1  # type: ignore[arg-type]
     (written,) = catch_up(root, root.parent / "late", 1)
     assert written.exists()

@@ -22,8 +22,17 @@ from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, assemble
 from streamjoin.storage.pieces import read_footer, write_piece
 from streamjoin.storage.places import Origin, Place, RemotePath, entries, place
-from tests.spark.joining import blueprint, expected, in_process, pairs, stream, tables
-from tests.spark.test_races import BACKGROUND, BAND, _sheets
+from tests.spark.joining import (
+    BACKGROUND,
+    BAND,
+    blueprint,
+    expected,
+    in_process,
+    interrupted_sheets,
+    pairs,
+    stream,
+    tables,
+)
 from tests.storage.webhdfs_server import WebHdfs
 
 
@@ -80,10 +89,10 @@ def test_of_two_attempts_that_write_a_piece_at_once_the_first_wins(
     seen = []
 
     def other() -> None:
-        write_piece(path, (_sheets(), []), {"who": "first"})
+        write_piece(path, (interrupted_sheets(), []), {"who": "first"})
         seen.append(read_footer(path)["who"])
 
-    write_piece(path, (_sheets(other), []), {"who": "second"})
+    write_piece(path, (interrupted_sheets(other), []), {"who": "second"})
     assert seen == ["first"]
     assert read_footer(path)["who"] == "first"
     assert [entry.name for entry in path.parent.iterdir()] == ["a.piece"]
@@ -101,12 +110,14 @@ def test_a_manifest_that_two_keep_at_once_is_there_at_every_moment(
     plan = blueprint(BAND, 1)
     log = WindowLog(place(f"{far.url}/log"), 1, plan)
     in_process(plan, log.root, 0, tables(BAND, *stream(BAND, seed=1, n=20), 1)[0])  # type: ignore[arg-type]
-    made, removed = [], []
+    made: list[Manifest] = []
+    removed: list[str] = []
+    asked: list[int] = []
     unlink = RemotePath.unlink
 
     def meanwhile(*given: Any) -> Manifest:
-        if not made:
-            made.append(1)
+        if not asked:
+            asked.append(1)
             made.append(log.version(0))
         return assemble(*given)
 
@@ -116,7 +127,7 @@ def test_a_manifest_that_two_keep_at_once_is_there_at_every_moment(
 
     monkeypatch.setattr("streamjoin.storage.log.assemble", meanwhile)
     monkeypatch.setattr(RemotePath, "unlink", unlinked)
-    assert log.version(0) == made[1]
+    assert log.version(0) == made[0]
     assert "00000001.manifest" not in removed
     kept = {path.name for path in (far.directory / "log/versions/0000000000").iterdir()}
     assert kept == {"00000001.manifest", "00000001.00000-of-00001.piece"}

@@ -227,7 +227,7 @@ def test_late_rows_come_from_the_newest_start_of_a_batch(tmp_path: Path) -> None
     assert late(f"file:{tmp_path}").num_rows == 2
     with pytest.raises(CheckpointError, match="no join called 'other'"):
         late(tmp_path, "other")
-    late_files(root)[0][1].write_bytes(b"?")
+    late_files(root)[0][1].write_bytes(b"?")  # type: ignore[union-attr]
     with pytest.raises(CheckpointError, match="damaged"):
         late(tmp_path)
 

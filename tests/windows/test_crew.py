@@ -81,7 +81,7 @@ def test_ctrl_c_before_a_thread_has_its_order_ends_the_run() -> None:
             crew._orders[1] = orders
             raise KeyboardInterrupt
 
-    crew._orders[1] = Interrupted()  # type: ignore[assignment]
+    crew._orders[1] = Interrupted()  # type: ignore[assignment, call-overload]
     with no_deadlock(60), pytest.raises(KeyboardInterrupt):
         crew.run(lambda k: None)
     crew.close()
