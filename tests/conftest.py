@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,20 @@ def _let_the_closing_line_be_the_last() -> None:
 
 # A test that asks for one of these fixtures gets the marker, so that `make quick` leaves it out without being told.
 MARKED_BY_FIXTURE = {"spark": pytest.mark.spark, "broker": pytest.mark.broker, "browser": pytest.mark.browser}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test that starts Spark by itself must say so: otherwise `make quick` would run it."""
+    before = _has_session()
+    yield
+    if not before and _has_session() and item.get_closest_marker("spark") is None:
+        pytest.fail(f"{item.nodeid} starts a Spark session: mark it spark, or ask for the fixture")
+
+
+def _has_session() -> bool:
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,8 +25,9 @@ from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import CheckpointError, InputError, QueryError, SchemaError, SpecError, StateError
 from streamjoin.testing import adhoc_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, run_core, streams_of, wanted_of
+from tests.seeds import examples
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})
 LEFT, RIGHT = (Stream(name, SCHEMA, "t") for name in ("l", "r"))
 PAIRS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k"
@@ -67,13 +68,13 @@ def test_the_core_gives_what_the_oracle_says(case: adhoc_cases.AdhocCase, data: 
     assert run_core(case, chosen, disturb) == wanted_of(case)
 
 
-@settings(SLOW, max_examples=25)
+@settings(SLOW, max_examples=examples(25))
 @given(adhoc_cases.cases(most_queries=4), st.sampled_from(["nothing", "everything"]))
 def test_other_ways_to_share_give_the_same(case: adhoc_cases.AdhocCase, sharing: Any) -> None:
     assert run_core(case, Settings(sharing=sharing, lateness=lateness_of(case))) == wanted_of(case)
 
 
-@settings(SLOW, max_examples=25)
+@settings(SLOW, max_examples=examples(25))
 @given(adhoc_cases.cases(), st.data())
 def test_a_core_goes_on_from_a_snapshot_and_from_stored_buckets(
     case: adhoc_cases.AdhocCase, data: st.DataObject
@@ -183,7 +184,7 @@ def test_a_failing_query_is_paused_and_the_others_go_on() -> None:
     assert core.queries["q0"].paused and not core.queries["q1"].paused
 
 
-@settings(SLOW, max_examples=25)
+@settings(SLOW, max_examples=examples(25))
 @given(adhoc_cases.cases(), st.data())
 def test_disjoint_shares_of_a_batch_give_every_row_once(case: adhoc_cases.AdhocCase, data: st.DataObject) -> None:
     core = Shared(streams_of(case), Settings(lateness=lateness_of(case)))

@@ -20,6 +20,7 @@ from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.testing import adhoc_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
+from tests.seeds import examples
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})
 STREAMS = [Stream(name, SCHEMA, "t") for name in "lrn"]
@@ -126,7 +127,7 @@ class Disturbed:
         return {name: sum((rows_of(part[name]) for part in parts), Rows()) for name in self.core.queries}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(adhoc_cases.cases(most_queries=6, most_batches=7), st.data())
 def test_rows_depend_on_tuples_and_lives_alone(case: adhoc_cases.AdhocCase, data: st.DataObject) -> None:
     run, wanted = Disturbed(case, data), wanted_of(case)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import streamjoin
 
 
@@ -23,6 +25,7 @@ def test_no_arguments_list_the_commands() -> None:
     assert all(command in out.stdout + out.stderr for command in ("demo", "warmup", "version"))
 
 
+@pytest.mark.slow
 def test_warmup_compiles_everything_ahead() -> None:
     first = run("warmup")
     assert first.returncode == 0, first.stderr

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate, Released
+from tests.seeds import examples
 
 SCHEMA = pa.schema([("side", pa.int64()), ("source", pa.string()), ("tick", pa.int64()), ("at", pa.int64())])
 SOURCES = ((LEFT, "a"), (LEFT, "b"), (RIGHT, "a"), (RIGHT, "c"))
@@ -30,7 +31,7 @@ def sequence(released: Released) -> list[tuple[int, int, str, int]]:
     return out
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     pushes=st.lists(st.tuples(st.sampled_from(SOURCES), st.lists(st.integers(0, 12), max_size=5)), max_size=15),
     lateness=st.sampled_from([0, 0, 2, 5]),
@@ -88,7 +89,7 @@ def test_an_idle_source_can_advance_and_a_finished_one_holds_nobody() -> None:
     assert gate.release().is_right.size == 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     pushes=st.lists(
         st.tuples(st.sampled_from((LEFT, RIGHT)), st.sampled_from("abcdefgh"), st.lists(st.integers(0, 6), max_size=4)),

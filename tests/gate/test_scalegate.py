@@ -168,6 +168,7 @@ def test_sources_and_readers_come_and_go() -> None:
             check_members(seed, ring=2 << seed % 4, n=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "runs"), [({"STREAMJOIN_FORCED_YIELDS": "3"}, "40"), ({"NUMBA_DISABLE_JIT": "1"}, "4")], ids=str
 )

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from streamjoin.indexes.registry import INDEXES
 from tests.indexes.reference import CASES, LARGEST, SMALLEST, Reference, case_id
+from tests.seeds import examples
 
 near = st.integers(-20, 20)
 anywhere = st.integers(SMALLEST, LARGEST)
@@ -93,7 +94,7 @@ def test_any_order_of_operations(name: str, shape: dict[str, Any]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=30,
+            max_examples=examples(30),
             stateful_step_count=20,
             deadline=None,
             derandomize=True,

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from streamjoin.joins import auto
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import algorithms_for, expected, run_arrival, run_event_time
+from tests.seeds import examples
 
 RELAXED = settings(
-    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    deadline=None, max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
@@ -50,7 +51,7 @@ def test_event_time_order_does_not_depend_on_the_interleaving(
         assert run_event_time(case, algorithm, steps=steps) == wanted, algorithm
 
 
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=examples(60))
 @given(case=generate.real_cases(), workers=st.sampled_from([1, 2]))
 def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.JoinCase, workers: int) -> None:
     wanted = expected(case)
@@ -59,7 +60,7 @@ def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.JoinCase,
 
 
 @pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
-@settings(RELAXED, max_examples=20)
+@settings(RELAXED, max_examples=examples(20))
 @given(data=st.data())
 def test_every_key_type_in_a_band(keys: generate.KeyDomain, data: st.DataObject) -> None:
     """One term of one type, so that no type goes untested for lack of luck."""

@@ -33,6 +33,7 @@ def test_random_runs_give_the_oracles_rows(seed: int) -> None:
         check(40, seed)
 
 
+@pytest.mark.slow
 def test_runs_hold_with_yields_forced_at_every_shared_access() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.joins.handshake_runs", "30", "7"],

@@ -59,6 +59,7 @@ def test_the_output_does_not_depend_on_threads_or_repeats() -> None:
             assert len({digest(seed, threads, 400) for threads in (1, 2, 3, 5, 8, 8, 8)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "runs"),
     [({"STREAMJOIN_FORCED_YIELDS": "3"}, "120"), ({"NUMBA_DISABLE_JIT": "1"}, "12")],

@@ -88,6 +88,7 @@ def test_small_runs_match_the_oracle_while_threads_come_and_go() -> None:
         check_runs(range(60))
 
 
+@pytest.mark.slow
 def test_small_runs_hold_with_yields_forced_at_every_access() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.joins.scalejoin_runs", "80"],

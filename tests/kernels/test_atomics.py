@@ -49,6 +49,7 @@ def test_a_ring_has_a_power_of_two_slots() -> None:
         spsc.queue_words(3, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [{"STREAMJOIN_FORCED_YIELDS": "3"}, {"NUMBA_DISABLE_JIT": "1"}], ids=str)
 def test_they_hold_in_a_test_build_and_without_the_jit(environment: dict[str, str]) -> None:
     root = Path(__file__).parents[2]

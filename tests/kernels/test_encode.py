@@ -17,6 +17,7 @@ from streamjoin.kernels.batch.sweep import make_ascending
 from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate
 from streamjoin.windows.encoding import SideEncoder, SideName
+from tests.seeds import examples
 
 EXTREMES = {
     pa.int8(): (-128, 127),
@@ -46,7 +47,7 @@ def holds_by_words(band: sj.Band, left: pa.Array, right: pa.Array) -> tuple[list
     )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data())
 def test_integer_bands_never_wrap(data: st.DataObject) -> None:
     left_type, right_type = data.draw(st.tuples(*[st.sampled_from(sorted(EXTREMES, key=str))] * 2))
@@ -62,7 +63,7 @@ def test_integer_bands_never_wrap(data: st.DataObject) -> None:
     assert got == ([wanted], [wanted])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(l=st.integers(-(10**17), 10**17), r=st.integers(-(10**14), 10**14), d=st.integers(0, 10**6), near=st.booleans())
 def test_decimal_bands_of_different_scales_are_exact(l: int, r: int, d: int, near: bool) -> None:
     if near:
@@ -77,7 +78,7 @@ def test_decimal_bands_of_different_scales_are_exact(l: int, r: int, d: int, nea
 
 
 @pytest.mark.parametrize("width", [np.float32, np.float64])
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(data=st.data())
 def test_float_bands_round_as_floats_do(width: type, data: st.DataObject) -> None:
     bits = 32 if width is np.float32 else 64
@@ -135,7 +136,7 @@ def test_kernels_agree_with_themselves_uncompiled() -> None:
 
 
 @pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_exact_intervals_ascend_with_their_words(keys: generate.KeyDomain, data: st.DataObject) -> None:
     """A sweep's pointer only moves forward; where the words decide, no interval may be widened to make that right."""

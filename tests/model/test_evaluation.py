@@ -22,8 +22,9 @@ from streamjoin.model.typing_rules import check
 from streamjoin.testing.row_evaluator import evaluate_row
 from tests.model.evaluated import both_sides, decode, slow_rows
 from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, tables, trees
+from tests.seeds import examples
 
-SLOW = settings(max_examples=350, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(350), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -62,7 +63,7 @@ def two_columns(draw: st.DrawFn) -> tuple[x.Expression, pa.Table, pa.Table]:
     return tree, draw(tables(4, names[:1], CORNERS)), draw(tables(4, names[1:], CORNERS))
 
 
-@settings(SLOW, max_examples=400)
+@settings(SLOW, max_examples=examples(400))
 @given(two_columns())
 def test_operators_at_the_extremes(case: tuple[x.Expression, pa.Table, pa.Table]) -> None:
     tree, left, right = case
@@ -70,7 +71,7 @@ def test_operators_at_the_extremes(case: tuple[x.Expression, pa.Table, pa.Table]
     assert found == [evaluate_row(tree, row) for row in slow_rows(left, right)], str(tree)
 
 
-@settings(SLOW, max_examples=80)
+@settings(SLOW, max_examples=examples(80))
 @given(cases(), st.data())
 def test_a_broadcast_equals_the_gathered_pairs(
     case: tuple[x.Expression, pa.Table, pa.Table], data: st.DataObject
@@ -188,7 +189,7 @@ _CONDITION = st.recursive(
 )
 
 
-@settings(SLOW, max_examples=200)
+@settings(SLOW, max_examples=examples(200))
 @given(text=_CONDITION)
 def test_duckdb_agrees(database: Any, text: str) -> None:
     agrees_with_duckdb(database, text)
