@@ -48,7 +48,12 @@ HOT_BAND = Case(
     "a band over a hot value", sj.Band("k", "k", 2), KEYED, KEYED, lambda l, r: abs(l["k"] - r["k"]) <= 2, _hot
 )
 THETA = Case(
-    "no key", sj.Theta("l.k < r.k AND r.k < l.k + 9"), KEYED, KEYED, lambda l, r: l["k"] < r["k"] < l["k"] + 9, _hot
+    "no key",
+    sj.Theta("(r.k - l.k) * (r.k - l.k - 9) < 0"),
+    KEYED,
+    KEYED,
+    lambda l, r: l["k"] < r["k"] < l["k"] + 9,
+    _hot,
 )
 
 
