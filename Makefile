@@ -34,7 +34,7 @@ test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
 	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in under two minutes
-	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
+	@STREAMJOIN_QUICK=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
 
 # The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
 $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/runtime/jars.py

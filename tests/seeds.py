@@ -6,11 +6,12 @@ import os
 
 FRESH = int(os.environ.get("STREAMJOIN_FUZZ_SEED", "0"))
 """Added to a test's own seeds."""
+QUICK = "STREAMJOIN_QUICK" in os.environ
 
 
 def examples(most: int) -> int:
-    """How many examples Hypothesis draws for a comparison with a reference: half in the suite, all in `make fuzz`.
+    """How many examples Hypothesis draws for a comparison with a reference.
 
-    The suite runs for every change and finds what breaks often; rare cases are what `make fuzz` has time for.
+    All in `make fuzz`, which has time for rare cases; half in the suite; a sixth in `make quick`.
     """
-    return most if FRESH else max(1, most // 2)
+    return most if FRESH else max(1, most // (6 if QUICK else 2))

@@ -16,6 +16,7 @@ from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog, late_files
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase, cases
+from tests.seeds import examples
 from tests.spark.gated import gated_batch, gated_blueprint, gated_plan, gated_spec, gated_table
 
 SOURCES = ("a", "b")
@@ -59,7 +60,7 @@ def _check(case: JoinCase, seed: int, ordered: bool) -> None:
     assert found == wanted if ordered else sorted(found) == sorted(wanted)
 
 
-LIGHT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+LIGHT = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @LIGHT

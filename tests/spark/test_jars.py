@@ -22,6 +22,7 @@ def connector() -> list[Path]:
     return jars.fetch()
 
 
+@pytest.mark.slow
 def test_the_connector_links_against_the_installed_spark(connector: list[Path]) -> None:
     import pyspark
 
