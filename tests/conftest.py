@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,12 @@ def _let_the_closing_line_be_the_last() -> None:
 
 # A test that asks for one of these fixtures gets the marker, so that `make quick` leaves it out without being told.
 MARKED_BY_FIXTURE = {"spark": pytest.mark.spark, "broker": pytest.mark.broker, "browser": pytest.mark.browser}
+
+
+def pytest_configure() -> None:
+    """Have Ctrl-C interrupt, in child processes too: a shell starts what it runs in the background without that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
