@@ -194,4 +194,4 @@ def test_specs_are_frozen_and_comparable() -> None:
     assert spec == sj.JoinSpec(on=sj.Equi("a"), window=sj.CountWindow(5))
     assert hash(spec) == hash(sj.JoinSpec(on=EQUI, window=COUNT))
     with pytest.raises(AttributeError):
-        spec.how = "left"  # type: ignore[misc]
+        spec.how = "left"  # type: ignore[assignment, misc]
