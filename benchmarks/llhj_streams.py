@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamjoin._arrays import Array
 from streamjoin.joins.parallel.handshake_chain import SideLog, facts_of
 from streamjoin.kernels import encode
 from streamjoin.kernels.handshake.links import DUE, EXPIRES
 from streamjoin.kernels.handshake.meet import WORD_ROWS
 from streamjoin.windows.words import TermWords, unsigned_words
 
-Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
 
 BAND = 10

@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Row, human
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.repartitioned import PairRoom, ProbeRanges, RepartitionedScan
@@ -27,7 +28,6 @@ from streamjoin.windows.repartitioned import PairRoom, ProbeRanges, Repartitione
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BAND = 10
 _THREADS = (1, 2, 4, 8, 16)

@@ -10,10 +10,10 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.indexes.base import ticks_per_ns
 from streamjoin.kernels.scalegate.scalejoin import (
@@ -32,8 +32,6 @@ from streamjoin.kernels.scalegate.scalejoin import (
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import Crew
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 BAND = 10
 _FRACTION = 1024

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.shared_queries import sets as shared_sets
 from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, probe_shared
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ENDS = (-(2**63), 2**63 - 1)
 WORDS = st.sampled_from([*range(4), *range(4), *ENDS])
 TICKS = st.sampled_from([*range(12), *range(12), *ENDS])

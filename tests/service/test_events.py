@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from typing import TYPE_CHECKING, cast
 
 import httpx
 import pytest
@@ -16,6 +17,9 @@ from streamjoin.service.hub import Hub
 from streamjoin.service.state import Service
 from tests.service.conftest import Live, Start
 from tests.service.events import events
+
+if TYPE_CHECKING:
+    from streamjoin.adhoc.engine.info import BatchEvent
 
 
 def test_rows_come_as_events_and_leave_none_out(live: Live) -> None:
@@ -224,11 +228,11 @@ def test_a_client_that_takes_nothing_is_let_go(live: Live) -> None:
 
 @pytest.mark.parametrize("kept", [1, 3, 10])
 def test_a_position_far_behind_is_told_as_skipped(kept: int) -> None:
-    hub = Hub(kept)
-    for number in range(10):
-        hub.publish(number)
+    hub, batches = Hub(kept), [cast("BatchEvent", object()) for _ in range(10)]
+    for batch in batches:
+        hub.publish(batch)
     fresh, gone, position = hub.since(4)
-    assert (fresh, gone, position) == (list(range(10))[-min(kept, 6) :], max(0, 6 - kept), 10)
+    assert (fresh, gone, position) == (batches[-min(kept, 6) :], max(0, 6 - kept), 10)
     assert hub.since(position) == ([], 0, 10)
 
 

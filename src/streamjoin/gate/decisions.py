@@ -8,13 +8,11 @@ bound. The embedded engine and Spark both decide by these functions; docs/late-d
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.windows.clock import NEVER, minus
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Key = tuple[int, str]
 """A source: its side and its name."""
 Bound = tuple[int, int, str]

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.gate.decisions import END, START, Bound, Key, floor_of
 from streamjoin.gate.source import GateSource
 from streamjoin.model.errors import InputError
 from streamjoin.windows.merging import merged_order
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 LEFT, RIGHT = 0, 1
 

@@ -5,10 +5,9 @@ Any number of threads may use it at the same time: each source and each reader i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.machine import I64
 from streamjoin.kernels.scalegate import gate as kernels
 from streamjoin.kernels.scalegate import members
@@ -21,8 +20,6 @@ from streamjoin.kernels.scalegate.nodes import (
     source_at,
 )
 from streamjoin.model.errors import InputError, StateError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _LINE = 8
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.gate.decisions import Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.model.plain_types import retyped
 from streamjoin.windows.clock import NEVER
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class GateSource:

@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import lower_bound, merged_entries
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ out in result order as they are found. One thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.indexes.base import Index, Matches
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
@@ -20,8 +21,6 @@ from streamjoin.model.errors import NotSupportedError
 from streamjoin.model.keys import WordKind
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.buffer import Restore
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _ROOM = 1 << 16
 

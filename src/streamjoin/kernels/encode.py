@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import inlined, kernel
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _MIN = np.int64(-(2**63))
 _MAX = np.int64(2**63 - 1)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import prefetch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _AHEAD = 24
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @kernel

@@ -11,11 +11,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.model.calculation import rescale, to_float
 from streamjoin.model.errors import InputError
 from streamjoin.model.time_units import DECIMALS
 from streamjoin.model.value_kinds import ValueKind
-from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values
+from streamjoin.model.values import DAY_SECONDS, Mask, Values
 
 _WORD: Final = 64
 

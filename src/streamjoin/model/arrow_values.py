@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.plain_types import without_extension
 from streamjoin.model.value_kinds import ValueKind, arrow_kind
-from streamjoin.model.values import DAY_SECONDS, Array, Mask, Values, all_null, both_valid, from_floats
+from streamjoin.model.values import DAY_SECONDS, Mask, Values, all_null, both_valid, from_floats
 
 _DAY_MILLISECONDS: Final = DAY_SECONDS * 1000
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.model.calculation import absolute, to_float, unify
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.value_kinds import ValueKind, function_kind
-from streamjoin.model.values import INT64, Array, Bounds, Mask, Values, all_null, both_valid, from_floats
+from streamjoin.model.values import INT64, Bounds, Mask, Values, all_null, both_valid, from_floats
 
 _Step = Callable[[Array, Array, int], Mask]
 

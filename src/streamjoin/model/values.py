@@ -19,12 +19,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import Constant, Date, Interval, Literal, Timestamp
 from streamjoin.model.time_units import DECIMALS
 from streamjoin.model.value_kinds import ValueKind
 
-Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Bounds = tuple[int, int] | tuple[float, float]
 
@@ -56,7 +56,8 @@ class Values:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of ``data``."""
-        return self.data.shape
+        shape: tuple[int, ...] = self.data.shape
+        return shape
 
     @property
     def bounds(self) -> Bounds:

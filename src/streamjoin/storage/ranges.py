@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from streamjoin._arrays import Array
+
 Sample = Sequence[tuple[int, int]]
 """Words, each with the number of rows it stands for."""
 

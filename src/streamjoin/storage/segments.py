@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.model.keys import KeyTerm, WordKind
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
@@ -23,8 +24,6 @@ from streamjoin.storage.pieces import Sheet
 from streamjoin.storage.ranges import Span
 from streamjoin.windows.encoding import integer_values
 from streamjoin.windows.merging import merged_order
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK_ROWS = 1 << 20
 """Rows of a record batch in a piece: enough to sweep, few enough for the offsets of strings."""

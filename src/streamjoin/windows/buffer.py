@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from streamjoin._arrays import Array
+
 Restore = Callable[[], None]
 """Puts back what was there when it was made; calling it again does no harm."""
 

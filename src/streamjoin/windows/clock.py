@@ -8,14 +8,12 @@ The horizon depends on the tuples before it alone, never on how they were cut in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.windows.encoding import flat, for_kernels, integer_values
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 NEVER = -(1 << 63)
 # With no lateness set, this many newest tuples of a side are never late, however far apart their times are.

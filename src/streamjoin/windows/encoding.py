@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamjoin._arrays import Array
 from streamjoin.kernels import encode as kernels
 from streamjoin.model.keys import KeyColumn, KeyTerm, WordKind
 from streamjoin.model.plain_types import plain_array, without_extension
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.words import TermWords
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SideName = Literal["left", "right"]
 
 _SIGN = 1 << 63

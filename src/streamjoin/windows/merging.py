@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.windows.encoding import read_only
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def merged_order(runs: Sequence[Array]) -> Array:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.nested import nested_two
 from streamjoin.windows.crew import Crew
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Take = Callable[[int, Array, Array], None]
 """Hears of pairs (probe, place) that one thread found: which side's probes they are of, and the two columns."""
 

@@ -8,17 +8,17 @@ and forgetting never overwrite what was held then.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather, gather_rows
 from streamjoin.windows.buffer import Buffer, Restore
 from streamjoin.windows.encoding import fixed_width, flat
 from streamjoin.windows.workers import Workers, cuts
 
-Array = np.ndarray[Any, np.dtype[Any]]
 # Gathering fewer rows than this in a second thread costs more than it does.
 _LEAST_PART = 8192
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from streamjoin._arrays import Array
 
 _INT32 = (-(2**31), 2**31 - 1)
 

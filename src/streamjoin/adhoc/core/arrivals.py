@@ -10,17 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
 from streamjoin.windows.clock import Horizon, to_ticks
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.model.errors import CheckpointError
 from streamjoin.model.evaluation import Values, evaluate, from_arrow, truth
@@ -26,7 +26,6 @@ from streamjoin.model.predicates import Equi
 from streamjoin.windows.encoding import SideEncoder, SideName, flat, integer_values
 from streamjoin.windows.words import TermWords
 
-Array = np.ndarray[Any, np.dtype[Any]]
 IndexKey = tuple[str, str]
 """The column and the kind of word, by name: all joins by this attribute share the index."""
 _META = b"streamjoin.bucket"

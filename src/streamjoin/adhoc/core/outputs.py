@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.gathering import Read
 from streamjoin.adhoc.core.query_classes import QueryClass
@@ -23,7 +24,6 @@ from streamjoin.kernels.gather import gather
 from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _Kind = tuple[pa.Schema, tuple[int, ...]]
 """What plain outputs look like: their names and types, and which columns they are."""
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.shared_step import FittedTerm, Tests, WindowTable, columns_by_role
 from streamjoin.adhoc.core.stored_stream import StoredStream
 from streamjoin.model.evaluation import evaluate, truth
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Streams = Mapping[str, StoredStream]
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.selection_tables import BITS, Bits, SelectionTables, words_of
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.core.tuple_columns import TupleArray
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Owner = tuple[int, str, str]
 """A query's serial, and two of its aliases: the first two of a path."""
 _SERIALS: Final = count()

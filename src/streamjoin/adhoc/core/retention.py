@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.model.window import CountWindow, Window
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _LATEST = (1 << 63) - 1
 
 

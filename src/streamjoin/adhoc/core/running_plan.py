@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.meetings import Meeting, MeetingNode, Member
 from streamjoin.adhoc.core.outputs import OutputClass, Outputs
 from streamjoin.adhoc.core.probe_plan import PathKey
@@ -20,8 +20,6 @@ from streamjoin.adhoc.core.query_sets import BitLayout, Owner, SetColumn
 from streamjoin.adhoc.core.selection_tables import BITS, Bits
 from streamjoin.adhoc.core.shared_step import Compiler, Tests
 from streamjoin.adhoc.core.stored_stream import StoredStream
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

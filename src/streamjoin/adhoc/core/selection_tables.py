@@ -11,16 +11,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.kernels.shared_queries.sets import and_by_row, and_by_value, clear_failing
 from streamjoin.model.expression import Column, Compare, Expression, Literal
 
-Array = np.ndarray[Any, np.dtype[Any]]
 BITS: Final = 64
 DENSE: Final = 1 << 12
 """The most rows of a table by value; constants further apart are searched for."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import KeyAttribute
 from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, found_by
 from streamjoin.adhoc.core.pair_tests import Partial, tested
@@ -27,7 +27,6 @@ from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
 from streamjoin.kernels.shared_queries.sets import narrowed
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Share = Mapping[str, tuple[int, int]]
 """Rows of a batch's buckets by stream, from and to: the tuples that drive."""
 Pairs = tuple[Array, Array, Array]

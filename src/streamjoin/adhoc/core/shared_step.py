@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import KeyAttribute
 from streamjoin.adhoc.core.probe_plan import PathKey, StepTests
 from streamjoin.adhoc.core.query_sets import BitLayout, Owner
@@ -25,7 +26,6 @@ from streamjoin.model.predicates import Equi
 from streamjoin.model.terms import Term
 from streamjoin.model.window import CountWindow, Window
 
-Array = np.ndarray[Any, np.dtype[Any]]
 UNBOUNDED: Final = (1 << 63) - 1
 By = Mapping[Owner, StepTests]
 """What each path tests at a step."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey, KeyAttribute, ProbeWords, SortedIndex
 from streamjoin.adhoc.core.tuple_columns import TupleArray, TupleColumn
 from streamjoin.adhoc.language.plan import Stream
@@ -24,7 +25,6 @@ from streamjoin.kernels.shared_queries.sets import count_live, live_entries
 from streamjoin.model.evaluation import Values, from_arrow
 from streamjoin.windows.words import TermWords
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SMALL: Final = 1 << 12
 """Runs of so few tuples are merged, and others up to `SHARE` of what is held."""
 SHARE: Final = 1 / 8

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather
-from streamjoin.windows.buffer import Array, Buffer
+from streamjoin.windows.buffer import Buffer
 
 
 class TupleArray:

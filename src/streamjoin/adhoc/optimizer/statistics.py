@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.model.expression import Expression
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SAMPLE = 2048
 
 

@@ -7,10 +7,11 @@ scans its part for all tuples of the task, and the pairs are put into result ord
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.batch.stored_words import TwoTermWindows
 from streamjoin.model.binding import BoundSpec
@@ -18,7 +19,6 @@ from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.repartitioned import ProbeRanges, RepartitionedScan, Take
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Found = list[tuple[Array, Array]]
 
 _TASK = 64

@@ -9,7 +9,7 @@ side are disjoint and together its window.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 DEFAULT = "btree"
 

@@ -6,17 +6,16 @@ result order as they are found. `nested_loop` does the same comparisons in block
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine
 from streamjoin.joins.batch.stored_words import TwoTermWindows
 from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ThreeStep:

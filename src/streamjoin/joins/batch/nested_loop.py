@@ -6,10 +6,11 @@ the refinement of the candidates. Words that fit 32 bits on both sides are kept 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.joins.batch.stored_words import StoredWords, live_places
 from streamjoin.kernels.batch.nested import nested_one, nested_two
@@ -17,8 +18,6 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.words import unsigned_words
 from streamjoin.windows.workers import Workers, cuts
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # A tile's intermediate results stay in the second-level cache.
 _TILE_PROBES = 64

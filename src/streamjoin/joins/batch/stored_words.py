@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, SidePart
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer
 from streamjoin.windows.repartitioned import ProbeRanges
 from streamjoin.windows.words import unsigned_words
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _TERMS = 2
 

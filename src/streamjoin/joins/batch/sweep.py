@@ -7,10 +7,11 @@ workers, each takes a range of the sorted probes, and merges are cut at common w
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.indexes.sorted_runs import SortedRun, SortedRuns
 from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
 from streamjoin.kernels.batch.sorting import sort_entries
@@ -18,8 +19,6 @@ from streamjoin.kernels.batch.sweep import arrange, count_before, make_ascending
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Below this many probes a second thread costs more than it does.
 _LEAST_PART = 2048

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic
 from streamjoin.joins.engine.calls import Begin, Calls
@@ -34,8 +34,6 @@ from streamjoin.model.plain_types import retyped
 from streamjoin.model.spec import JoinSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _DEFAULT_SOURCE = ""
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.joins.engine.lossless import known_schema, lossless, of_one_family
 from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import InputError, SpecError
@@ -21,8 +22,6 @@ from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # How many rows are looked at to name one that does not fit.
 _SEARCHED: Final = 1000

@@ -6,11 +6,10 @@ they are ready. Rows that can't be joined, late or without a usable time, are se
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
@@ -20,7 +19,6 @@ from streamjoin.model.errors import InputError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, Horizon, to_ticks
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Sources = tuple[tuple[str, ...], tuple[str, ...]]
 
 SIDES = ("left", "right")

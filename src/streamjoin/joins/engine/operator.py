@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamjoin._arrays import Array
 from streamjoin.joins import auto
 from streamjoin.joins.base import Chunk, Elastic, Fillable, Overflow, Pairs, SidePart
 from streamjoin.joins.engine.chunks_again import chunks_again
@@ -31,8 +32,6 @@ from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _LEAST_CHUNK = 1 << 12
 _LARGEST_CHUNK = 1 << 18

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Overflow
 from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
@@ -15,8 +15,6 @@ from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Refinement runs inside a worker already.
 _ALONE = Workers(1)

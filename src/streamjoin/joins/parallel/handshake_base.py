@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.parallel.handshake_chain import Chain, facts_of
 from streamjoin.kernels.handshake.links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
@@ -23,7 +24,6 @@ from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.words import unsigned_words
 
-Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
 
 BATCH = 64

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.handshake.links import (
     BASES,
     BATCH,
@@ -36,7 +37,6 @@ from streamjoin.kernels.handshake.links import (
 )
 from streamjoin.kernels.handshake.meet import RESULT, WORD_ROWS
 
-Array = np.ndarray[Any, np.dtype[Any]]
 I64 = npt.NDArray[np.int64]
 
 _LEAST = 1024

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.indexes.pim_shared import SETTINGS, SharedPimTree
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
@@ -22,7 +23,6 @@ from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Pieces = list[tuple[Array, Array]]
 
 OPTIONS = frozenset({"task", "merge"}) | SETTINGS

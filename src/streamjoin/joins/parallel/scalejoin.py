@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.parallel.scalejoin_shares import IndexShares, ScanShares, Shares
@@ -29,8 +30,6 @@ from streamjoin.kernels.scalegate.scalejoin import (
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 INDEXES = ("btree", "hashed", "pim_tree")
 """What a share may be looked up in; the other kinds of `indexes/` would work, and be slower."""

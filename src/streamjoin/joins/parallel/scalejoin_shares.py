@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.indexed import Indexed
 from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.workers import Workers
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _ALONE = Workers(1)
 

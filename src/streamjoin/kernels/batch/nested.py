@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 2048
 GROUP = 64

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _SMALL = 40
 _DIGIT = 11

@@ -8,14 +8,11 @@ stored tuple's position in its own stream.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import CHECKED, kernel, melted
 from streamjoin.kernels.machine import prefetch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _INSERTION = 24
 _LEAST = -(1 << 63)

@@ -8,14 +8,9 @@ expired before it lies below, what has not arrived yet lies above, so to expire 
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.nested import BLOCK, count_two
 from streamjoin.kernels.flags import kernel
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @kernel

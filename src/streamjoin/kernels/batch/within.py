@@ -7,14 +7,11 @@ whole: the least and the greatest age of a stretch are found when it is first lo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sweep import skip
 from streamjoin.kernels.flags import CHECKED, kernel, melted
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _SHORT, _LONG = 6, 12
 _KNOWN, _TICKS, _SEQS = 0, 1, 3

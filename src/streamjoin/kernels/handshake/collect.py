@@ -8,10 +8,7 @@ earlier one can come, so what leaves is in result order, by the later tuple and 
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.atomics import load, store
 from streamjoin.kernels.crew import idle, stand
 from streamjoin.kernels.flags import kernel
@@ -30,8 +27,6 @@ from streamjoin.kernels.handshake.links import (
 )
 from streamjoin.kernels.machine import I64
 from streamjoin.kernels.trees.entries import LARGEST
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 COLLECT, PUNCTUATE, SORT = range(3)
 

@@ -16,10 +16,7 @@ is skipped when its tuples meet later: both places are below DRAINED.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.atomics import store
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.links import (
@@ -60,8 +57,6 @@ from streamjoin.kernels.handshake.links import (
 from streamjoin.kernels.handshake.meet import meet
 from streamjoin.kernels.handshake.spsc import first_slot, release
 from streamjoin.kernels.machine import I64
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _NOTHING = 0
 _WORKED = 1

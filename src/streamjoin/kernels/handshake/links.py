@@ -12,17 +12,12 @@ matter exactly when tuples of the opposite direction arrive, so the message that
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.atomics import add, load, store
 from streamjoin.kernels.crew import idle, stand
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.spsc import MASK, SLOTS, free_slot, make_queue, publish, queue_words, waiting
 from streamjoin.kernels.machine import I64, cycles
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # The arena's head. A word that one thread writes and others watch has a cache line of its own.
 NODES = 0  # how many

@@ -13,10 +13,7 @@ flag a tuple. Copies lie in columns: place p at column p // nodes of its home's 
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.links import (
     AT_HAND,
@@ -47,8 +44,6 @@ from streamjoin.kernels.handshake.links import (
 from streamjoin.kernels.handshake.meet import WORD, meet
 from streamjoin.kernels.handshake.spsc import first_slot, release
 from streamjoin.kernels.machine import I64
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 NOTHING = 0
 WORKED = 1

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.links import (
     BASES,
@@ -51,8 +52,6 @@ from streamjoin.kernels.trees import hashed, pim
 from streamjoin.kernels.trees.task import DONE as TASK_DONE
 from streamjoin.kernels.trees.task import FULL as TASK_FULL
 from streamjoin.kernels.trees.task import INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows of a node's columns for the fused kernel.
 OPS, KEY, LO, HI, PLACE, LEAST, OWN_LEAST = range(7)

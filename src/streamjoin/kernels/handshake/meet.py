@@ -9,10 +9,7 @@ be meets once. Results go to a ring of the node's own. Invariant: a scan that re
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from streamjoin._arrays import Array
 from streamjoin.kernels.atomics import load, store
 from streamjoin.kernels.batch.nested import BLOCK, count_one, count_two
 from streamjoin.kernels.flags import kernel
@@ -30,8 +27,6 @@ from streamjoin.kernels.handshake.links import (
     UPTO,
 )
 from streamjoin.kernels.machine import I64, borrow, cycles
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows of a log's words: two terms' words, low ends and widths, all unsigned.
 WORD = 0

@@ -14,10 +14,11 @@ thread takes the same pieces.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.atomics import load, store, swap_if
 from streamjoin.kernels.batch.nested import nested_two
 from streamjoin.kernels.crew import RUNNING, idle, stand
@@ -26,8 +27,6 @@ from streamjoin.kernels.machine import I64, cycles
 from streamjoin.kernels.scalegate.gate import add, advance, read
 from streamjoin.kernels.scalegate.members import finish
 from streamjoin.kernels.scalegate.nodes import BOUND_RANK, BOUND_TIME, EVER, reader_at
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 GROUP = 256
 """Ready tuples taken at a time, at the most: a block of the window in the cache should meet many of them."""

@@ -7,13 +7,13 @@ told there, so that no candidate is written down.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Probes = tuple[Array, Array, Array, Array, Array, Array]
 """The order to probe in, by `lo`; then by probe: lo, hi, time, place among all tuples, set."""
 Run = tuple[Array, Array, Array, Array, Array]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import lowest_bit
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @kernel

@@ -8,11 +8,12 @@ Both are reported by the range that owns them, and nowhere else. Behind a gate n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import make_ascending
 from streamjoin.spark.stages.pairing import SortedProbes, tick_bounds
@@ -23,8 +24,6 @@ from streamjoin.storage.ranges import MOST
 from streamjoin.storage.segments import Segment
 from streamjoin.windows.clock import NEVER, minus, to_ticks
 from streamjoin.windows.encoding import Encoded, SideEncoder, flat
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 LATE, NO_TIME = "late", "no time"
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamjoin._arrays import Array
 from streamjoin.model.errors import InputError
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import LATE, NO_TIME
@@ -40,8 +41,6 @@ from streamjoin.storage.pieces import Block, Sheet
 from streamjoin.storage.ranges import Cuts, sample
 from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _SOURCE, _TICKS = "#source", "#ticks"
 _SAMPLED = 4096

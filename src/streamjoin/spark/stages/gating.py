@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from streamjoin._arrays import Array
 from streamjoin.gate.decisions import START, Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.windows.clock import NEVER
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

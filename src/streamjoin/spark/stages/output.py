@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.spark.stages.pairing import SortedProbes
 from streamjoin.spark.stages.parts import Part, markers, opened
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.segments import Segment
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 POSITION, PARTNER = "position", "partner"
 """By these two columns the result is ordered: the later tuple's gate position, the earlier one's number on its side."""

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.within import stretches, sweep_within
 from streamjoin.model.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression import Expression
 from streamjoin.storage.ranges import LEAST, MOST
 from streamjoin.storage.segments import Segment
 from streamjoin.windows.encoding import read_only
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 CAPACITY = 1 << 18
 """Candidates held at once; results leave in batches of at most this many rows."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.figures import packed, standing
@@ -23,8 +24,6 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import Cuts
 from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.words import TermWords
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ROW_ID = "#row"
 """In a self-join, the column that tells a tuple from its equals, so that it does not meet itself."""

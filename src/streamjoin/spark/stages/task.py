@@ -11,9 +11,8 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError, StreamJoinError
@@ -32,8 +31,6 @@ from streamjoin.storage.log import WindowLog
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import Cuts, sample
 from streamjoin.storage.segments import Segment, layout, merged, sheets, stored
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 T = TypeVar("T")
 
