@@ -122,7 +122,7 @@ def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
         ((*FLAGS, "--window", "soon"), "not a duration"),
         ((*FLAGS, "--window", "3", "--time", "a,b,c"), "--time"),
         ((*FLAGS[:-1], "l.sym ==== r.sym", "--window", "3 rows"), "column"),
-        (("--left", "none.csv", *FLAGS[2:], "--window", "3 rows"), "there is no file"),
+        (("--left", "none.csv", *FLAGS[2:], "--window", "3 rows"), "no such file"),
         (("--left", "notes.txt", *FLAGS[2:], "--window", "3 rows"), "is none of"),
         ((*FLAGS, "--window", "3 rows", "--out", "rows.xml"), "ends with one of"),
         ((*FLAGS, "--window", "3 rows", "--suffixes", "_l"), "two different texts"),
@@ -171,7 +171,7 @@ def test_late_rows_are_counted(files: Path, cli: Cli) -> None:
     table = pa.table({"ts": [5, 1, 6], "sym": ["A"] * 3, "px": [10.0] * 3})
     pyarrow.parquet.write_table(table, files / "trades.parquet")
     done = cli("run", *FLAGS, "--window", "3", "--time", "ts")
-    assert "1 rows came too late" in done.err
+    assert "1 late rows were left out" in done.err
     assert "too late" not in cli("run", *FLAGS, "--window", "3", "--time", "ts", "--lateness", "4").err
 
 

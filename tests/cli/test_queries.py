@@ -138,7 +138,7 @@ def test_streams_and_plan(live: Live, cli: Cli) -> None:
         ["quotes", "failed"],
         ["clicks", "running"],
     ]
-    assert lines[4:] == ["stream 'quotes' failed: no [broker]; tried again at 2026-01-01T00:00:00+00:00"]
+    assert lines[4:] == ["stream 'quotes' failed: no [broker]; next attempt at 2026-01-01T00:00:00+00:00"]
     assert cli("streams", "--late", "nowhere").code == 1
     assert cli("streams", "--late", "quotes", "--malformed", "quotes").code == 2
     cli("query", "add", NEAR)

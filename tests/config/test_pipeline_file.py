@@ -180,7 +180,7 @@ MISTAKES = [
     ("partitions = 4", "partitions = true", 4, "a whole number or text, not true or false"),
     ("partitions = 4", "partitions = 0", 4, "from 1 to 100,000"),
     ("partitions = 4", "most_partitions = 0", 4, "most_partitions = 0: it is a whole number from 1"),
-    ("partitions = 4", 'progress = "s3://bucket/figures"', 4, "a file of this machine"),
+    ("partitions = 4", 'progress = "s3://bucket/figures"', 4, "a local file"),
     ("metadata = {", 'values = ["0"]\nmetadata = {', 12, "values are those of a column"),
     ('time = "ts"', 'time = "ts"\npunctuate = true', 29, "needs ordered = true"),
     ('time = "ts"', 'time = "ts"\nlate = 3', 29, "late is text, not a whole number"),
@@ -207,7 +207,7 @@ MISTAKES = [
     ('"5 seconds", { time = "1 minute" }', '"5 seconds"', 27, "a left and a right one, not 1"),
     ('time = "ts"\n', "", 25, "a time window needs a time column"),
     ('lateness = "2 seconds"', "lateness = 1.5", 29, "text or a whole number, not a number"),
-    ('lateness = "2 seconds"', 'how = "left"', 29, "not there yet"),
+    ('lateness = "2 seconds"', 'how = "left"', 29, "not supported yet"),
     ('lateness = "2 seconds"', 'how = "outer"', 29, "it is 'inner'"),
     ('lateness = "2 seconds"', 'order = "arrival"', 29, "it is one of event_time"),
     ('lateness = "2 seconds"', 'suffixes = ["_l"]', 29, "two different texts"),
@@ -218,8 +218,8 @@ MISTAKES = [
     ('key = "sym"', 'path = "x"', 35, r"\[sink\] takes no 'path'"),
     ("[sink]", "[sync]", 31, "the file takes no 'sync'; it takes: .*sink"),
     ('master = "local[2]"', 'mastre = "local[2]"', 38, "did you mean 'master'"),
-    ("partitions = 4", "partitions 4", 4, "not TOML"),
-    ('key = "sym"', 'key = "sym', 35, "not TOML"),
+    ("partitions = 4", "partitions 4", 4, "invalid TOML"),
+    ('key = "sym"', 'key = "sym', 35, "invalid TOML"),
 ]
 
 

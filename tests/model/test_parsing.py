@@ -153,7 +153,7 @@ def test_every_keyword_can_be_a_quoted_name_and_prints_so_that_it_reads_again() 
         ("TRY_CAST('2024-01-01' AS DATE) = l.a", "cast is only allowed as DATE", "'2024-01-01'"),
         ("TIME '10:00' = l.a", "cast is only allowed as DATE", "'10:00'"),
         ("l.a || 'x' = 'y'", "|| is not allowed", "||"),
-        ("l.a = 'x' 'y'", "can't be put together", "'x'"),
+        ("l.a = 'x' 'y'", "can't be concatenated", "'x'"),
         ("l.a & 1 = 1", "operator is not allowed", "l.a & 1"),
         ("l.a SIMILAR TO 'x'", "operator is not allowed", "l.a SIMILAR TO 'x'"),
         ("l.a[1] = 1", "BRACKET is not allowed", "l.a[1"),

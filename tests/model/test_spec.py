@@ -153,7 +153,7 @@ COUNT = sj.CountWindow(5)
         ({"order": "event_time"}, "needs a time column"),
         ({"order": "random"}, "'arrival' or 'event_time'"),
         ({"how": "outer"}, "it is 'inner'"),
-        ({"how": "left"}, "not there yet"),
+        ({"how": "left"}, "not supported yet"),
         ({"suffixes": "_l"}, "two different texts"),
         ({"suffixes": ("_l", "_l")}, "two different texts"),
         ({"suffixes": ("_l", "_m", "_r")}, "two different texts"),

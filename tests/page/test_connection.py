@@ -83,7 +83,7 @@ def test_the_wait_can_be_cut_short(visit: Visit, service: LightService) -> None:
 def test_a_token_is_asked_for_and_kept_for_the_tab_only(visit: Visit, picture: Picture) -> None:
     with LightService(token="a-token-of-this-test") as guarded:
         page = visit(guarded.address)
-        dialog = page.get_by_role("dialog", name="This service asks for a token")
+        dialog = page.get_by_role("dialog", name="This service requires a token")
         token = dialog.get_by_label("Token")
         expect(token).to_be_focused()
         picture(page, "token")
@@ -134,6 +134,6 @@ def test_a_stream_that_fails_is_shown_and_the_others_go_on(visit: Visit) -> None
         service.engine.failing["trades"] = "stream 'trades' failed: no broker"
         expect(page.locator(".stream .problem:not([hidden])")).to_have_count(1)
         expect(page.locator(".stream .problem").first).to_contain_text(
-            "Stream 'trades' failed: no broker. It is tried again at"
+            "Stream 'trades' failed: no broker. Next attempt at"
         )
         expect(page.locator("#banner")).to_be_hidden()

@@ -199,7 +199,7 @@ def test_a_new_client_gets_the_place_of_the_slowest_or_is_refused() -> None:
         refused = clients.connect()[1]
         assert refused.state == "closing"
         assert refused.sent.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-        assert b"2 connections are open, which is the most" in refused.sent
+        assert b"2 connections are open, which is the limit" in refused.sent
         assert clients.all.ended == {"pushed_out": 1, "full": 1}
         assert clients.all.open == 2
         await ended(clients)
@@ -244,7 +244,7 @@ def test_half_of_the_descriptors_are_the_engines(
 def test_too_few_descriptors_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject.resource, "getrlimit", lambda _: (128, 128))  # type: ignore[attr-defined]
     monkeypatch.setattr(subject.resource, "setrlimit", lambda _, __: None)  # type: ignore[attr-defined]
-    with pytest.raises(SetupError, match="open 128 files here, and the service needs at least 192: raise it"):
+    with pytest.raises(SetupError, match="open 128 files, but the service needs at least 192: raise it"):
         places(512)
 
 

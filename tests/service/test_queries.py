@@ -132,7 +132,7 @@ def test_a_query_with_too_many_words_is_refused_before_it_is_read(client: httpx.
     wrong = f"{NEAR} AND {' OR '.join(['t.px > 1'] * 900)}"
     answer = client.post("/api/v1/queries", json={"sql": wrong}, params={"dry_run": "true"})
     assert answer.status_code == 422
-    assert "at most 5,000 words and signs, not 5," in answer.json()["detail"]
+    assert "at most 5,000 tokens, not 5," in answer.json()["detail"]
     nested = f"{NEAR} AND {'(' * 9000}t.px > 1{')' * 9000}"
     answer = client.post("/api/v1/queries", json={"sql": nested})
     assert "nests more than 40 levels deep" in answer.json()["detail"]

@@ -253,12 +253,12 @@ def test_a_demo_clears_its_own_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "matches").mkdir()
-    with pytest.raises(sj.InputError, match="no demo's"), claimed(tmp_path):
+    with pytest.raises(sj.InputError, match="not created by the demo"), claimed(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["matches"]
     file = tmp_path / "matches" / "file"
     file.touch()
-    with pytest.raises(sj.InputError, match="no demo's"), claimed(file):
+    with pytest.raises(sj.InputError, match="not created by the demo"), claimed(file):
         pass
     with pytest.raises(sj.InputError, match="can't write"), claimed(file / "below"):
         pass

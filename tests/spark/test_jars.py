@@ -63,7 +63,7 @@ def test_a_foreign_jar_is_not_kept(tmp_path: Path, connector: list[Path], monkey
         (into / modules[0].file).write_bytes(b"something else")
 
     monkeypatch.setattr(jars, "retrieve", foreign)
-    with pytest.raises(sj.SetupError, match="nothing was kept"):
+    with pytest.raises(sj.SetupError, match="nothing was stored"):
         jars.fetch(cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

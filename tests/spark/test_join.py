@@ -315,7 +315,7 @@ def test_a_checkpoint_that_can_not_be_written_is_one_of_our_errors(spark: SparkS
     (tmp_path / "file").touch()
     writer = join(*sides, SPEC).writeStream.format("noop")
     with pytest.raises(
-        sj.CheckpointError, match=r"can't begin the query: .*not a directory.*file/checkpoint"
+        sj.CheckpointError, match=r"can't start the query: .*not a directory.*file/checkpoint"
     ) as caught:
         writer.start(checkpointLocation=str(tmp_path / "file/checkpoint"))
     assert len(str(caught.value)) < 500
@@ -324,7 +324,7 @@ def test_a_checkpoint_that_can_not_be_written_is_one_of_our_errors(spark: SparkS
     epochs = tmp_path / "checkpoint/streamjoin/join/epochs"
     shutil.rmtree(epochs)
     epochs.touch()
-    assert re.search(r"epochs/\d+ can't be written: .* start the query again", _failure(join(*sides, SPEC), tmp_path))
+    assert re.search(r"epochs/\d+ can't be written: .* restart the query", _failure(join(*sides, SPEC), tmp_path))
 
 
 def test_whatever_is_wrong_with_a_checkpoint_is_told(

@@ -93,7 +93,7 @@ def test_files_to_files_and_on_again(tmp_path: Path, spark: SparkSession) -> Non
     assert "batch 0: 8 rows in, 2 out" in said
     assert "2 malformed on the left, 1 malformed on the right" in said
     assert f"malformed: 2 values on the left, in {tmp_path / 'out/malformed'}" in said
-    assert "1 value on the right, only counted; name a place with malformed = in [source.right]" in said
+    assert "1 value on the right, only counted; to store them, set malformed = in [source.right]" in said
     matches = matched(tmp_path)
     assert matches == [{"sym": "A", "px": 10.0, "bid": 10.1}, {"sym": "A", "px": 10.5, "bid": 10.4}]
     kept = pq.read_table(tmp_path / "out/malformed").to_pylist()
@@ -317,7 +317,7 @@ def test_figures_that_can_not_be_written_are_told(tmp_path: Path, spark: SparkSe
 def test_what_beginning_costs_is_worth_a_word() -> None:
     figures = JoinProgress("join", 0, 1, 1.0, 1.0, (1, 1), 1, 1, 0, 1, 1.0, 0, None, None, None, 2.04, 31.0)
     assert beginning(figures) == (
-        "batch 0 spent 2.0 s on starting Python and 31.0 s on compiling kernels (`streamjoin warmup` does it ahead)"
+        "batch 0 spent 2.0 s on starting Python and 31.0 s on compiling kernels (`streamjoin warmup` avoids this)"
     )
     assert beginning(replace(figures, compile_seconds=0.2)) == "batch 0 spent 2.0 s on starting Python"
     assert beginning(replace(figures, start_seconds=0.0, compile_seconds=0.0)) is None

@@ -148,7 +148,7 @@ def test_tasks_that_see_different_versions_give_no_rows(
             ask_for(tmp_path, 1)
         in_process(plan, tmp_path, 4, batches[4], epoch=2)
         for parts in sent.values():
-            with pytest.raises(CheckpointError, match=r"different versions.*start the query again"):
+            with pytest.raises(CheckpointError, match=r"different versions.*restart the query"):
                 list(JoinTask(plan)(iter(parts)))
         assert not list((tmp_path / "versions").glob("0000000005/*"))
         return

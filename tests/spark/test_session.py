@@ -135,7 +135,7 @@ def test_existing_session_refuses_what_is_fixed_at_start(spark: SparkSession) ->
 @pytest.mark.spark
 def test_existing_session_without_the_daemon_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "_DAEMON", "spark.python.another.module")
-    with pytest.warns(UserWarning, match="imports what they need anew") as caught:
+    with pytest.warns(UserWarning, match="imports its modules again") as caught:
         session()
     assert caught[0].filename == __file__
 

@@ -224,7 +224,7 @@ def test_a_checkpoint_on_a_remote_file_system(spark: SparkSession, far: WebHdfs,
         rescale(checkpoint, number)
     _move_in(tmp_path, batches[2:], 2)
     far.full = ".piece."
-    with pytest.raises(StreamingQueryException, match=r"batch 2 failed: .* can't be written.*goes on with batch 2"):
+    with pytest.raises(StreamingQueryException, match=r"batch 2 failed: .* can't be written.*continues with batch 2"):
         run()
     far.full = None
     run()

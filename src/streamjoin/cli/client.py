@@ -97,7 +97,7 @@ class Client:
         try:
             return json.loads(raw) if raw else None
         except ValueError as error:
-            raise ServiceError(f"{self.url} answered, but not as a streamjoin service does", response.status) from error
+            raise ServiceError(f"{self.url} answered, but is not a streamjoin service", response.status) from error
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         try:
@@ -158,7 +158,7 @@ class Client:
             problem = {}
         detail = problem.get("detail") or f"{self.url} answered {response.status} {response.reason}"
         if response.status == 401:
-            detail = "the service wants a token: give it in STREAMJOIN_TOKEN, or with --token"
+            detail = "the service requires a token: set STREAMJOIN_TOKEN, or with --token"
         sql = body.get("sql") if isinstance(body, dict) else None
         return ServiceError(str(detail), response.status, {**problem, "sql": sql})
 
@@ -169,7 +169,7 @@ class Client:
         except ValueError:
             host, port = None, None
         if host is None or parts.scheme not in ("http", "https"):
-            raise ServiceError(f"{self.url!r} is no address of a service: write http://host:port", 422)
+            raise ServiceError(f"{self.url!r} is not the address of a service: write http://host:port", 422)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return _Connection(kind(host, port, timeout=timeout))
 

@@ -40,7 +40,7 @@ def listed(as_json: bool) -> str:
     found = json.loads(out.stdout)
     if as_json:
         return json.dumps({"experiments": found}, indent=2)
-    return "\n".join(f"{item['name']:<22} {item['title'] or 'can not run here: ' + item['reason']}" for item in found)
+    return "\n".join(f"{item['name']:<22} {item['title'] or 'unavailable: ' + item['reason']}" for item in found)
 
 
 def run_experiment(arguments: list[str]) -> int:

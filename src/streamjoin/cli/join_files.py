@@ -128,7 +128,7 @@ def join_files(given: FileJoin, out: Path | None, console: Console) -> None:
             rows += found.num_rows
     console.print(f"{rows:,} rows{f' in {out}' if out else ''}", highlight=False)
     if late:
-        console.print(f"{late:,} rows came too late and were left out; --lateness lets them in", highlight=False)
+        console.print(f"{late:,} late rows were left out; --lateness admits them", highlight=False)
 
 
 class _Side:
@@ -136,7 +136,7 @@ class _Side:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise PipelineFileError(f"there is no file or directory {path}")
+            raise PipelineFileError(f"no such file or directory: {path}")
         suffix = path.suffix if path.is_file() else next((p.suffix for p in sorted(path.iterdir()) if p.is_file()), "")
         if suffix.lower() not in _FORMATS:
             raise PipelineFileError(f"{path} is none of {', '.join(_FORMATS)}: convert it, or write a pipeline file")

@@ -46,9 +46,9 @@ def warmup() -> None:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long the feeds run.", min=2)] = 30,
-    seed: Annotated[int, typer.Option(help="Another seed, another market.")] = 7,
-    output: Annotated[Path, typer.Option(help="Where the feeds and the result go.")] = Path("demo-output"),
+    seconds: Annotated[float, typer.Option(help="Duration of the feeds in seconds.", min=2)] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the generated market.")] = 7,
+    output: Annotated[Path, typer.Option(help="Directory for the feeds and the result.")] = Path("demo-output"),
 ) -> None:
     """Join two live feeds, trades and quotes, by symbol, price band and time on Spark."""
     from streamjoin.spark.demo.run import run as run_demo
@@ -58,26 +58,26 @@ def demo(
 
 def run(
     file: Annotated[Path | None, typer.Argument(help="The pipeline: sources, join, sink.")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the file, its types and columns, say what it means, and run nothing.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the file, including types and columns.")] = False,
     left: Annotated[Path | None, typer.Option(help="Without a pipeline: the left file or directory.")] = None,
-    right: Annotated[Path | None, typer.Option(help="The right one.")] = None,
+    right: Annotated[Path | None, typer.Option(help="The right file or directory.")] = None,
     on: Annotated[
         str | None, typer.Option(help="The condition, such as 'l.sym = r.sym AND abs(l.px - r.bid) <= 1'.")
     ] = None,
     window: Annotated[str | None, typer.Option(help="'5 seconds', '1000 rows', or a number for integer times.")] = None,
-    time: Annotated[str | None, typer.Option(help="The time column, or 'left,right'; not needed for rows.")] = None,
-    lateness: Annotated[str | None, typer.Option(help="How far behind a row may come.")] = None,
-    columns: Annotated[str | None, typer.Option(help="The columns of the result, such as 'sym,px'; all.")] = None,
+    time: Annotated[str | None, typer.Option(help="The time column, or 'left,right'; not for row windows.")] = None,
+    lateness: Annotated[str | None, typer.Option(help="How far a row may be behind the newest time.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="The columns of the result, such as 'sym,px'; default: all.")
+    ] = None,
     suffixes: Annotated[
-        str | None, typer.Option(help="For names that both sides have, such as '_trade,_quote'; '_left,_right'.")
+        str | None, typer.Option(help="Suffixes of names that both sides have; default '_left,_right'.")
     ] = None,
     both_keys: Annotated[bool, typer.Option("--both-keys", help="Keep both keys of one name, with suffixes.")] = False,
     result_time: Annotated[str | None, typer.Option(help="The name of the result's time column.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the rows go: .parquet, .csv, .json or .arrow.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file: .parquet, .csv, .json or .arrow.")] = None,
 ) -> None:
-    """Run one join: a pipeline file on Spark, or two files by flags in this process.
+    """Run a join: a pipeline file on Spark, or two files in this process.
 
     By flags: --left, --right, --on and --window join Parquet, CSV, JSON or Arrow files without Spark; rows go to --out,
     or to the standard output as JSON lines.
@@ -109,7 +109,7 @@ def run(
         value is not None
         for value in (*flags.values(), time, lateness, columns, suffixes, both_keys or None, result_time, out)
     ):
-        raise typer.BadParameter("a pipeline file says everything itself: leave the flags out, or the file")
+        raise typer.BadParameter("give either a pipeline file or flags, not both")
     _run_pipeline(file, check)
 
 
@@ -135,10 +135,10 @@ def _run_pipeline(file: Path, check: bool) -> None:
 
 
 def rescale(
-    file: Annotated[Path, typer.Argument(help="The pipeline, as it was given to run.")],
-    partitions: Annotated[int, typer.Argument(help="How many tasks join from the next batches on.", min=1)],
+    file: Annotated[Path, typer.Argument(help="The pipeline file that is running.")],
+    partitions: Annotated[int, typer.Argument(help="New number of tasks.", min=1)],
 ) -> None:
-    """Give a pipeline that runs another number of partitions, up to its most_partitions."""
+    """Change the number of partitions of a running pipeline, up to its most_partitions."""
     from streamjoin.config.pipeline_file import read_pipeline
     from streamjoin.spark import rescale as ask
 
@@ -146,14 +146,14 @@ def rescale(
     if pipeline.checkpoint is None:
         raise PipelineFileError(f"{file} names no checkpoint, so its join can't be found: add one and start it again")
     ask(pipeline.checkpoint, partitions)
-    typer.echo(f"the join runs with {partitions} partitions after the batch that runs now, or the one after it")
+    typer.echo(f"the join runs with {partitions} partitions after the current batch or the next one")
 
 
 def doctor(
     as_json: AsJson = False,
     fetch: Annotated[bool, typer.Option("--fetch", help="Fetch Spark's Kafka connector first.")] = False,
 ) -> None:
-    """Say what of Java, Spark, compiled kernels, Kafka jars and memory is there; exit code 1 if joins can't run."""
+    """Check Java, Spark, compiled kernels, Kafka jars and memory; exit code 1 if joins can't run."""
     from streamjoin.spark.runtime import doctor as checks
     from streamjoin.spark.runtime import jars
 
@@ -165,14 +165,14 @@ def doctor(
 
 
 def bench(
-    experiment: Annotated[str | None, typer.Argument(help="Its name; without one, all are listed.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A small grid, once: to see that it runs.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the result in the repository.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the workload.")] = 0,
-    repeats: Annotated[int | None, typer.Option(help="Runs of each cell.", min=1)] = None,
+    experiment: Annotated[str | None, typer.Argument(help="Name of the experiment; without it, list all.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Run a small grid once, as a smoke test.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Store the result in the repository.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 0,
+    repeats: Annotated[int | None, typer.Option(help="Number of runs per cell.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="List the experiments as JSON.")] = False,
 ) -> None:
-    """Run one experiment of a checkout, or list them."""
+    """Run an experiment, or list all; needs a checkout of the repository."""
     from streamjoin.cli.experiments import listed, run_experiment
 
     if experiment is None:

@@ -17,9 +17,10 @@ from streamjoin.model.errors import ServiceError
 
 commands = typer.Typer(help="Create, list, watch and drop the queries of a service.", no_args_is_help=True)
 
-Url = Annotated[str, typer.Option("--url", envvar="STREAMJOIN_URL", help="Where the service is.")]
+Url = Annotated[str, typer.Option("--url", envvar="STREAMJOIN_URL", help="URL of the service.")]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="STREAMJOIN_TOKEN", help="Its token; better in the variable.")
+    str | None,
+    typer.Option("--token", envvar="STREAMJOIN_TOKEN", help="Token of the service; prefer the environment variable."),
 ]
 
 
@@ -42,21 +43,21 @@ def _asked(context: typer.Context, path: str) -> Any:
 
 
 def _names(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of queries that begin so."""
+    """The names of queries with this prefix."""
     found = _asked(context, "queries")
     queries = found.get("queries", []) if isinstance(found, dict) else []
     return [query["name"] for query in queries if query["name"].startswith(incomplete)]
 
 
 def _sinks(context: typer.Context, incomplete: str) -> list[str]:
-    """The sinks of the service's file that begin so."""
+    """The sinks of the service's file with this prefix."""
     found = _asked(context, "info")
     sinks = found.get("sinks", []) if isinstance(found, dict) else []
     return [name for name in sinks if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(help="The query's name.", autocompletion=_names)]
-Sql = Annotated[str | None, typer.Argument(help="The query; - reads the standard input.")]
+Sql = Annotated[str | None, typer.Argument(help="The query; - reads standard input.")]
 SqlFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the query from a file.")]
 
 
@@ -68,11 +69,13 @@ def _echo(value: Any) -> None:
 def add(
     sql: Sql = None,
     file: SqlFile = None,
-    name: Annotated[str | None, typer.Option(help="Its name; one is made up where it is left out.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the query; generated if not given.")] = None,
     sink: Annotated[
         str | None, typer.Option(help="One of the sinks in the service's file.", autocompletion=_sinks)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it, and say what it would share and cost.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check it and show what it would share and cost.")
+    ] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -97,28 +100,28 @@ def list_queries(as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token =
 
 @commands.command("show")
 def show(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """Show a query and its figures."""
+    """Show a query and its metrics."""
     found = Client(url, token).get(f"queries/{_path(name)}")
     _echo(found) if as_json else tables.query(found)
 
 
 @commands.command("drop")
 def drop(name: Name, url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """Drop a query; returns when it is in force."""
+    """Drop a query; returns when it is dropped."""
     Client(url, token).delete(f"queries/{_path(name)}")
     typer.echo(f"dropped {name}", err=True)
 
 
 @commands.command("pause")
 def pause(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """Pause a query: it gives no rows until it is resumed."""
+    """Pause a query: it produces no rows until it is resumed."""
     found = Client(url, token).post(f"queries/{_path(name)}/pause")
     _echo(found) if as_json else tables.query(found)
 
 
 @commands.command("resume")
 def resume(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """End a query's pause."""
+    """Resume a paused query."""
     found = Client(url, token).post(f"queries/{_path(name)}/resume")
     _echo(found) if as_json else tables.query(found)
 
@@ -126,19 +129,19 @@ def resume(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: T
 @commands.command("tail")
 def tail(
     name: Name,
-    rows: Annotated[int, typer.Option("--rows", "-n", help="Begin with so many of the newest rows.", min=0)] = 10,
-    limit: Annotated[int | None, typer.Option("--limit", help="End after so many rows.", min=1)] = None,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="Start with this many of the newest rows.", min=0)] = 10,
+    limit: Annotated[int | None, typer.Option("--limit", help="Stop after this many rows.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
 ) -> None:
-    """Print the rows of a query as they come, until Ctrl-C (exit code 0) or until it is dropped."""
+    """Print the rows of a query as they arrive, until Ctrl-C (exit code 0) or until it is dropped."""
     tail_rows(Client(url, token), _path(name), first=rows, limit=limit, as_json=as_json)
 
 
 @commands.command("explain")
 def explain(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """Show a query's part of the shared plan: with whom it shares what, and the figures."""
+    """Show a query's part of the shared plan: what it shares with which queries, and measurements."""
     client = Client(url, token)
     query = client.get(f"queries/{_path(name)}")
     plan_ = client.get("plan", format="json")
@@ -152,19 +155,22 @@ def explain(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: 
 
 
 def streams(
-    late: Annotated[str | None, typer.Option(metavar="STREAM", help="Its newest rows that came too late.")] = None,
-    malformed: Annotated[
-        str | None, typer.Option(metavar="STREAM", help="Its newest records that could not be decoded.")
+    late: Annotated[
+        str | None, typer.Option(metavar="STREAM", help="Show the newest late rows of this stream.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many of them.", min=1, max=10_000)] = 100,
+    malformed: Annotated[
+        str | None,
+        typer.Option(metavar="STREAM", help="Show the newest records of this stream that could not be decoded."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum number of rows.", min=1, max=10_000)] = 100,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
 ) -> None:
-    """List the streams of a service with columns, rates, lag, and what was set aside; or show what was."""
+    """List the streams of a service with columns, rates, lag and rejected rows, or show rejected rows."""
     client = Client(url, token)
     if late is not None and malformed is not None:
-        raise typer.BadParameter("--late and --malformed are two lists: ask for one of them")
+        raise typer.BadParameter("give either --late or --malformed, not both")
     stream = late if late is not None else malformed
     if stream is None:
         found = client.get("streams")
@@ -177,11 +183,11 @@ def streams(
 
 def plan(
     as_json: AsJson = False,
-    dot: Annotated[bool, typer.Option("--dot", help="Print it for Graphviz.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print it as DOT for Graphviz.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
 ) -> None:
-    """Show the shared plan of a service with its measured figures."""
+    """Show the shared plan of a service with measurements."""
     client = Client(url, token)
     if as_json:
         _echo(client.get("plan", format="json"))

@@ -17,7 +17,7 @@ def read_sql(sql: str | None, file: Path | None) -> str:
         typer.BadParameter: there is neither or both, or the file can't be read.
     """
     if (sql is None) == (file is None):
-        raise typer.BadParameter("give the query as an argument, or a file with --file, or - for the standard input")
+        raise typer.BadParameter("give the query as an argument, or a file with --file, or - for standard input")
     if file is not None:
         try:
             return file.read_text(encoding="utf-8")

@@ -60,7 +60,7 @@ def query(found: Record) -> None:
         ("query", escape(found["sql"])),
         ("columns", escape(columns)),
         ("created", f"{created}, batch {found['created_batch']}"),
-        ("rows", f"{found['rows']:,} ({found['rows_per_second']:,.1f} a second)"),
+        ("rows", f"{found['rows']:,} ({found['rows_per_second']:,.1f} per second)"),
         ("latency", _latency(found["latency_ms"])),
         ("sink", escape(str(found["sink"]))),
         *((("error", f"[red]{escape(found['error'])}[/]"),) if found["error"] else ()),
@@ -94,7 +94,7 @@ def streams(found: Sequence[Record]) -> None:
 def _retry(at: float | None) -> str:
     if at is None:
         return ""
-    return f"; tried again at {datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec='seconds')}"
+    return f"; next attempt at {datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec='seconds')}"
 
 
 def aside(found: Record) -> None:
@@ -116,10 +116,10 @@ def preview(found: Record) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"])
     shared = ", ".join(found["shares_with"]) or "no other query"
     lines = [
-        "[green]the query is right[/]; nothing was created",
+        "[green]the query is valid[/]; nothing was created",
         f"[bold]columns[/]  {escape(columns)}",
         f"[bold]shares[/]   {found['shared_joins']} joins with {escape(shared)}; {found['new_joins']} new",
-        f"[bold]cost[/]     {found['cost_shared']:,.4g} shared, {found['cost_apart']:,.4g} apart (a batch)",
+        f"[bold]cost[/]     {found['cost_shared']:,.4g} shared, {found['cost_apart']:,.4g} not shared (per batch)",
         escape(str(found["text"])),
     ]
     _print("\n".join(lines))

@@ -32,7 +32,7 @@ def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSetti
         bool(table.get(key, (bool,), example=f"{key} = true")) for key in ("ordered", "positions", "punctuate")
     )
     if punctuate and not ordered:
-        table.fail("punctuate = true ends the rows of a batch, so it needs ordered = true as well", "punctuate")
+        table.fail("punctuate = true needs ordered = true", "punctuate")
     idle = table.text("idle", 'idle = "10 seconds"')
     if idle is not None:
         table.made(lambda: durations.nanoseconds(idle), "idle")

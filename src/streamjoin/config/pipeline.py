@@ -79,7 +79,7 @@ class Trigger:
     every: str | None = None
 
     def __str__(self) -> str:
-        return "available now" if self.available_now else f"every {self.every}" if self.every else "as fast as it goes"
+        return "available now" if self.available_now else f"every {self.every}" if self.every else "as fast as possible"
 
 
 class SourceFile(Protocol):

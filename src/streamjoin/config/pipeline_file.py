@@ -65,7 +65,7 @@ def read_pipeline(file: Path) -> Pipeline:
     settings = replace(settings, partitions=read_partitions(top), most_partitions=_most_partitions(top))
     progress = place_in(top, "progress", 'progress = "out/progress.jsonl"', here)
     if progress is not None and _SCHEME.match(progress):
-        top.fail(f"progress = {progress!r}: the figures go to a file of this machine", "progress")
+        top.fail(f"progress = {progress!r}: metrics must go to a local file", "progress")
     trigger = read_trigger(top)
     name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
     spark = top.table("spark")
@@ -140,19 +140,19 @@ def read_source(table: ConfigTable, here: Path, further: tuple[str, ...] = ()) -
         given["schema"] = _schema(table)
     given["select"] = table.texts("select", 'select = ["timestamp AS ts", "value % 10 AS k"]')
     given["where"] = table.text("where", 'where = "px > 0"')
-    given["by"] = table.text("by", 'by = "part", a column that tells the physical sources apart')
+    given["by"] = table.text("by", 'by = "part", a column that identifies physical sources')
     given["position"] = table.text("position", 'position = "place", a column that rises along each source')
     given["values"] = table.texts("values", 'values = ["0", "1"], the values of `by` to wait for from the beginning')
     if given["values"] and given["by"] is None:
         table.fail('values are those of a column: name it with by = "..."', "values")
-    given["name"] = table.text("name", 'name = "eu", what tells this source from others of its side')
+    given["name"] = table.text("name", 'name = "eu", which distinguishes this source from others of its side')
     source = PipelineSource(format=format_, **given)
     if source.can_be_malformed:
         source = PipelineSource(
             format=format_, **given, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here)
         )
     elif "malformed" in table.values:
-        table.fail("nothing of this source is decoded, so nothing can be malformed: remove the line", "malformed")
+        table.fail("this source is not decoded, so no record can be malformed: remove the line", "malformed")
     table.finish()
     return source
 

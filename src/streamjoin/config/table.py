@@ -224,8 +224,8 @@ def _where(error: tomllib.TOMLDecodeError, text: str) -> str:
     place = re.search(r"\s*\(at line (\d+), column (\d+)\)$", message)
     if place is None:
         message = re.sub(r"\s*\(at end of document\)$", ", and the file ends", message)
-        return f"line {max(1, len(text.splitlines()))}: this is not TOML: {message}"
-    return f"line {place[1]}, column {place[2]}: this is not TOML: {message[: place.start()]}"
+        return f"line {max(1, len(text.splitlines()))}: invalid TOML: {message}"
+    return f"line {place[1]}, column {place[2]}: invalid TOML: {message[: place.start()]}"
 
 
 def dotted(path: KeyPath) -> str:

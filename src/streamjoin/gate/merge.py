@@ -54,7 +54,7 @@ class EventTimeGate:
         """Refuse sources that said they had finished, before anything is taken from the others."""
         for key in sources:
             if key in self._sources and self._sources[key].finished:
-                raise InputError(f"source {key[1]!r} was finished and can't send any more")
+                raise InputError(f"source {key[1]!r} is finished and can't send more tuples")
 
     def push(self, side: int, name: str, table: pa.Table, ticks: Array) -> Array:
         """Take tuples of one source; returns which of them are late and were not taken."""

@@ -46,7 +46,7 @@ class ScaleGate:
         """A new source: its number. Among equal times the lower rank comes first."""
         slot = members.add_source(self.mem, rank)
         if slot == NIL:
-            raise StateError("all sources of this gate are in use; make it with more")
+            raise StateError("all sources of this gate are in use; create it with more")
         return slot
 
     def add(self, slot: int, times: Array, payload: Array, begin: int = 0) -> int:
@@ -54,7 +54,7 @@ class ScaleGate:
         if times.size > begin and (
             times[begin] < self.clock(slot) or bool(np.any(times[begin + 1 :] < times[begin:-1]))
         ):
-            raise InputError("a source's times do not fall, nor behind its clock")
+            raise InputError("a source's times must not decrease or fall behind its clock")
         return kernels.add(self.mem, slot, times, payload, begin, times.size)
 
     def clock(self, slot: int) -> int:
@@ -73,13 +73,13 @@ class ScaleGate:
         """A reader more, who goes on where the first of the others stands."""
         reader = members.add_reader(self.mem)
         if reader == NIL:
-            raise StateError("all readers of this gate are in use; make it with more")
+            raise StateError("all readers of this gate are in use; create it with more")
         return reader
 
     def remove_reader(self, reader: int) -> None:
         """Let a reader go."""
         if not members.remove_reader(self.mem, reader):
-            raise StateError("the last reader of a gate has to stay")
+            raise StateError("the last reader of a gate can't leave")
 
     def read(self, reader: int, most: int) -> tuple[Array, Array, Array]:
         """The next ready tuples, `most` at the most: source, payload, time."""

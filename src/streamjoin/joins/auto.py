@@ -138,7 +138,7 @@ def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None)
         return later
     if _outgrown(bound, batch or 0, 0) and _is_worth_compiling(bound, later, batch or 0, 0, 0):
         return later
-    reason = f"few tuples so far, and scanning them compiles least; later {later.name}: {later.reason}"
+    reason = f"few tuples so far, and scanning compiles fastest; later {later.name}: {later.reason}"
     return AlgorithmChoice(NestedLoop.name, reason, provisional=True)
 
 

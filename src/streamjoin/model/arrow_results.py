@@ -64,7 +64,7 @@ def _whole(data: Array, valid: Mask | None, type_: pa.DataType) -> pa.Array:
         low, high = int(known.min()), int(known.max())
         if low < limits.min or high > limits.max:
             worst = high if high > limits.max else low
-            raise InputError(f"the computed value {worst} does not fit {type_}; make the expression smaller")
+            raise InputError(f"the computed value {worst} does not fit {type_}; simplify the expression")
     fitting = (data if valid is None else np.where(valid, data, 0)).astype(dtype)
     return pa.array(fitting, stored, mask=None if valid is None else ~valid).view(type_)
 
@@ -75,7 +75,7 @@ def _decimals(data: Array, valid: Mask | None, type_: pa.DataType) -> pa.Array:
     limit = 10**type_.precision
     known = data if valid is None else data[valid]
     if len(known) and not (-limit < int(known.min()) and int(known.max()) < limit):
-        raise InputError(f"a computed value does not fit {type_}; make the expression smaller")
+        raise InputError(f"a computed value does not fit {type_}; simplify the expression")
     fitting = data if valid is None else np.where(valid, data, 0)
     if fitting.dtype == np.int64:
         words = np.stack([fitting, *[fitting >> 63] * (count - 1)], axis=1)

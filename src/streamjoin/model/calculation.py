@@ -45,7 +45,7 @@ def unify(values: Sequence[Values]) -> list[Values]:
     """
     kind = common_kind(value.kind for value in values)
     if kind is None:
-        raise SchemaError(f"{' and '.join(value.kind.value for value in values)} don't go together")
+        raise SchemaError(f"{' and '.join(value.kind.value for value in values)} can't be combined")
     if kind is ValueKind.FLOAT:
         return [to_float(value) for value in values]
     scale = max(value.scale for value in values)

@@ -95,7 +95,9 @@ class Scan:
                 tokens = Dialect.get_or_raise(None).tokenize(source.text)
         except SqlglotError:
             start = source.unclosed()
-            message = "this quote or comment is never closed" if start < len(source.text) else "the text can't be read"
+            message = (
+                "this quote or comment is never closed" if start < len(source.text) else "the text can't be parsed"
+            )
             raise source.error(message, start, start + 1) from None
         cut = source.cut([Word(t.token_type.name, t.start, t.end + 1) for t in tokens])
         cut.reject_nesting()
@@ -124,7 +126,7 @@ class Scan:
         except ParseError as error:
             raise _syntax_error(source, error, where) from None
         except SqlglotError:
-            raise source.error("the text can't be read", *source.span) from None
+            raise source.error("the text can't be parsed", *source.span) from None
         if len(trees) != 1 or trees[0] is None:
             raise source.error(f"this is not {where}", *source.span)
         return trees[0]

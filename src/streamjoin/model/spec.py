@@ -114,7 +114,7 @@ class JoinSpec:
 def check_how(how: object) -> None:
     """Refuse kinds of join that are not there."""
     if how in _NOT_YET:
-        raise NotSupportedError(f"how={how!r} is not there yet; how='inner' is")
+        raise NotSupportedError(f"how={how!r} is not supported yet; use how='inner'")
     if how != "inner":
         raise SpecError(f"how={how!r}: it is 'inner'")
 

@@ -22,7 +22,7 @@ from streamjoin.service.web.guard import Guard
 
 PAGE: Final = Path(__file__).parent / "page"
 _ABOUT: Final = (
-    "Joins of live streams, created, watched and dropped while the streams run. Errors are problem details (RFC 9457). "
+    "Create, watch and drop joins of live streams while the streams run. Errors are problem details (RFC 9457). "
     "With a token, send it as `Authorization: Bearer ...`."
 )
 
@@ -58,7 +58,7 @@ def _serve_page(app: FastAPI) -> None:
     async def page() -> Response:
         index = PAGE / "index.html"
         if not index.is_file():
-            raise problems.Problem(404, "no-page", "this build has no page; the interface is at /api/v1")
+            raise problems.Problem(404, "no-page", "this build has no page; the API is at /api/v1")
         return FileResponse(index, headers={"Cache-Control": "no-cache"})
 
     app.mount("/static", StaticFiles(directory=PAGE, check_dir=False), name="static")

@@ -91,11 +91,11 @@ def _engine(table: ConfigTable, here: Path) -> dict[str, Any]:
     table.only("checkpoint", "trigger", "partitions", "sharing")
     trigger = read_trigger(table)
     if trigger.available_now:
-        table.fail('a service runs on: write trigger = "1 second", or leave it out', "trigger")
+        table.fail('a service does not end: write trigger = "1 second", or leave it out', "trigger")
     sharing = table.one_of("sharing", ("cost", "everything", "nothing"), "cost")
     apart = sharing == "nothing"
     if apart and "partitions" in table.values:
-        table.fail("queries that share nothing are run by the driver: leave partitions out", "partitions")
+        table.fail('sharing = "nothing" runs on the driver only: remove partitions', "partitions")
     found = {
         "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
         "trigger": trigger.every,

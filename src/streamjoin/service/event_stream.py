@@ -59,7 +59,7 @@ class EventStream(Response):
         """Send events until there are no more or nobody listens."""
         with self._service.readers.place() as place:
             if place is None:
-                told = f"{self._service.readers.most} event streams are open, which is the most"
+                told = f"{self._service.readers.most} event streams are open, which is the limit"
                 await Problem(503, "too-many-readers", told, headers={"Retry-After": "10"}).response(scope["path"])(
                     scope, receive, send
                 )

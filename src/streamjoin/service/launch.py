@@ -66,8 +66,8 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
     given = config.sinks.get(name)
     if given is None:
         raise SpecError(
-            f"query {query!r} writes to the sink {name!r}, which is no more in {config.file}: put it back, start again "
-            "and resume the query, or drop it"
+            f"query {query!r} writes to the sink {name!r}, which is no longer in {config.file}: add it again, "
+            "restart and resume the query, or drop the query"
         )
     if given.format == "parquet":
         return ParquetSink((given.path or "").replace("{query}", query))

@@ -55,13 +55,13 @@ class Text:
         self, name: str, kind: str, about: str, samples: Iterable[tuple[Mapping[str, object], float | None]]
     ) -> None:
         """All samples of one name; those without a value are left out."""
-        found = [(labels, value) for labels, value in samples if value is not None]
-        if not found:
+        present = [(labels, value) for labels, value in samples if value is not None]
+        if not present:
             return
         self.lines += [f"# HELP streamjoin_{name} {about}", f"# TYPE streamjoin_{name} {kind}"]
-        for labels, value in found:
-            told = ",".join(f'{key}="{_escaped(str(text))}"' for key, text in labels.items())
-            self.lines.append(f"streamjoin_{name}{f'{{{told}}}' if told else ''} {_number(value)}")
+        for labels, value in present:
+            rendered = ",".join(f'{key}="{_escaped(str(text))}"' for key, text in labels.items())
+            self.lines.append(f"streamjoin_{name}{f'{{{rendered}}}' if rendered else ''} {_number(value)}")
 
     def one(self, name: str, kind: str, about: str, value: float | None) -> None:
         """A name with a single sample."""
@@ -87,27 +87,27 @@ def _number(value: float) -> str:
 def of_requests(text: Text, requests: Requests, readers: Readers, connections: Connections) -> None:
     """What clients did."""
     counts, seconds = requests.samples()
-    text.add("info", "gauge", "The version that runs.", [({"version": __version__}, 1)])
+    text.add("info", "gauge", "Version of the service.", [({"version": __version__}, 1)])
     text.add(
         "http_requests_total",
         "counter",
-        "Answers by method, route and status.",
+        "HTTP responses by method, route and status.",
         [({"method": m, "route": r, "status": s}, count) for (m, r, s), count in sorted(counts.items())],
     )
     text.add(
         "http_request_seconds_total",
         "counter",
-        "Time spent on answers by route; that of an event stream is how long it was open.",
+        "Time spent on responses by route; for event streams, how long they were open.",
         [({"route": route}, total) for route, total in sorted(seconds.items())],
     )
-    text.one("event_readers", "gauge", "Event streams that are open.", readers.open)
-    text.one("event_rows_skipped_total", "counter", "Rows that readers were too slow for.", readers.skipped)
-    text.one("event_readers_replaced_total", "counter", "Readers that gave their places to others.", readers.replaced)
-    text.one("connections", "gauge", "Connections that are open.", connections.open)
+    text.one("event_readers", "gauge", "Open event streams.", readers.open)
+    text.one("event_rows_skipped_total", "counter", "Rows skipped because readers were too slow.", readers.skipped)
+    text.one("event_readers_replaced_total", "counter", "Readers disconnected in favour of new ones.", readers.replaced)
+    text.one("connections", "gauge", "Open connections.", connections.open)
     text.add(
         "connections_ended_total",
         "counter",
-        "Connections that the service ended or refused, by reason.",
+        "Connections closed or refused by the service, by reason.",
         [({"reason": reason}, count) for reason, count in sorted(connections.ended.items())],
     )
 
@@ -115,11 +115,11 @@ def of_requests(text: Text, requests: Requests, readers: Readers, connections: C
 def of_waiting(text: Text, kinds: Mapping[str, WaitingRequests]) -> None:
     """What waits for the engine."""
     by_kind = [({"kind": kind}, waiting) for kind, waiting in kinds.items()]
-    text.add("requests_waiting", "gauge", "Requests that wait for the engine.", [(at, w.open) for at, w in by_kind])
+    text.add("requests_waiting", "gauge", "Requests waiting for the engine.", [(at, w.open) for at, w in by_kind])
     text.add(
         "requests_refused_total",
         "counter",
-        "Requests refused because too many waited for the engine.",
+        "Requests refused because too many were waiting for the engine.",
         [(at, w.refused) for at, w in by_kind],
     )
 
@@ -132,10 +132,10 @@ def of_engine(
     by_query = [({"query": query.name}, query) for query in queries]
     text.add("stream_rows_total", "counter", "Rows read.", [(at, s.rows) for at, s in by_stream])
     text.add(
-        "stream_rows_per_second", "gauge", "Rows a second, newly.", [(at, s.rows_per_second) for at, s in by_stream]
+        "stream_rows_per_second", "gauge", "Current rows per second.", [(at, s.rows_per_second) for at, s in by_stream]
     )
-    text.add("stream_lag_seconds", "gauge", "How old the newest row is.", [(at, s.lag_seconds) for at, s in by_stream])
-    text.add("stream_late_total", "counter", "Rows set aside as late.", [(at, s.late) for at, s in by_stream])
+    text.add("stream_lag_seconds", "gauge", "Age of the newest row.", [(at, s.lag_seconds) for at, s in by_stream])
+    text.add("stream_late_total", "counter", "Late rows.", [(at, s.late) for at, s in by_stream])
     text.add("stream_untimed_total", "counter", "Rows without a usable time.", [(at, s.untimed) for at, s in by_stream])
     text.add(
         "stream_malformed_total",
@@ -143,21 +143,28 @@ def of_engine(
         "Records that could not be decoded.",
         [(at, s.malformed) for at, s in by_stream],
     )
-    text.add("stream_up", "gauge", "Whether it can be read.", [(at, float(s.error is None)) for at, s in by_stream])
-    text.add("stream_failures_total", "counter", "How often it failed.", [(at, s.failures) for at, s in by_stream])
-    text.add("query_rows_total", "counter", "Rows given.", [(at, q.rows) for at, q in by_query])
-    text.add("query_rows_per_second", "gauge", "Rows a second, newly.", [(at, q.rows_per_second) for at, q in by_query])
+    text.add(
+        "stream_up",
+        "gauge",
+        "1 if the stream can be read, else 0.",
+        [(at, float(s.error is None)) for at, s in by_stream],
+    )
+    text.add("stream_failures_total", "counter", "Number of failures.", [(at, s.failures) for at, s in by_stream])
+    text.add("query_rows_total", "counter", "Result rows.", [(at, q.rows) for at, q in by_query])
+    text.add(
+        "query_rows_per_second", "gauge", "Current rows per second.", [(at, q.rows_per_second) for at, q in by_query]
+    )
     text.add(
         "query_latency_seconds",
         "gauge",
-        "Event time to sink, of the last batch.",
+        "Latency from event time to sink in the last batch.",
         [(at, None if q.latency_ms is None else q.latency_ms / 1000) for at, q in by_query],
     )
     states = [query.state for query in queries]
     text.add("queries", "gauge", "Queries by state.", [({"state": s}, states.count(s)) for s in _STATES])
     text.one("batches_total", "counter", "Batches since the service started.", batches)
     if last is not None:
-        text.one("batch", "gauge", "The number of the last batch.", last.batch)
-        text.one("batch_seconds", "gauge", "How long the last batch took.", last.seconds)
-        text.one("state_bytes", "gauge", "Bytes of state held.", last.state_bytes)
-        text.one("partitions", "gauge", "Partitions of the last batch.", last.partitions)
+        text.one("batch", "gauge", "Number of the last batch.", last.batch)
+        text.one("batch_seconds", "gauge", "Duration of the last batch.", last.seconds)
+        text.one("state_bytes", "gauge", "Size of the state in bytes.", last.state_bytes)
+        text.one("partitions", "gauge", "Number of partitions in the last batch.", last.partitions)

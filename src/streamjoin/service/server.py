@@ -138,8 +138,8 @@ class _Serving:
         self._service.readers.most = min(limits.readers, room // 2)
         if room < wanted:
             self._told(
-                f"at most {room} connections and {self._service.readers.most} event streams, because a process may "
-                "open few files here; raise that with ulimit -n"
+                f"at most {room} connections and {self._service.readers.most} event streams, because of the limit "
+                "on open files; raise it with ulimit -n"
             )
 
     async def run(self, listening: socket.socket) -> None:
@@ -163,7 +163,7 @@ class _Serving:
         now = time.monotonic()
         if self._stopped_at is None:
             self._stopped_at = now
-            self._told("stopping: the batch that runs ends first ...")
+            self._told("stopping after the current batch ...")
             self._service.begin_stop()
             self._server.should_exit = True
         elif number == signal.SIGINT and now - self._stopped_at > _SAME_SIGNAL:

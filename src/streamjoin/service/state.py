@@ -44,7 +44,7 @@ class Service:
         self.together = Together(self.hub)
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
-        self.questions = WaitingRequests("questions about the plan")
+        self.questions = WaitingRequests("requests for the plan")
         self.changes = WaitingRequests("changes of queries")
         self.connections = Connections(config.limits.connections, config.limits.request_seconds)
         self.started_at = clock()
@@ -134,7 +134,7 @@ class Service:
                 raise Problem(409, "name-taken", f"there is a query {name!r} already; drop it, or take another name")
             if len(taken) >= self.config.limits.queries:
                 raise Problem(
-                    409, "too-many-queries", f"there are {len(taken)} queries, which is the most; drop one first"
+                    409, "too-many-queries", f"there are {len(taken)} queries, which is the limit; drop one first"
                 )
             chosen = name or self._free_name(taken)
             self._reserved.add(chosen)

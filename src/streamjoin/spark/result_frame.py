@@ -69,8 +69,8 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
                     raise
                 where = f" ({self._checkpoint})" if self._checkpoint else ""
                 raise CheckpointError(
-                    f"Spark can't begin the query: {reason}. The checkpoint{where} and what the sink writes to must be "
-                    "places that can be written to"
+                    f"Spark can't start the query: {reason}. The checkpoint{where} and the target of the sink must "
+                    "be writable"
                 ) from error
             failure = refused(str(query.runId))
             if failure is not None:
@@ -116,7 +116,7 @@ def _kept(method: Callable[..., Any], ours: Callable[[Any], Any]) -> Callable[..
             if error.getCondition() != "DUPLICATED_METRICS_NAME" or name == metric:
                 raise
             raise SpecError(
-                f"two joins of one query are both called {name!r}, and each needs its own place in the checkpoint: "
+                f"two joins of one query are both called {name!r}, and each needs its own directory in the checkpoint: "
                 "give them different names, join(..., name='...')"
             ) from error
 

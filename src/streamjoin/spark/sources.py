@@ -39,7 +39,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name or "/" in self.name):
-            raise SpecError(f"name={self.name!r}: a source's name is some text without a slash")
+            raise SpecError(f"name={self.name!r}: a source's name is non-empty text without a slash")
         if self.values and self.by is None:
             raise SpecError("values= names sources by the values of a column: say which with by='...'")
 
@@ -59,7 +59,7 @@ def source_plans(side: str, sources: Sequence[Source], schema: pa.Schema) -> tup
         for column in (source.by, source.position):
             if column is not None and column not in schema.names:
                 raise SchemaError(
-                    f"the {side} side has no column {column!r} to tell sources by; it has: {', '.join(schema.names)}"
+                    f"the {side} side has no column {column!r} to identify sources; it has: {', '.join(schema.names)}"
                 )
         if source.position is not None and not pa.types.is_integer(schema.field(source.position).type):
             raise SchemaError(
@@ -70,7 +70,7 @@ def source_plans(side: str, sources: Sequence[Source], schema: pa.Schema) -> tup
     names = [plan.name for plan in plans]
     for name in names:
         if names.count(name) > 1:
-            raise SpecError(f"the {side} side has two sources called {name!r}; give each a name of its own")
+            raise SpecError(f"the {side} side has two sources called {name!r}; give each its own name")
     return tuple(plans)
 
 

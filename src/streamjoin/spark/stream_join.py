@@ -237,7 +237,7 @@ def _checked(spec: JoinSpec) -> JoinSpec:
         raise SpecError("a join on Spark is in the order of event time and needs a time column: add time='...'")
     if spec.order == "arrival":
         raise NotSupportedError(
-            "order='arrival' means nothing across partitions, which have no common order of arrival: leave order= out "
+            "order='arrival' has no meaning on Spark: partitions have no common order of arrival: leave order= out "
             "of the spec, or write order='event_time'"
         )
     return spec.in_order("event_time")
@@ -262,8 +262,8 @@ def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
     for side, frame in frames:
         if type(frame).__module__.startswith("pyspark.sql.connect"):
             raise SetupError(
-                f"the {side} side is a DataFrame of Spark Connect, on which streamjoin does not run: use a session of "
-                "streamjoin.spark.runtime.session()"
+                f"the {side} side is a DataFrame of Spark Connect, which streamjoin does not support: use a session "
+                "from streamjoin.spark.session()"
             )
         if not isinstance(frame, Classic):
             raise InputError(f"the {side} side is a {type(frame).__name__}, not a streaming DataFrame")
@@ -317,7 +317,7 @@ def _check_columns(blueprint: Blueprint) -> None:
     for side in (0, 1):
         for column in blueprint.schema(side).names:
             if column.startswith("#"):
-                raise InputError(f"the column {column!r} begins with #, as the join's own do: rename it")
+                raise InputError(f"the column {column!r} begins with #, which is reserved: rename it")
     gate = blueprint.gate
     own = dict.fromkeys((POSITION, PARTNER), "positions") if gate and gate.positions else {}
     own |= {PUNCTUATION: "punctuate"} if gate and gate.punctuated else {}
@@ -333,7 +333,7 @@ def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
     try:
         return to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
     except PySparkTypeError as error:
-        raise InputError(f"the {side} side has a column that Arrow can't carry: {error.getMessage()}") from error
+        raise InputError(f"the {side} side has a column that Arrow doesn't support: {error.getMessage()}") from error
 
 
 def _name(name: str | None, frames: Sequence[DataFrame]) -> str:
@@ -353,7 +353,7 @@ def _partitions(options: Options, spark: SparkSession) -> tuple[int, int, bool]:
     first = _number("partitions", usual if given is None or given == "auto" else given)
     most = first if options.most_partitions is None else _number("most_partitions", options.most_partitions)
     if most < first and not auto:
-        raise SpecError(f"most_partitions={most} is less than the {first} partitions to begin with")
+        raise SpecError(f"most_partitions={most} is less than the {first} initial partitions")
     return most, min(first, most), auto
 
 

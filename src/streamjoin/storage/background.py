@@ -55,7 +55,7 @@ class Merger:
             merge_due(self._blueprint, self._log, batch)
         except (StreamJoinError, OSError) as error:
             # The tasks of the query find what is wrong with the log themselves; a full disk only costs the merge.
-            _logger.info("a merge of the window log in %s was given up: %s", self._log.root, error)
+            _logger.info("a merge of the window log in %s was abandoned: %s", self._log.root, error)
         finally:
             self._busy.release()
 

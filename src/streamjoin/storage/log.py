@@ -202,12 +202,14 @@ class WindowLog:
         except CheckpointError as error:
             whole = max((v for v in self._versions() if v < batch and self._is_whole(v)), default=None)
             if whole is None:
-                advice = "no version of the log is whole, so only a copy or a new checkpoint, from batch 0, helps"
+                advice = (
+                    "no version of the log is complete: restore a copy, or start with a new checkpoint from batch 0"
+                )
             elif whole == batch - 1:
-                advice = f"the log of batch {whole} is whole: start the query again, it goes on with batch {batch}"
+                advice = f"the log of batch {whole} is complete: restart the query, it continues with batch {batch}"
             else:
                 advice = (
-                    f"the newest version that is whole is that of batch {whole}: to restart from batch {whole + 1}, "
+                    f"the newest complete version is that of batch {whole}: to restart from batch {whole + 1}, "
                     f"remove the entries after {whole} from the checkpoint's offsets and commits, and what the sink "
                     "has of those batches"
                 )
@@ -269,7 +271,7 @@ class WindowLog:
         complete = [(epoch, names) for (epoch, of), names in found.items() if len(names) == of]
         if not complete:
             raise CheckpointError(
-                f"the window log in {self.root} does not hold batch {batch}, after which the query goes on: a part of "
+                f"the window log in {self.root} does not hold batch {batch}, from which the query continues: part of "
                 "the checkpoint was removed, or it belongs to a query that ran without this join"
             )
         return max(complete)
@@ -350,8 +352,8 @@ def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
         if known.get(key) != now.get(key)
     ]
     return (
-        f"the checkpoint holds the state of another join ({root}): {'; '.join(changed)}. Go back to the join it was "
-        "made with, or start with a new checkpoint"
+        f"the checkpoint holds the state of another join ({root}): {'; '.join(changed)}. Use the join it was "
+        "created with, or start with a new checkpoint"
     )
 
 

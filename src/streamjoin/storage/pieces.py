@@ -121,8 +121,8 @@ class atomic:  # noqa: N801 - used as a statement, like open
 
     def _failed(self, failure: OSError) -> CheckpointError:
         return CheckpointError(
-            f"{self._path} can't be written: {failure.strerror or failure}. Nothing is lost: make room or access "
-            "there and start the query again"
+            f"{self._path} can't be written: {failure.strerror or failure}. Nothing is lost: free disk space or "
+            "fix the permissions and restart the query"
         )
 
     def __exit__(self, kind: object, error: object, _: object) -> None:
@@ -176,7 +176,7 @@ def damaged(path: Place, error: Exception | None = None) -> CheckpointError:
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         reason = error.strerror or error
         return CheckpointError(
-            f"the file {path} of the window log can't be read: {reason}. Nothing is lost: start again"
+            f"the file {path} of the window log can't be read: {reason}. Nothing is lost: restart the query"
         )
     what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged or not a piece of a window log"
     return CheckpointError(f"the file {path} of the window log {what}; restore it from a copy of the checkpoint")

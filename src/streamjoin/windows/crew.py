@@ -95,7 +95,7 @@ class Crew:
         """End the threads; a crew at work is stopped first."""
         with self._changed:
             if self._at_work:
-                self._stop(StateError("the join was closed while it worked"))
+                self._stop(StateError("the join was closed during a call"))
             threads, self._threads = self._threads, []
             orders, self._orders = self._orders, []
         for order in orders:

@@ -175,7 +175,7 @@ class Journal:
         newest, committed = (max(found, default=-1) for found in (offsets, commits))
         if newest < consumed or consumed < committed:
             raise CheckpointError(
-                f"the checkpoint {self.root} was deleted by half: the engine's log ends at batch {consumed} of stream "
+                f"the checkpoint {self.root} is incomplete: the engine's log ends at batch {consumed} of stream "
                 f"{stream!r}, Spark's offsets at {newest} and its commits at {committed}. Restore it from a copy, or "
                 "begin anew"
             )

@@ -52,14 +52,14 @@ def _costs(choice: AlgorithmChoice, workers: int, figures: dict[str, Any]) -> li
         chain_length=int(choice.index_options.get("length", Workload.chain_length)),
         workers=workers,
     )
-    lines = [f"cost model  ns a tuple at {window:,.0f} tuples a side: look up + delete + insert = total"]
+    lines = [f"cost model  ns per tuple at {window:,.0f} tuples per side: look up + delete + insert = total"]
     for name, steps in sorted(model(work, calibrate(window)).items(), key=lambda item: item[1].total):
         mark = "*" if name == choice.index else " "
         equation = f"(equation {EQUATIONS[name]})" if name in EQUATIONS else ""
         parts = f"{steps.lookup:10,.0f} + {steps.delete:4,.0f} + {steps.insert:5,.0f} = {steps.total:10,.0f}"
         lines.append(f"          {mark} {name:<12}{parts}  {equation}".rstrip())
     measured = 1e9 * figures["seconds"].get("pair", 0.0) / tuples
-    lines.append(f"            measured so far for {choice.index}: {measured:,.0f} ns a tuple, refinement included")
+    lines.append(f"            measured so far for {choice.index}: {measured:,.0f} ns per tuple, including refinement")
     return lines
 
 

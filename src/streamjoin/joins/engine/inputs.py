@@ -128,7 +128,7 @@ def _from_rows(data: Iterable[object], side: str) -> pa.Table:
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError) as error:
             raise InputError(
-                f"the values of {name!r} in {side}'s rows are not of one type: {error}. Make them so, or push "
+                f"the values of {name!r} in {side}'s rows are not of one type: {error}. Give them one type, or push "
                 "pa.Table.from_pylist(rows, schema=...)"
             ) from error
     return pa.table(columns)
@@ -159,7 +159,7 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
         columns.append(column)
     if problems:
         raise InputError(
-            f"this {side} table does not look like the first one: {'; '.join(problems)}. A join's sides keep their "
+            f"this {side} table differs from the first one: {'; '.join(problems)}. A join's sides keep their "
             f"schemas: cast or select before pushing, or give {side}_schema= to open"
         )
     return pa.Table.from_arrays(columns, schema=wanted)

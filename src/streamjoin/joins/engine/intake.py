@@ -105,10 +105,12 @@ class Intake:
         try:
             column = _one_time(time, schema.field(name).type)
         except (pa.ArrowException, OverflowError) as error:
-            raise InputError(f"advance({time!r}): {name!r} is {schema.field(name).type}; give such a time") from error
+            raise InputError(
+                f"advance({time!r}): {name!r} is {schema.field(name).type}; give a time of that type"
+            ) from error
         ticks, bad = to_ticks(column, plan.multipliers[side])
         if bad is not None and bad.any():
-            raise InputError(f"advance({time!r}): that is not a time the clock can show")
+            raise InputError(f"advance({time!r}): this time is out of range")
         gate.advance(side, source, int(ticks[0]))
 
     def retype(self, bound: BoundSpec) -> None:

@@ -191,7 +191,7 @@ function showNothing(scroll, nodes) {
   view.picked = null;
   inspect(null);
   byId("plan-foot").replaceChildren();
-  if (scroll.firstChild?.className !== "empty") scroll.replaceChildren(empty("Nothing to join yet", nodes.length ? "The streams are there. With the first query, its steps show up here." : "There are no streams and no queries."));
+  if (scroll.firstChild?.className !== "empty") scroll.replaceChildren(empty("Nothing to join yet", nodes.length ? "The streams are running. The steps of the first query will appear here." : "There are no streams and no queries."));
 }
 
 function legend() {

@@ -16,7 +16,7 @@ const SHAPES = {
   pending: "M5 0a5 5 0 1 0 0 10A5 5 0 0 0 5 0Zm0 1.5a3.5 3.5 0 1 1 0 7 3.5 3.5 0 0 1 0-7Z",
 };
 const MANY = 8;
-const HEADINGS = [["Query"], ["State"], ["Rows/s", "number"], ["", "spark-cell", "Rows a second over the last minute"], ["Latency", "number"], ["Rows", "number"], ["Age", "number"], ["", "acts", "Actions"]];
+const HEADINGS = [["Query"], ["State"], ["Rows/s", "number"], ["", "spark-cell", "Rows per second over the last minute"], ["Latency", "number"], ["Rows", "number"], ["Age", "number"], ["", "acts", "Actions"]];
 
 const shape = (name) => s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s("path", { d: SHAPES[name] ?? SHAPES.pending, fill: "currentColor" }));
 
@@ -26,7 +26,7 @@ export function badge(name) {
 
 function table() {
   const headings = HEADINGS.map(([text, kind, unseen]) => h("th", { scope: "col", class: kind }, text || h("span", { class: "unseen" }, unseen)));
-  return h("div", { class: "queries-scroll" }, h("table", { class: "queries-table" }, h("caption", { class: "unseen" }, "Queries and what they give"), h("thead", {}, h("tr", {}, headings)), h("tbody")));
+  return h("div", { class: "queries-scroll" }, h("table", { class: "queries-table" }, h("caption", { class: "unseen" }, "Queries and their results"), h("thead", {}, h("tr", {}, headings)), h("tbody")));
 }
 
 function created(query) {
@@ -160,7 +160,7 @@ export function startQueries() {
     say(byId("queries-summary"), summary(queries, found.length));
     if (!queries.length) {
       if (body.firstChild?.className !== "empty") {
-        body.replaceChildren(empty("No queries yet", "Write one in the editor: its rows show up here, and what it shares with others in the plan."));
+        body.replaceChildren(empty("No queries yet", "Write one in the editor: its rows appear here, and what it shares with others in the plan."));
       }
       const nothing = body.firstChild;
       if (streams?.length && !nothing.querySelector("button")) nothing.append(exampleButton("Start from an example"));

@@ -109,7 +109,7 @@ class Tail {
   }
 
   end() {
-    byId("rows-body").replaceChildren(empty("This query is gone", "It was dropped, so no more rows come."));
+    byId("rows-body").replaceChildren(empty("This query is gone", "It was dropped, so it produces no more rows."));
     this.stop();
   }
 

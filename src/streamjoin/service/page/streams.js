@@ -36,7 +36,7 @@ function updated(element, stream, samples) {
   say(element.querySelector(".watermark"), stream.watermark === null ? "No watermark yet." : `Watermark ${stream.watermark}: what is older is late.`);
   const problem = element.querySelector(".problem");
   problem.hidden = !stream.error;
-  const again = stream.retry_at ? `It is tried again at ${new Date(stream.retry_at * 1000).toLocaleTimeString()}.` : "";
+  const again = stream.retry_at ? `Next attempt at ${new Date(stream.retry_at * 1000).toLocaleTimeString()}.` : "";
   say(problem, [sentence(stream.error), again].filter(Boolean).join(" "));
   drawSparkline(element.querySelector(".spark"), series(samples.slice(-SPARK_SAMPLES), "rows_in", stream.name));
 }
@@ -49,7 +49,7 @@ export function startStreams() {
     if (streams === null) return;
     say(byId("streams-summary"), streams.length ? "" : "none");
     if (!streams.length) {
-      body.replaceChildren(empty("No streams", "The service has no streams to join. Name some in its TOML file and start it again; streamjoin init writes one with demo streams."));
+      body.replaceChildren(empty("No streams", "The service has no streams to join. Add some to its TOML file and restart it; streamjoin init writes one with demo streams."));
       return;
     }
     if (body.firstChild !== list) body.replaceChildren(list);

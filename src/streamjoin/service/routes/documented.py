@@ -10,14 +10,14 @@ from streamjoin.service.web.problems import MEDIA_TYPE
 _ABOUT: Final = {
     400: "The body can't be read.",
     401: "The token is missing or wrong.",
-    403: "A page of another origin may not do this.",
-    404: "There is no such thing.",
-    405: "Not with this method.",
-    409: "Not now: the name is taken, there are too many queries, or the query's state does not allow it.",
+    403: "Not allowed for pages of another origin.",
+    404: "Not found.",
+    405: "Method not allowed.",
+    409: "Conflict: the name is in use, there are too many queries, or the query's state does not allow it.",
     413: "The body is too large.",
     421: "The Host header names another machine.",
-    422: "The request or the query is wrong; `places` tells where in the text.",
-    503: "The engine starts, stops or has failed, or too many event streams are open.",
+    422: "The request or the query is wrong; `places` gives the positions in the text.",
+    503: "The engine is starting, stopping or has failed, or too many event streams are open.",
 }
 
 
@@ -32,5 +32,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 ERRORS: Final = problems(400, 401, 403, 421, 422, 503)
 EVENTS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "Events without an end.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "An unbounded stream of events.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
 }

@@ -26,10 +26,12 @@ class NewQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"sql": EXAMPLE_SQL, "name": "near"}]})
 
     sql: Annotated[str, Field(min_length=1, max_length=20_000, description="The join, in the ad-hoc dialect.")]
-    name: Annotated[str | None, Field(pattern=NAME, description="A name; one is made up where it is left out.")] = None
+    name: Annotated[str | None, Field(pattern=NAME, description="A name; generated if not given.")] = None
     sink: Annotated[
         str | None,
-        Field(pattern=NAME, description="One of the sinks in the service's file; the newest rows are kept anyway."),
+        Field(
+            pattern=NAME, description="One of the sinks in the service's file; the newest rows are kept in any case."
+        ),
     ] = None
 
 

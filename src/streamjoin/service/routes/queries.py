@@ -29,7 +29,7 @@ _NO_CONTENT = 204
 
 def _changed(record: QueryInfo | None) -> Response:
     if record is None:
-        raise Problem(404, "no-such-query", "the query was dropped meanwhile")
+        raise Problem(404, "no-such-query", "the query was dropped in the meantime")
     return respond(record)
 
 
@@ -47,14 +47,16 @@ async def list_queries(request: Request) -> Response:
     response_model=QueryInfo,
     summary="Create a query, or check one",
     responses={
-        200: {"model": Preview, "description": "With `dry_run`: what it would be; nothing is created."},
+        200: {"model": Preview, "description": "With `dry_run`: what would be created; nothing is."},
         **problems(409, 413),
     },
 )
 async def create_query(
     request: Request,
     body: models.NewQuery,
-    dry_run: Annotated[bool, Query(description="Check the query and say what it would share and cost.")] = False,
+    dry_run: Annotated[
+        bool, Query(description="Only check the query and return what it would share and cost.")
+    ] = False,
 ) -> Response:
     """Create a query; the answer comes when it is in force. It sees the tuples of the batches from then on."""
     service = service_of(request)
@@ -99,7 +101,7 @@ def newest_rows(
     request: Request,
     name: Name,
     limit: Annotated[
-        int, Query(ge=1, le=100_000, description="At most so many; no more are kept than `rows_kept`.")
+        int, Query(ge=1, le=100_000, description="Maximum number of rows; at most `rows_kept` are stored.")
     ] = 100,
 ) -> Response:
     """The newest rows, oldest of them first."""
@@ -110,12 +112,14 @@ def newest_rows(
     return Response(json_values.text(body), 200, media_type="application/json")
 
 
-@router.get("/{name}/events", summary="The rows of a query as they come", responses={**EVENTS, **problems(404)})
+@router.get("/{name}/events", summary="The rows of a query as events", responses={**EVENTS, **problems(404)})
 async def follow_rows(
     request: Request,
     name: Name,
-    after: Annotated[int | None, Query(ge=0, lt=1 << 62, description="Go on after this row number (`total`).")] = None,
-    limit: Annotated[int, Query(ge=1, le=100_000, description="At most so many rows in an event.")] = 1000,
+    after: Annotated[
+        int | None, Query(ge=0, lt=1 << 62, description="Continue after this row number (`total`).")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100_000, description="Maximum number of rows per event.")] = 1000,
     last_event_id: Annotated[
         str | None, Header(description="The id of the last event seen, after a lost connection.")
     ] = None,
@@ -126,7 +130,7 @@ async def follow_rows(
     await run_in_threadpool(find_query, engine, name)
     if after is None and last_event_id:
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):
-            raise Problem(422, "invalid-request", "Last-Event-ID is the id of one of these events, a whole number")
+            raise Problem(422, "invalid-request", "Last-Event-ID must be the id of an event, a whole number")
         after = int(last_event_id)
     # Taken before the answer begins: what comes after its first byte is in it.
     newest = await run_in_threadpool(engine.newest, name, 1)

@@ -20,7 +20,7 @@ from streamjoin.service.web.problems import Problem
 
 router = APIRouter(prefix="/api/v1/streams", tags=["streams"], responses=ERRORS)
 Name = Annotated[str, Path(max_length=200, description="The stream's name.", examples=["trades"])]
-Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
+Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of rows.")]
 
 
 def _found(engine: ServedEngine, name: str) -> StreamInfo:
@@ -44,7 +44,7 @@ def stream(request: Request, name: Name) -> Response:
     return respond(_found(service_of(request).engine, name))
 
 
-@router.get("/{name}/late", response_model=models.RowsAside, summary="Rows that came too late", responses=problems(404))
+@router.get("/{name}/late", response_model=models.RowsAside, summary="Late rows", responses=problems(404))
 def late(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest rows that came too late or had no usable time, oldest of them first."""
     engine = service_of(request).engine

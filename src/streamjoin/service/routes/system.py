@@ -29,7 +29,7 @@ _DOT = "text/vnd.graphviz"
     "/api/v1/health",
     response_model=models.Health,
     tags=["service"],
-    summary="Whether the process answers",
+    summary="Liveness probe",
     responses=problems(421),
 )
 async def health() -> Response:
@@ -41,8 +41,11 @@ async def health() -> Response:
     "/api/v1/ready",
     response_model=models.Readiness,
     tags=["service"],
-    summary="Whether queries are served",
-    responses={503: {"model": models.Readiness, "description": "Not yet, or not any more."}, **problems(421)},
+    summary="Readiness probe",
+    responses={
+        503: {"model": models.Readiness, "description": "Not ready: starting, stopping or failed."},
+        **problems(421),
+    },
 )
 async def ready(request: Request) -> Response:
     """For a readiness probe; needs no token."""
@@ -76,7 +79,7 @@ def info(request: Request) -> Response:
     "/api/v1/plan",
     response_model=models.PlanModel,
     tags=["plan"],
-    summary="The shared plan with measured figures",
+    summary="The shared plan with measurements",
     responses={
         200: {"content": {_DOT: {"schema": {"type": "string"}}, "text/plain": {"schema": {"type": "string"}}}},
         **ERRORS,
@@ -132,7 +135,7 @@ async def history(request: Request) -> Response:
     return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), dear=True)
 
 
-@router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as they come", responses={**EVENTS, **ERRORS})
+@router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as events", responses={**EVENTS, **ERRORS})
 async def events(request: Request) -> Response:
     """Server-sent events: `batch`, `change`, `skipped` where a reader was too slow, `end`."""
     service = service_of(request)

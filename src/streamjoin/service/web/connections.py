@@ -61,7 +61,7 @@ def places(wanted: int) -> int:
     if room < _FEWEST:
         least = 2 * (_DESCRIPTORS * _FEWEST + _NOT_YET_COUNTED)
         raise SetupError(
-            f"a process may open {soft} files here, and the service needs at least {least}: raise it with ulimit -n"
+            f"this process may open {soft} files, but the service needs at least {least}: raise it with ulimit -n"
         )
     return min(wanted, room)
 
@@ -93,7 +93,7 @@ class Connections:
             idle = [other for other in self._open if other.waiting_since is not None]
             if not idle:
                 self._note("full")
-                told = f"{self.most} connections are open, which is the most"
+                told = f"{self.most} connections are open, which is the limit"
                 connection.refuse(Problem(503, "too-many-connections", told, headers={"Retry-After": "5"}))
                 return
             # A client that was answered before may be about to ask again.
@@ -110,7 +110,7 @@ class Connections:
 
     def _note(self, reason: str) -> None:
         self.ended[reason] += 1
-        _LOG.warning("a connection was ended by the service: %s", reason.replace("_", " "))
+        _LOG.warning("the service closed a connection: %s", reason.replace("_", " "))
 
     def sweep(self) -> None:
         """End the connections whose clients took too long."""
@@ -124,7 +124,7 @@ class Connections:
                 connection.closing_since = connection.closing_since or now
             elif _older(connection.waiting_since, now, self.request_seconds):
                 self._note("request_too_slow")
-                told = f"a request comes whole within {self.request_seconds:g} seconds"
+                told = f"a request must arrive completely within {self.request_seconds:g} seconds"
                 connection.refuse(Problem(408, "request-too-slow", told))
 
     async def watch(self) -> None:

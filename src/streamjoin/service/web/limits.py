@@ -26,7 +26,7 @@ def check_limits(sql: str, limits: Limits) -> None:
     source = Scan.of(QueryText(sql)).source
     if len(source.words) > MOST_WORDS:
         extra = source.words[MOST_WORDS]
-        message = f"a query of this service has at most {MOST_WORDS:,} words and signs, not {len(source.words):,}"
+        message = f"a query of this service has at most {MOST_WORDS:,} tokens, not {len(source.words):,}"
         raise source.error(message, extra.start, extra.end)
     frame = clauses.read(source)
     if len(frame.joins) + 1 > limits.streams_in_query:

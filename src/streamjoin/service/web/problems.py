@@ -127,4 +127,4 @@ def install(app: FastAPI) -> None:
 def unexpected(method: str, path: str, error: Exception) -> Problem:
     """What a client hears of an error that nobody expected; the log hears all."""
     _LOG.error("%s %s failed", method, path, exc_info=error)
-    return Problem(500, "internal", "the service met an error of its own; its log says more")
+    return Problem(500, "internal", "internal error; see the log of the service")

@@ -42,7 +42,7 @@ class WaitingRequests:
         """
         if self.open >= self._most:
             self.refused += 1
-            told = f"{self.open} {self._what} wait for the engine, which is the most; try again soon"
+            told = f"{self.open} {self._what} are waiting for the engine, which is the limit; try again soon"
             raise Problem(503, "engine-busy", told, headers={"Retry-After": "2"})
         self.open += 1
         try:

@@ -71,7 +71,7 @@ def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
         with _step(console, "starting Spark"):
             spark = _session(cores, output / _LOG)
         try:
-            with _step(console, "warming up: a little of both feeds through the same join"):
+            with _step(console, "warming up: joining a small part of both feeds"):
                 _warm_up(spark, market, ctrl_c)
             figures = _live(spark, market, seconds, output, console, ctrl_c)
             title = f"{figures.matches:,} matches of {figures.trades:,} trades and {figures.quotes:,} quotes"
@@ -101,9 +101,7 @@ def _cleared(output: Path) -> IO[str]:
     """Clear `output` and give its marker, locked for as long as it is open."""
     marker = output / MARKER
     if output.exists() and not marker.is_file() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(
-            f"{output} is not empty and no demo's: nothing there was touched; name another place with --output"
-        )
+        raise InputError(f"{output} is not empty and was not created by the demo: choose another --output")
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
         held = opened.enter_context(marker.open("w"))
@@ -279,7 +277,7 @@ def _summary(figures: DemoFigures, output: Path, cores: int) -> list[tuple[str, 
     return [
         ("rate", f"{rows_in:,.0f} rows/s in, {rows_out:,.0f} rows/s out, on Spark in local mode with {cores} cores"),
         ("latency", f"median {median:.2f} s, 95% within {p95:.2f} s (row written to match readable)"),
-        ("late", f"{late_rows:,} rows came too late to be joined"),
+        ("late", f"{late_rows:,} rows were too late to be joined"),
         ("result", f"{_short(output / 'matches')} (Parquet)"),
         ("code", f"{code} (the same join, to start from)"),
     ]

@@ -73,5 +73,5 @@ def beginning(figures: JoinProgress) -> str | None:
     if figures.start_seconds >= _WORTH_A_WORD:
         parts.append(f"{figures.start_seconds:.1f} s on starting Python")
     if figures.compile_seconds >= _WORTH_A_WORD:
-        parts.append(f"{figures.compile_seconds:.1f} s on compiling kernels (`streamjoin warmup` does it ahead)")
+        parts.append(f"{figures.compile_seconds:.1f} s on compiling kernels (`streamjoin warmup` avoids this)")
     return f"batch {figures.batch} spent {' and '.join(parts)}" if parts else None

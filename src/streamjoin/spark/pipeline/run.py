@@ -279,7 +279,7 @@ def _report(pipeline: Pipeline, totals: Totals, checkpoint: str, console: Consol
         if count:
             place = pipeline.sides[side].malformed
             table = f"[source.{side.partition('-')[0]}]"
-            told = f"in {place}" if place else f"only counted; name a place with malformed = in {table}"
+            told = f"in {place}" if place else f"only counted; to store them, set malformed = in {table}"
             lines.append(f"malformed: {count:,} value{'s' * (count != 1)} on the {side}, {told}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

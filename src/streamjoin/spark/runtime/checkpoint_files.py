@@ -36,7 +36,7 @@ def write_without_processes(spark: SparkSession) -> bool:
     try:
         load(spark._jvm, CLASS, _SOURCE, cache_dir())
     except (Py4JError, OSError) as error:
-        _logger.info("Spark writes checkpoints in its own way: %s", error)
+        _logger.info("Spark uses its own checkpoint writer: %s", error)
         return False
     spark.conf.set(SETTING, CLASS)
     return True

@@ -41,7 +41,7 @@ _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 _USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
 _COMMITS_LATER = (
     "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
-    "back to batches whose window is gone; leave the option out"
+    "back to batches whose window has been removed; remove the option"
 )
 _tasks = itertools.count(1)
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
@@ -157,7 +157,7 @@ def _ours(error: Exception, query: Any) -> StreamJoinError:
     if isinstance(error, StreamJoinError):
         return error
     reason = f"{type(error).__name__}: {error}" if not isinstance(error, OSError) else str(error)
-    return CheckpointError(f"no window log can be kept in {query.resolvedCheckpointRoot()}: {reason}")
+    return CheckpointError(f"the window log can't be stored in {query.resolvedCheckpointRoot()}: {reason}")
 
 
 def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinError) -> None:
@@ -181,7 +181,7 @@ def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinErr
         ended = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
         query.state().set(getattr(ended, "MODULE$"))
     except (Py4JError, TypeError) as error:
-        _logger.info("the query could not be ended at its start: %s", error)
+        _logger.info("the query could not be stopped at its start: %s", error)
         return
     _refused[run_id] = failure
 
@@ -259,7 +259,7 @@ def _check_spark(checkpoint: Place, root: Place) -> None:
     version, offsets = newest_number(root / "versions"), newest_number(checkpoint / "offsets")
     if version > offsets:
         raise CheckpointError(
-            f"the checkpoint {checkpoint} was deleted by half: the window log holds batch {version}, but Spark's "
+            f"the checkpoint {checkpoint} is incomplete: the window log holds batch {version}, but Spark's "
             f"offsets end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest too"
         )
 

@@ -51,7 +51,7 @@ def examine() -> list[Finding]:
         try:
             found.append(look())
         except (OSError, ValueError) as error:
-            found.append(Finding(what, "missing", f"could not be looked at: {error}", "see the message"))
+            found.append(Finding(what, "missing", f"could not be checked: {error}", "see the message"))
     return found
 
 
@@ -104,8 +104,8 @@ def _kernels() -> Finding:
     compiled = sum(1 for _ in place.rglob("*.nbc")) if place.is_dir() else 0
     nearest = next(parent for parent in (place, *place.parents) if parent.exists())
     if not os.access(nearest, os.W_OK):
-        told = f"{place} can't be written to, so every process compiles its kernels anew"
-        return Finding("kernels", "optional", told, "set XDG_CACHE_HOME to a directory that can be written to")
+        told = f"{place} can't be written to, so every process compiles its kernels again"
+        return Finding("kernels", "optional", told, "set XDG_CACHE_HOME to a writable directory")
     if not compiled:
         told = f"none compiled yet in {place}; the first join will wait for it"
         return Finding("kernels", "optional", told, "streamjoin warmup")
@@ -119,7 +119,7 @@ def _kafka() -> Finding:
     except SetupError as error:
         return Finding("kafka", "missing", str(error), f"rm -r {jars.directory()}; streamjoin doctor --fetch")
     if found is None:
-        told = f"the jars are not here ({versions}); only pipelines from or to Kafka need them"
+        told = f"the jars are not installed ({versions}); only pipelines from or to Kafka need them"
         fix = "streamjoin doctor --fetch; `streamjoin run` also fetches them when a pipeline needs them"
         return Finding("kafka", "optional", told, fix)
     told = f"{versions} in {found[0].parent}; none for Spark {SPARK} was published when these were chosen and tested"
@@ -141,7 +141,7 @@ def _memory() -> Finding:
     told = f"{_gib(free)} of {_gib(total)} GiB available, {_gib(disk)} GiB of disk for the cache"
     if free < LEAST_MEMORY:
         return Finding(
-            "memory", "optional", told, "Spark wants 2 GiB or more: close something, or set memory = in [spark]"
+            "memory", "optional", told, "Spark needs 2 GiB or more: free some memory, or set memory = in [spark]"
         )
     return Finding("memory", "ok", told)
 

@@ -114,13 +114,13 @@ def fetch(
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     except OSError as error:
-        raise SetupError(f"no jars can be kept in {place.parent}: {error}; set XDG_CACHE_HOME elsewhere") from error
+        raise SetupError(f"jars can't be stored in {place.parent}: {error}; set XDG_CACHE_HOME elsewhere") from error
     try:
         retrieve(modules, draft / "jars", ivy_home=place.parent / "ivy", transitive=False, environ=environ)
         for module in modules:
             wrong = _wrong(module, draft / "jars" / module.file)
             if wrong:
-                raise SetupError(f"{wrong}; nothing was kept. The repository it came from is not to be trusted")
+                raise SetupError(f"{wrong}; nothing was stored. Do not trust the repository it came from")
         try:
             (draft / "jars").rename(place)
         except OSError:

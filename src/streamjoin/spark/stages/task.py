@@ -103,7 +103,7 @@ class RangeOfBatch:
         if not sent <= {agreed(self._before, self._cuts)}:
             raise CheckpointError(
                 f"tasks of one batch have found different versions of the window log in {self._log.root}: another "
-                "query, or a task that Spark had given up, wrote to it meanwhile"
+                "query, or a task that Spark had abandoned, wrote to it in the meantime"
             )
 
     def join(self, received: tuple[Received, Received]) -> Iterator[FoundPairs]:
