@@ -118,7 +118,7 @@ def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
     ("arguments", "told"),
     [
         ((), "missing: --left, --right, --on, --window"),
-        (("join.toml", "--left", "x"), "leave the flags out"),
+        (("join.toml", "--left", "x"), "not both"),
         ((*FLAGS, "--window", "soon"), "not a duration"),
         ((*FLAGS, "--window", "3", "--time", "a,b,c"), "--time"),
         ((*FLAGS[:-1], "l.sym ==== r.sym", "--window", "3 rows"), "column"),

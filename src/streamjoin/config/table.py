@@ -185,7 +185,7 @@ class ConfigTable:
             self.fail(str(error), *keys)
 
     def only(self, *keys: str) -> None:
-        """Refuse all but these keys before any is read: one that is misspelt is told by its line, not as missing."""
+        """Refuse all other keys before any is read, so that a misspelt key is reported as unknown, not as missing."""
         for key in self.values:
             if key not in keys:
                 near = _nearest(key, keys)
@@ -193,7 +193,7 @@ class ConfigTable:
                 self.fail(f"{self.title} takes no {key!r}; {hint}", key)
 
     def finish(self) -> None:
-        """Refuse keys that nobody asked for."""
+        """Refuse keys that were not read."""
         self.only(*self._known)
 
 

@@ -50,7 +50,7 @@ class Chunk:
     left: SidePart
     right: SidePart
     stored_only: bool = False
-    """Whether the tuples meet nobody: they are stored again after a call that failed."""
+    """Whether the tuples are only stored, not joined: after a call that failed."""
 
     @property
     def n(self) -> int:
@@ -102,7 +102,7 @@ class Algorithm(Protocol):
         """What it did: pairs compared, merges, and so on."""
 
     def close(self) -> None:
-        """End the threads it has of its own, also while they work; a second call does nothing."""
+        """Stop its own threads, even while they work; a second call does nothing."""
 
     @property
     def nbytes(self) -> int:

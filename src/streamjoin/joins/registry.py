@@ -1,4 +1,4 @@
-"""Every algorithm by name: how it is built, what it needs, what it can be told. A new algorithm is one line here."""
+"""Every algorithm by name: how it is built, what it needs, which options it takes. A new algorithm is one line here."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class CompileWatch(event.Listener):
         self.seconds = 0.0
         self.kernels = 0
         self.shows = True
-        """Whether a terminal is told; a program that shows its own progress turns it off."""
+        """Whether to write to a terminal; a program that shows its own progress turns it off."""
         self._lock = threading.RLock()
         self._depth = 0
         self._ours = False

@@ -1,4 +1,4 @@
-"""`JoinSpec`: a whole join as frozen data, checked when it is made."""
+"""`JoinSpec`: a whole join as frozen data, checked when it is created."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JoinSpec:
             it is "arrival" for `open` and "event_time" on Spark.
         how: "inner", the only kind so far.
         self_join: one stream is both sides; a tuple never pairs with itself.
-        lateness: how far behind its source's newest time a tuple may come and still be joined. Unset, it is 0
+        lateness: how far behind its source's newest time a tuple may be and still be joined. If unset, it is 0
             in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
         suffixes: what is added to the names of columns that both sides have: a left and a right one.
         both_keys: keep both columns of an equality whose columns have the same name, with suffixes. Without it they

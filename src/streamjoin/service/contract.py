@@ -1,4 +1,4 @@
-"""What the service needs of an engine: `streamjoin.adhoc.Engine` has it, and so has the tests' engine without Spark.
+"""What the service needs from an engine; `streamjoin.adhoc.Engine` has it, and the tests' engine without Spark.
 
 All methods may be called from any thread. Records are frozen dataclasses of plain fields (`adhoc/engine/info.py`).
 """
@@ -25,7 +25,7 @@ class CreatedQuery(Protocol):
 
 
 class ServedEngine(Protocol):
-    """See the module."""
+    """The methods of `streamjoin.adhoc.Engine` that the service calls."""
 
     def create(
         self, sql: str, name: str | None = None, sink: Sink | None = None, wait: bool = True, timeout: float = 30.0

@@ -1,7 +1,7 @@
 """Between the engine's thread and the event streams: the newest batches, and a signal that something is new.
 
-A reader holds a position and nothing else. It takes what is new since then when it gets to it, and what has gone from
-the shared history meanwhile is told as skipped: memory does not depend on readers, and no reader can hold back the
+A reader has only a position. It reads what is new since then, and events that have left the shared history
+in the meantime are reported as skipped: memory does not depend on readers, and no reader can block the
 engine, which only appends and signals.
 """
 
@@ -20,7 +20,7 @@ KEPT: Final = 600
 
 
 class Hub:
-    """See the module; `publish` and `poke` may be called from any thread."""
+    """The newest batches and a signal for readers; `publish` and `poke` may be called from any thread."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._lock = threading.Lock()

@@ -93,7 +93,7 @@ def bind(config: ServiceConfig) -> socket.socket:
 
 
 def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]) -> None:
-    """Serve until told to stop.
+    """Serve until a signal stops it.
 
     Raises:
         SetupError: the address is taken, too few files may be opened, or Spark can't start.

@@ -36,7 +36,7 @@ SinkMaker = Callable[[str, str], "Sink"]
 
 
 class Service:
-    """See the module."""
+    """One service: engine, hub, limits and request threads."""
 
     def __init__(self, config: ServiceConfig, clock: Callable[[], float] = time.time) -> None:
         self.config = config

@@ -110,7 +110,7 @@ class Progress:
             return list(self._seen.get(str(query.runId), ()))
 
     def settle(self) -> None:
-        """Wait until Spark has told of all that is done: it reports on a thread of its own."""
+        """Wait until Spark has reported all finished batches: it reports on its own thread."""
         from py4j.protocol import Py4JJavaError
 
         # A bus that is never empty is at work on other queries.

@@ -66,19 +66,19 @@ def join(
     late: str | Path | None = None,
     name: str | None = None,
 ) -> DataFrame:
-    """Join two sides of streaming DataFrames; any sink can take the result.
+    """Join two sides of streaming DataFrames; any sink can write the result.
 
-    The state lives under the checkpoint of the query that runs the join. With a sink that writes a batch once (files,
-    tables, Kafka transactions, ...) every result is there exactly once, whatever is killed on the way.
+    The state is stored under the checkpoint of the query that runs the join. With a sink that writes each batch once
+    (files, tables, Kafka transactions, ...) every result is written exactly once, whichever processes are killed.
 
-    Count windows, `ordered=True` and several sources a side put a gate before the join: one task that gives all tuples
-    one order. It lets a tuple through once every source has passed its time. What is not ready when a query ends,
-    also one that ran over all that was available, waits in the checkpoint for the next start.
+    Count windows, `ordered=True` and several sources per side put a gate before the join: one task that puts all tuples
+    in one order. It releases a tuple once every source has passed its time. What is not ready when a query ends,
+    also with the trigger `availableNow`, wait in the checkpoint for the next start.
 
-    The join has clocks of its own (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: one that was
-    set on a side before the join is not on the result. To aggregate results by time, set one on the result's time, such
-    as `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late for
-    it; behind a gate, where results come in the order of their times, a delay of 0 is enough.
+    The join has its own clocks (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: a watermark
+    on a side does not carry over to the result. To aggregate results by time, set one on the result's time, such
+    as `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late;
+    behind a gate, where results come in time order, a delay of 0 is enough.
 
     Args:
         left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.

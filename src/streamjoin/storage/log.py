@@ -93,7 +93,7 @@ class WindowLog:
         return self._directory(batch) / f"{self.epoch:08}.{partition:05}.spent"
 
     def spendings(self, batch: int, epoch: int) -> list[Place]:
-        """What the tasks of one start told of `batch`."""
+        """What the tasks of one start reported for `batch`."""
         return in_order(self._directory(batch).glob(f"{epoch:08}.*.spent"))
 
     def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ class WindowLog:
             )
 
     def piece(self, manifest: Manifest, file: str, shared: bool = True) -> MappedPiece:
-        """A file of `manifest`, mapped; pieces of other versions are let go. If not `shared` it is the caller's own."""
+        """A file of `manifest`, mapped; pieces of other versions are released. If not `shared`, the caller owns it."""
         if not shared:
             return MappedPiece(self.root / "versions" / file)
         mapped = _mapped.setdefault(str(self.root), {})

@@ -1,4 +1,4 @@
-"""Piece files: one range's share of one version of the log, written once, mapped by whoever needs a slice.
+"""Piece files: the rows of one range in one version of the log, written once and mapped by readers.
 
 A file is the magic word, the record batches of both sides (Arrow IPC, not compressed, each aligned so that it
 can be used where it is mapped), and a footer: JSON, its length and checksum, the magic again. A file is seen

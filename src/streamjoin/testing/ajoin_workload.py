@@ -32,7 +32,7 @@ def stream_name(number: int) -> str:
 def tuples(
     stream: int, count: int, seed: int = 0, *, rate: float = 1000.0, first: int = 0, keys: int = ATTRIBUTE_MAX
 ) -> pa.Table:
-    """`count` tuples of a stream from its tuple number `first` on, at `rate` a second.
+    """`count` tuples of a stream from its tuple number `first` on, at `rate` per second.
 
     `keys` is the number of distinct values of each attribute. Cutting a stream into calls changes no tuple.
     """

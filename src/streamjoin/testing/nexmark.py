@@ -109,7 +109,7 @@ Draws = npt.NDArray[np.float64]
 def events(
     count: int, seed: int = 0, *, first: int = 0, rate: float = 100.0, start: dt.datetime = dt.datetime(2024, 1, 1)
 ) -> dict[str, pa.Table]:
-    """Events number `first` to `first + count - 1` of all three streams, `rate` of them a second, in order of time."""
+    """Events number `first` to `first + count - 1` of all three streams, `rate` of them per second, in time order."""
     numbers = np.arange(first, first + count, dtype=np.int64)
     generator = np.random.PCG64([seed])
     generator.advance(first * _DRAWS)

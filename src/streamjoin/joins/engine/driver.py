@@ -1,8 +1,8 @@
-"""`Join`: the embedded engine as users hold it.
+"""`Join`: the embedded engine as users see it.
 
-The driver owns order: it takes pushes, learns the schemas, lets tuples through the gate or the lateness filter,
-and feeds the operator. Invariant: a call that fails, for whatever reason, leaves the join as it was; where that can't
-be done the join is broken, and every later call says so and why.
+The driver owns order: it takes pushes, learns the schemas, passes tuples through the gate or the lateness filter,
+and feeds the operator. Invariant: a call that fails, for any reason, leaves the join unchanged; where that is
+impossible the join is broken, and every later call raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Join(Calls):
         given `left_schema=` and `right_schema=`. Before that it has none, and the metadata of its schema says why.
 
         Args:
-            left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else that speaks the
+            left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else with the
                 Arrow C interface, or rows as an iterable of dicts. A pandas index is not a column. Later pushes are
                 cast to the types of the first where no value changes.
             right: likewise; for a self-join only `left` is given.
@@ -103,7 +103,7 @@ class Join(Calls):
             source: the physical source these tuples come from, in event-time order.
 
         Raises:
-            TooManyRowsError: there are more rows than `max_rows`; the join is as it was.
+            TooManyRowsError: there are more rows than `max_rows`; the join is unchanged.
         """
         return self._whole(lambda: self._feeding(left, right, interleave, source))
 
@@ -116,16 +116,16 @@ class Join(Calls):
         source: str | None = None,
         batch_rows: int = BATCH_ROWS,
     ) -> Results:
-        """`push` for any number of rows: they come as tables of at most `batch_rows` rows, in the same order.
+        """`push` for any number of rows: returns tables of at most `batch_rows` rows, in the same order.
 
-        The tuples are joined while the tables are read, so memory stays bounded. Read it to the end: until then the
-        join takes no other call, and if the iterator is dropped before, the join can't be used any more. A table that
-        fails, as by an interrupt, can be asked for again.
+        The tuples are joined while the tables are read, so memory stays bounded. Read the iterator to its end: until
+        then the join accepts no other call, and if the iterator is dropped earlier, the join is unusable. A table that
+        fails, for example by an interrupt, can be requested again.
         """
         return self._streamed(lambda: self._feeding(left, right, interleave, source), batch_rows)
 
     def advance(self, time: object, *, side: str | None = None, source: str | None = None) -> pa.Table:
-        """Say that a source has nothing before `time`, so that an idle one does not hold back the others.
+        """Declare that a source has no tuples before `time`, so that an idle source does not block the others.
 
         Args:
             time: a value of the time column's type.
@@ -141,7 +141,7 @@ class Join(Calls):
         return self._streamed(lambda: self._advancing(time, side, source), batch_rows)
 
     def finish(self, source: str | None = None, *, side: str | None = None) -> pa.Table:
-        """Say that a source sends no more: the gate stops waiting for it."""
+        """Declare that a source has ended: the gate stops waiting for it."""
         return self._whole(lambda: self._finishing(source, side))
 
     def finish_iter(
@@ -151,7 +151,7 @@ class Join(Calls):
         return self._streamed(lambda: self._finishing(source, side), batch_rows)
 
     def set_workers(self, n: int) -> None:
-        """Have `n` threads from now on, also in the middle of a push: for pim_parallel and scalejoin."""
+        """Change the number of threads to `n`, also during a push; for pim_parallel and scalejoin."""
         check_workers(n)
         self._check_alive()
         if self._bound is None:
@@ -173,7 +173,7 @@ class Join(Calls):
         return self._bound.schema if self._bound else None
 
     def late(self) -> pa.Table:
-        """Rows that came too late, or without a time, since the last call: side, source, reason and the columns."""
+        """Rows that were late or without a time since the last call: side, source, reason and the columns."""
         with self._lock:
             self._check_whole()
             return self._late.take(self._bound) if self._bound else pa.table({})

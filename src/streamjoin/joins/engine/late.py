@@ -1,4 +1,4 @@
-"""Rows that were not joined, kept for whoever asks: late ones, and those without a usable time."""
+"""Rows that were not joined, stored until they are read: late ones, and those without a usable time."""
 
 from __future__ import annotations
 

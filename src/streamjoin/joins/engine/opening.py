@@ -1,4 +1,4 @@
-"""`open`: where a join begins."""
+"""`open`: starts a join."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ def open(
         spec: what to join.
         algorithm: "auto", or one by name; all give the same rows.
         workers: threads that share the work.
-        index: the index by name, for the algorithms that run over one; without it, the one that suits the condition.
+        index: the index by name, for algorithms that use one; by default the one that suits the condition.
         index_options: settings of that index, such as {"merge_ratio": 0.125}.
         options: settings of the algorithm, by name.
         left_schema: the left side's schema, if it should be checked, or its types fixed, before the first push.
         right_schema: likewise for the right side.
         sources: for event-time order, the physical sources of each side by name
             ({"left": ["a", "b"], "right": ["c"]}): the gate then waits for all of them. Others may join later.
-        max_rows: a call with more result rows than this raises `TooManyRowsError` and changes nothing; `push_iter`
-            gives them in tables of bounded size. None: no limit.
-        on_close: is given the rows that are left when a `with` block ends, table by table, in event-time order. Without
-            it the block's end raises `StateError` where there are such rows, unless `close()` was called inside.
-        columns: the columns of the result that are wanted; others are not stored. The result's time is always there.
-            All when not given.
+        max_rows: a call with more result rows raises `TooManyRowsError` and changes nothing; `push_iter`
+            returns them in tables of bounded size. None: no limit.
+        on_close: called with the remaining rows, table by table, when a `with` block ends in event-time order. Without
+            it the end of the block raises `StateError` if there are such rows, unless `close()` was called inside.
+        columns: the columns of the result; others are not stored. The result's time is always included. Default: all.
     """
     return Join(
         spec,

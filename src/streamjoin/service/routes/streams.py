@@ -71,7 +71,7 @@ def _aside(read: Callable[[str, int], pa.Table], name: str, limit: int, total: i
 
 
 def _readable(table: pa.Table) -> pa.Table:
-    """With binary columns as texts where they are texts: what a broker sent is told as it was written."""
+    """Binary columns as strings where they are valid text, so that a broker's value is shown as it was sent."""
     for index, field in enumerate(table.schema):
         if pa.types.is_binary(field.type):
             try:

@@ -1,9 +1,9 @@
-"""Answers kept for a moment: what many clients ask of one batch is made once, so that asking costs the stream little.
+"""A short-lived response cache: identical requests within one batch are computed once.
 
-`Kept` stands before the routes and gives the bytes of an answer again, without routing or making it. The invariant: an
-answer is given again only while no batch ended and no change was made since it was begun, and never for longer than a
-quarter of a second, because lags and rates go on without batches; dear ones, the plan and the history, may be a
-second old. `Together` is for what is not there yet: all who ask while it is made wait for the same.
+`Kept` is called before the routes and returns the cached bytes of a response. The invariant: a response is reused only
+if no batch ended and no query changed since it was started, and for at most a quarter of a second, because lags and
+rates change without batches; expensive responses, the plan and the history, are reused for up to one second. `Together`
+lets concurrent requests wait for the same response while it is being computed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Noted:
 
 
 class Together:
-    """See the module; used on the event loop's thread alone."""
+    """Shares one computation among concurrent requests; used on the event loop's thread only."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -1,10 +1,10 @@
 """The open connections of the service: how many there may be, and how long a client may keep one waiting.
 
 A connection costs file descriptors, and the engine needs some of the same process to write. Invariants: connections
-never use more than half of the descriptors; a client that sends no complete request, or takes nothing of its
-answer, is let go after a fixed time, with or without a token. Where all places are taken, a new connection gets that of
-the client that has kept the service waiting for its request the longest (those that never had an answer first); only
-where every client waits for an answer is the new one refused. Everything here runs on the event loop's thread.
+never use more than half of the descriptors; a client that sends no complete request, or reads nothing of its
+response, is disconnected after a fixed time, with or without a token. When all are in use, a new connection replaces
+the client that has been idle for the longest time (those that never got a response first); it is refused only
+if every client is waiting for a response. Everything here runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def places(wanted: int) -> int:
 
 
 class Connections:
-    """See the module. `most` connections at the same time; a whole request comes within `request_seconds`."""
+    """At most `most` connections at a time; each request must arrive completely within `request_seconds`."""
 
     def __init__(self, most: int, request_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most

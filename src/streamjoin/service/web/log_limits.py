@@ -1,7 +1,7 @@
 """A limit on lines of the log that clients can cause: what repeats is written a few times a minute and counted.
 
-Without it a client without a token fills the disk: every request that is no HTTP is a line, and every connection that
-can't be accepted a traceback.
+Without it, a client without a token could fill the disk: every request that is not HTTP is logged, and every connection
+that can't be accepted logs a traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS: Final = 256
 
 
 class Limited(logging.Filter):
-    """See the module. Lines are of a kind if their text begins alike before its values are put in."""
+    """A logging filter with a rate limit per kind of line; a kind is the start of the unformatted message."""
 
     def __init__(self, most: int = MOST, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -125,6 +125,6 @@ def install(app: FastAPI) -> None:
 
 
 def unexpected(method: str, path: str, error: Exception) -> Problem:
-    """What a client hears of an error that nobody expected; the log hears all."""
+    """The response to an unexpected error; the log has the details."""
     _LOG.error("%s %s failed", method, path, exc_info=error)
     return Problem(500, "internal", "internal error; see the log of the service")

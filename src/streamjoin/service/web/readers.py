@@ -1,8 +1,8 @@
-"""The places of event streams: how many are open, and which of them makes room when all are taken.
+"""The slots of event streams: how many are open, and which is replaced when all are in use.
 
-A reader that takes nothing can't be told from one that listens as long as there is little to send, so no place is kept
-for ever: when all are taken, the next reader gets the one that was taken first, if that was held for a while. Whoever
-still listened there connects again and goes on from the last event. Used on the event loop's thread alone.
+While there is little to send, a dead reader looks like one that listens, so no slot is held forever: when all are in
+use, a new reader replaces the oldest one, if that has been open for a while. A client that still listened reconnects
+and continues after the last event. Used on the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReaderSlot:
 
 
 class Readers:
-    """See the module."""
+    """The slots of open event streams."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most

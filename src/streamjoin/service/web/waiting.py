@@ -1,8 +1,8 @@
-"""Threads for requests that wait for the engine, apart from those that all other routes share.
+"""Threads for requests that wait for the engine, separate from those of all other routes.
 
 Between two batches the engine answers everything that waits, so a request may wait as long as a batch takes. The
-invariant: however many wait, the routes that answer from memory find a thread at once; and no more wait than are told,
-the rest are refused and may come again.
+invariant: however many requests wait, routes that answer from memory find a thread at once; and the number of waiting
+requests is bounded: the rest are refused and can retry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class WaitingRequests:
-    """See the module. `what` names the requests; used on the event loop's thread alone."""
+    """A thread pool with a bounded queue. `what` names the requests; used on the event loop's thread only."""
 
     def __init__(self, what: str, threads: int = THREADS, queued: int = QUEUED) -> None:
         self._what = what

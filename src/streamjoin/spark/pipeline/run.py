@@ -1,7 +1,7 @@
-"""Runs a pipeline: sources, join, sink, until it is told to stop or what was there is done.
+"""Runs a pipeline: sources, join, sink, until it is stopped or all available input is processed.
 
-A stop never loses or repeats anything: the batch that runs when it is asked for is let to its end, and whatever begins
-in the moment after is run again from the checkpoint at the next start. Secrets of the file are in no message.
+A stop never loses or repeats anything: the current batch finishes, and a batch that begins
+afterwards is run again from the checkpoint at the next start. No message contains secrets of the file.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def joins_in(plan: str) -> list[str]:
 
 
 def expect(spark: SparkSession, blueprint: Blueprint) -> None:
-    """Be told when a query with this join starts on `spark`."""
+    """Listen for the start of queries with this join on `spark`."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Starts(StreamingQueryListener):
@@ -187,7 +187,7 @@ def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinErr
 
 
 def refused(run_id: str) -> StreamJoinError | None:
-    """Why a query that has just started was refused, if it was; it is told once."""
+    """Why a query that has just started was refused, if it was; returned only once."""
     return _refused.pop(run_id, None)
 
 

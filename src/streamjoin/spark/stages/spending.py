@@ -1,8 +1,8 @@
-"""What a batch spends on beginning: starting Python with all that tasks import, and compiling kernels.
+"""What a batch spends on starting: Python with the modules that tasks import, and compiling kernels.
 
-Kernels are compiled once a host and modules imported once an executor, by the daemon that workers are forked from, so
-the first batch pays for both and hardly any other. A task that finds something untold leaves it in a small file
-next to its piece; nothing is decided from it.
+Kernels are compiled once per host and modules imported once per executor, by the workers' daemon, so
+the first batch pays for both and hardly any other does. A task with something to report writes a small file
+next to its piece; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def keep(starting: float) -> None:
 
 
 def tell(log: WindowLog, batch: int, partition: int) -> None:
-    """At the end of a task: leave word of what this process has spent and not told yet."""
+    """At the end of a task, record what this process has spent and not reported yet."""
     global _told
     starting, compiling = _UNTOLD.unpack(_shared[:])
     if not starting and not compiling and WATCH.seconds == _told:
@@ -49,13 +49,13 @@ def tell(log: WindowLog, batch: int, partition: int) -> None:
     _shared[:] = bytes(_UNTOLD.size)
     compiling += WATCH.seconds - _told
     _told = WATCH.seconds
-    # A figure is not worth a batch.
+    # A batch must not fail because a metric can't be written.
     with contextlib.suppress(CheckpointError), atomic(log.spending(batch, partition)) as file:
         file.write(json.dumps([starting, compiling]).encode())
 
 
 def spent(log: WindowLog, batch: int, epoch: int) -> Spent:
-    """What the tasks of one start told of a batch."""
+    """What the tasks of one start reported for a batch."""
     told = []
     for path in log.spendings(batch, epoch):
         try:
