@@ -127,7 +127,7 @@ def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
         ((*FLAGS, "--window", "3 rows", "--out", "rows.xml"), "ends with one of"),
         ((*FLAGS, "--window", "3 rows", "--suffixes", "_l"), "two different texts"),
         ((*FLAGS, "--window", "3 rows", "--columns", "symbol"), "the result has no column 'symbol'"),
-        (("join.toml", "--both-keys"), "leave the flags out"),
+        (("join.toml", "--both-keys"), "not both"),
         ((*FLAGS, "--window", "3 rows", "--time", "when"), "when"),
         ((*FLAGS[:-1], "l.symb = r.sym", "--window", "3 rows"), "unknown column l.symb; did you mean l.sym?"),
         ((*FLAGS[:-1], "l.sym = r.bid", "--window", "3 rows"), "can't compare l.sym"),
