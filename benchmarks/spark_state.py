@@ -26,7 +26,7 @@ from streamjoin.spark.stages.route import by_range, conformed
 from streamjoin.spark.stream_join import _arrow_schema, _output_schema, _stage
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import Cuts
-from streamjoin.storage.segments import Segment, layout, sheets
+from streamjoin.storage.segments import Segment, block_rows, layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +152,7 @@ class BandState(StatefulProcessor):
                     self._runs[side].removeKey((number,))
             live = new[side].rows.since(horizon[side], counted=False)
             first = 1 + max((number for number, _, _ in runs[side]), default=-1)
-            for i, sheet in enumerate(sheets(live, layout(self._blueprint, side))):
+            for i, sheet in enumerate(block_rows(live, layout(self._blueprint, side))):
                 self._runs[side].updateValue(
                     (first + i,), (sheet.batch.serialize().to_pybytes(), int(live.ticks.max()))
                 )

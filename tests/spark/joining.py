@@ -28,7 +28,7 @@ from streamjoin.spark.stages.task import RangeOfBatch
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.merging import MergePolicy
-from streamjoin.storage.pieces import Sheet
+from streamjoin.storage.pieces import BlockRows
 
 Row = dict[str, Any]
 Batches = Sequence[tuple[pa.Table, pa.Table]]
@@ -305,8 +305,8 @@ def read_parquet(directory: Path) -> pa.Table:
     return pa.concat_tables(pq.read_table(directory / name) for name in sorted(names))
 
 
-def interrupted_sheets(*before: Callable[[], object]) -> Iterator[Sheet]:
+def interrupted_blocks(*before: Callable[[], object]) -> Iterator[BlockRows]:
     """A block that is asked for when its file is half written."""
     for step in before:
         step()
-    yield Sheet(pa.record_batch({"#word": pa.array([1], pa.int64())}), 1, 1)
+    yield BlockRows(pa.record_batch({"#word": pa.array([1], pa.int64())}), 1, 1)

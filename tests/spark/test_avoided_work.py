@@ -20,7 +20,7 @@ from streamjoin.spark.runtime.checkpoints import _unmeasured
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.merging import Extent, MergePolicy, alive, spent
+from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, spent
 from tests.spark.joining import (
     CASES,
     EPOCH,
@@ -40,8 +40,8 @@ BAND = CASES[0]
 BYTES, ROWS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-def _run(rows: int, newest: int) -> tuple[Extent, Extent]:
-    return Extent(rows, newest - 99, newest), Extent(0, 0, 0)
+def _run(rows: int, newest: int) -> tuple[RunStatistics, RunStatistics]:
+    return RunStatistics(rows, newest - 99, newest), RunStatistics(0, 0, 0)
 
 
 def test_a_run_that_is_about_to_expire_is_folded() -> None:
@@ -58,11 +58,11 @@ def test_a_run_that_is_about_to_expire_is_folded() -> None:
 
 def test_half_of_the_rows_are_older_than_the_middle() -> None:
     # Two rows moved on from an older run: the others are all alive, and most of them must count as such.
-    moved = Extent(1000, 0, 199, 150)
+    moved = RunStatistics(1000, 0, 199, 150)
     assert [alive(moved, at) for at in (0, 75, 150, 151, 175, 199, 200)] == [1000, 750, 500, 500, 255, 10, 0]
-    even = Extent(1000, 0, 199)
+    even = RunStatistics(1000, 0, 199)
     assert [alive(even, at) for at in (0, 50, 100, 150, 199, 200)] == [1000, 747, 500, 250, 5, 0]
-    assert alive(Extent(1, 0, 9, 9), 9) == 1
+    assert alive(RunStatistics(1, 0, 9, 9), 9) == 1
 
 
 def _each_millisecond(schema: pa.Schema, begin: int, end: int) -> pa.Table:

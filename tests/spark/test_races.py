@@ -32,7 +32,7 @@ from tests.spark.joining import (
     blueprint,
     expected,
     in_process,
-    interrupted_sheets,
+    interrupted_blocks,
     pairs,
     stream,
     tables,
@@ -84,7 +84,7 @@ def test_a_merge_that_takes_longer_than_a_batch_is_not_swept_away(tmp_path: Path
             in_process(plan, tmp_path, i, batches[i])
             log.prune(log.version(i))
 
-    log.publish_merge(3, (interrupted_sheets(batches_go_on), []), facts)
+    log.publish_merge(3, (interrupted_blocks(batches_go_on), []), facts)
     (merge,) = tmp_path.rglob("*.merge")
     behind = merge.with_name(f".{merge.name.replace('.00000001.', '.00000000.')}.killed")
     behind.touch()

@@ -16,7 +16,7 @@ from streamjoin.spark import join, rescale
 from streamjoin.spark.stages.scaling import COMPARISONS_A_TASK, ROWS_A_TASK, asked_for, planned, ranges_after
 from streamjoin.storage.log import new_epoch
 from streamjoin.storage.manifest import EMPTY, StoredRun
-from streamjoin.storage.merging import Extent
+from streamjoin.storage.merging import RunStatistics
 from streamjoin.storage.pieces import read_footer
 from tests.spark.joining import (
     CASES,
@@ -108,7 +108,7 @@ def test_the_number_of_ranges_follows_the_manifest_alone() -> None:
 
 def test_without_an_index_the_window_is_load_too() -> None:
     stored = 1_000_000
-    run = StoredRun(0, (Extent(stored, 0, 0), Extent(0, 0, 0)), (), ())
+    run = StoredRun(0, (RunStatistics(stored, 0, 0), RunStatistics(0, 0, 0)), (), ())
     before = replace(EMPTY, batch=0, fresh=3 * COMPARISONS_A_TASK // stored, runs=(run,))
     assert ranges_after(replace(blueprint(BAND, 8), auto=True), before) == 1
     assert ranges_after(replace(blueprint(THETA, 8), auto=True), before) == 3

@@ -17,7 +17,7 @@ from streamjoin.storage import places
 from streamjoin.storage.background import Merger, merge_due
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.merging import Extent, MergePolicy, due
+from streamjoin.storage.merging import MergePolicy, RunStatistics, due
 from streamjoin.storage.ranges import LEAST
 from tests.spark.joining import (
     CASES,
@@ -49,8 +49,8 @@ def _begun(tmp_path: Path) -> None:
     (tmp_path / "join.json").touch()
 
 
-def _runs(*rows: int) -> list[tuple[Extent, Extent]]:
-    return [(Extent(n, 0, 99), Extent(0, 0, 0)) for n in rows]
+def _runs(*rows: int) -> list[tuple[RunStatistics, RunStatistics]]:
+    return [(RunStatistics(n, 0, 99), RunStatistics(0, 0, 0)) for n in rows]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_neighbours_of_about_one_size_are_due(rows: tuple[int, ...], chosen: tup
 
 
 def test_a_run_that_is_mostly_expired_is_written_anew() -> None:
-    runs = [(Extent(1000, 0, 99), Extent(0, 0, 0)), (Extent(30, 90, 99), Extent(0, 0, 0))]
+    runs = [(RunStatistics(1000, 0, 99), RunStatistics(0, 0, 0)), (RunStatistics(30, 90, 99), RunStatistics(0, 0, 0))]
     policy = MergePolicy(floor=0, runs=2)
     assert due(runs, (LEAST, LEAST), policy) is None
     assert due(runs, (70, LEAST), policy) == (0, 1)

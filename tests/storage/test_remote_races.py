@@ -28,7 +28,7 @@ from tests.spark.joining import (
     blueprint,
     expected,
     in_process,
-    interrupted_sheets,
+    interrupted_blocks,
     pairs,
     stream,
     tables,
@@ -89,10 +89,10 @@ def test_of_two_attempts_that_write_a_piece_at_once_the_first_wins(
     seen = []
 
     def other() -> None:
-        write_piece(path, (interrupted_sheets(), []), {"who": "first"})
+        write_piece(path, (interrupted_blocks(), []), {"who": "first"})
         seen.append(read_footer(path)["who"])
 
-    write_piece(path, (interrupted_sheets(other), []), {"who": "second"})
+    write_piece(path, (interrupted_blocks(other), []), {"who": "second"})
     assert seen == ["first"]
     assert read_footer(path)["who"] == "first"
     assert [entry.name for entry in path.parent.iterdir()] == ["a.piece"]

@@ -15,8 +15,8 @@ from streamjoin.spark.runtime.checkpoints import joins_in
 from streamjoin.spark.stages.late import late
 from streamjoin.storage.log import WindowLog, late_files, new_epoch
 from streamjoin.storage.manifest import EMPTY, Manifest
-from streamjoin.storage.merging import Extent, MergePolicy, alive, first_folded, horizons
-from streamjoin.storage.pieces import Block, MappedPiece, Sheet, atomic, read_footer, write_piece
+from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, first_folded, horizons
+from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import LEAST, MOST, WHOLE, Cuts, cuts, sample, shared_cuts, thinned
 from tests.spark.joining import CASES, Case, blueprint, in_process, stream, tables
@@ -24,8 +24,8 @@ from tests.spark.joining import CASES, Case, blueprint, in_process, stream, tabl
 BAND = CASES[0]
 
 
-def _batch(*words: int) -> Sheet:
-    return Sheet(pa.record_batch({"#word": pa.array(words, pa.int64())}), words[0], words[-1])
+def _batch(*words: int) -> BlockRows:
+    return BlockRows(pa.record_batch({"#word": pa.array(words, pa.int64())}), words[0], words[-1])
 
 
 def _filled(root: Path, batches: int, partitions: int = 2, case: Case = BAND) -> WindowLog:
@@ -255,26 +255,29 @@ def test_the_joins_of_a_plan_are_found_by_their_tokens() -> None:
 
 def test_the_number_of_runs_is_logarithmic() -> None:
     rng = random.Random(1)
-    runs: list[tuple[Extent, Extent]] = []
+    runs: list[tuple[RunStatistics, RunStatistics]] = []
     written = 0
     for _ in range(3000):
         fresh = rng.randint(90, 110)
         first = first_folded(runs, (LEAST, LEAST), 100, MergePolicy(floor=0, runs=1, inline=1 << 30))
         folded = sum(left.rows for left, _ in runs[first:]) + fresh
         written += folded
-        runs[first:] = [(Extent(folded, 0, 1), Extent(0, 0, 0))]
+        runs[first:] = [(RunStatistics(folded, 0, 1), RunStatistics(0, 0, 0))]
         assert len(runs) <= 13
     assert written < 3000 * 100 * 13
 
 
 def test_small_runs_are_always_folded() -> None:
-    runs = [(Extent(1000, 0, 1), Extent(1000, 0, 1)), (Extent(1, 0, 1), Extent(0, 0, 0))]
+    runs = [(RunStatistics(1000, 0, 1), RunStatistics(1000, 0, 1)), (RunStatistics(1, 0, 1), RunStatistics(0, 0, 0))]
     assert first_folded(runs, (LEAST, LEAST), 10, MergePolicy(slack=100, floor=2011)) == 0
     assert first_folded(runs, (LEAST, LEAST), 10, MergePolicy(slack=100, floor=5)) == 1
 
 
 def test_an_expired_run_counts_as_small() -> None:
-    old, new = (Extent(10_000, 0, 99), Extent(0, 0, 0)), (Extent(100, 90, 99), Extent(0, 0, 0))
+    old, new = (
+        (RunStatistics(10_000, 0, 99), RunStatistics(0, 0, 0)),
+        (RunStatistics(100, 90, 99), RunStatistics(0, 0, 0)),
+    )
     policy = MergePolicy(floor=0, runs=1)
     assert first_folded([old, new], (0, 0), 100, policy) == 1
     assert first_folded([old, new], (99, 0), 100, policy) == 0

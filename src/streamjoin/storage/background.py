@@ -19,9 +19,9 @@ from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, StoredRun
-from streamjoin.storage.merging import Extent, due
+from streamjoin.storage.merging import RunStatistics, due
 from streamjoin.storage.ranges import LEAST, Span, sample
-from streamjoin.storage.segments import Segment, layout, sheets, stored
+from streamjoin.storage.segments import Segment, block_rows, layout, stored
 
 EVERYTHING = Span((LEAST, 0), None)
 _SAMPLE = 256
@@ -81,7 +81,7 @@ def _write(
         live = [segment.since(horizon[side], counted) for segment in found]
         merged.append(_in_order([segment for segment in live if segment.n]))
     extents = [
-        (Extent(0, 0, 0) if run is None else run.extent(counted)).facts
+        (RunStatistics(0, 0, 0) if run is None else run.extent(counted)).facts
         for run, counted in zip(merged, blueprint.counted, strict=True)
     ]
     facts = {
@@ -90,7 +90,7 @@ def _write(
         "extents": extents,
         "sample": [entry for run in merged if run is not None for entry in sample(run.words, _SAMPLE)],
     }
-    left, right = ([] if run is None else sheets(run, layout(blueprint, side)) for side, run in enumerate(merged))
+    left, right = ([] if run is None else block_rows(run, layout(blueprint, side)) for side, run in enumerate(merged))
     if (log.root / "join.json").exists():
         log.publish_merge(manifest.batch, (left, right), facts)
 

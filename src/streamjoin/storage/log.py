@@ -29,7 +29,7 @@ import pyarrow as pa
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.blueprint import FORMAT, Blueprint
 from streamjoin.storage.manifest import EMPTY, Manifest, assemble
-from streamjoin.storage.pieces import MappedPiece, Sheets, atomic, damaged, read_footer, write_piece
+from streamjoin.storage.pieces import BothSidesRows, MappedPiece, atomic, damaged, read_footer, write_piece
 from streamjoin.storage.places import Place, entries, in_order
 
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
@@ -72,7 +72,7 @@ class WindowLog:
         batch: int,
         partition: int,
         of: int,
-        sides: Sheets,
+        sides: BothSidesRows,
         facts: Mapping[str, Any],
     ) -> None:
         """Write the piece of one range of `of`; `facts` is what the manifest needs to know of it."""
@@ -96,11 +96,11 @@ class WindowLog:
         """What the tasks of one start reported for `batch`."""
         return in_order(self._directory(batch).glob(f"{epoch:08}.*.spent"))
 
-    def publish_gate(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
+    def publish_gate(self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any]) -> None:
         """Write what waits in the gate after `batch`."""
         write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
 
-    def publish_merge(self, batch: int, sides: Sheets, facts: Mapping[str, Any]) -> None:
+    def publish_merge(self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any]) -> None:
         """Write what runs of version `batch` were merged into.
 
         Not next to them: the version's directory may be removed meanwhile, on some file systems with all that is in it.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.storage.merging import Extent, MergePolicy, first_folded, spent
+from streamjoin.storage.merging import MergePolicy, RunStatistics, first_folded, spent
 from streamjoin.storage.pieces import Block
 from streamjoin.storage.ranges import thinned
 
@@ -39,7 +39,7 @@ class StoredRun:
     """A sorted run: the pieces of all ranges of the version that wrote it."""
 
     batch: int
-    extents: tuple[Extent, Extent]
+    extents: tuple[RunStatistics, RunStatistics]
     sample: tuple[tuple[int, int], ...]
     pieces: tuple[PieceRef, ...]
 
@@ -140,7 +140,7 @@ EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
 
 
 def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> StoredRun:
-    left, right = (Extent(*extent) for extent in extents)
+    left, right = (RunStatistics(*extent) for extent in extents)
     return StoredRun(
         batch,
         (left, right),
@@ -222,11 +222,11 @@ def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:
     return left, right
 
 
-def _extent(footers: Sequence[Mapping[str, Any]], side: int) -> Extent:
-    extents = [Extent(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
+def _extent(footers: Sequence[Mapping[str, Any]], side: int) -> RunStatistics:
+    extents = [RunStatistics(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
     if not extents:
-        return Extent(0, 0, 0)
+        return RunStatistics(0, 0, 0)
     rows, oldest, newest = sum(e.rows for e in extents), min(e.oldest for e in extents), max(e.newest for e in extents)
     middles = [(e.middle, e.rows) for e in extents if e.middle is not None]
     middle = sum(m * n for m, n in middles) // rows if len(middles) == len(extents) else None
-    return Extent(rows, oldest, newest, middle)
+    return RunStatistics(rows, oldest, newest, middle)

@@ -35,7 +35,7 @@ class MergePolicy:
 
 
 @dataclass(frozen=True)
-class Extent:
+class RunStatistics:
     """How many rows one side of a run has, from when to when, and about when half of them are older.
 
     Without the `middle` they count as evenly spread.
@@ -64,7 +64,7 @@ def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: i
     return left, right
 
 
-def alive(extent: Extent, horizon: int) -> int:
+def alive(extent: RunStatistics, horizon: int) -> int:
     """About how many rows of `extent` are not expired, taking them as evenly spread over each half of its time.
 
     In two halves, as a few rows that moved on from an older run say nothing about the others.
@@ -81,7 +81,7 @@ def alive(extent: Extent, horizon: int) -> int:
 
 
 def first_folded(
-    runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], fresh: int, policy: MergePolicy
+    runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int], fresh: int, policy: MergePolicy
 ) -> int:
     """The index in `runs`, oldest first, from which on all are folded into the next run.
 
@@ -107,7 +107,9 @@ def first_folded(
     return first
 
 
-def spent(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], fresh: int, policy: MergePolicy) -> int:
+def spent(
+    runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int], fresh: int, policy: MergePolicy
+) -> int:
     """How many of `runs`, from the oldest, will hold hardly a live row when the next batch is done.
 
     `horizon` is where it will be then, as far as anyone knows. The few rows move on to the next run, so that no file
@@ -120,7 +122,9 @@ def spent(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], fresh
     return len(runs)
 
 
-def due(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], policy: MergePolicy) -> tuple[int, int] | None:
+def due(
+    runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int], policy: MergePolicy
+) -> tuple[int, int] | None:
     """Which neighbours among `runs`, from one index to before another, should become one; the newest first.
 
     If none, a single run of which so many rows are expired that writing it anew is worth it.
@@ -140,7 +144,7 @@ def due(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int], policy:
     return None
 
 
-def _sizes(runs: Sequence[tuple[Extent, Extent]], horizon: tuple[int, int]) -> list[int]:
+def _sizes(runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int]) -> list[int]:
     return [sum(alive(extent, bound) for extent, bound in zip(run, horizon, strict=True)) for run in runs]
 
 

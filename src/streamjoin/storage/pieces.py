@@ -53,7 +53,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class BlockRows:
     """A record batch to be written, with the smallest and the largest of its words."""
 
     batch: pa.RecordBatch
@@ -61,28 +61,28 @@ class Sheet:
     last: int
 
 
-Sheets = tuple[Iterable[Sheet], Iterable[Sheet]]
+BothSidesRows = tuple[Iterable[BlockRows], Iterable[BlockRows]]
 """The record batches of both sides."""
 
 
-def write_piece(path: Place, sides: Sheets, footer: Mapping[str, Any]) -> None:
+def write_piece(path: Place, sides: BothSidesRows, footer: Mapping[str, Any]) -> None:
     """Publish a piece; the footer gets the blocks of both sides under "blocks"."""
     if path.exists():
         return
     with atomic(path, once=True) as file:
         file.write(MAGIC)
-        blocks = [[_append(file, sheet).packed() for sheet in sheets] for sheets in sides]
+        blocks = [[_append(file, rows).packed() for rows in side] for side in sides]
         text = json.dumps({**footer, "blocks": blocks}, separators=(",", ":"), sort_keys=True).encode()
         file.write(text)
         file.write(_TAIL.pack(len(text), zlib.crc32(text), MAGIC))
 
 
-def _append(file: Any, sheet: Sheet) -> Block:
+def _append(file: Any, rows: BlockRows) -> Block:
     file.write(bytes(-file.tell() % _ALIGNMENT))
     offset = file.tell()
-    buffer = sheet.batch.serialize()
+    buffer = rows.batch.serialize()
     file.write(buffer)
-    return Block(offset, buffer.size, sheet.batch.num_rows, sheet.first, sheet.last, zlib.crc32(buffer))
+    return Block(offset, buffer.size, rows.batch.num_rows, rows.first, rows.last, zlib.crc32(buffer))
 
 
 class atomic:  # noqa: N801 - used as a statement, like open

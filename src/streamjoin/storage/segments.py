@@ -19,8 +19,8 @@ from streamjoin.model.keys import KeyTerm, WordKind
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, StoredRun
-from streamjoin.storage.merging import Extent
-from streamjoin.storage.pieces import Sheet
+from streamjoin.storage.merging import RunStatistics
+from streamjoin.storage.pieces import BlockRows
 from streamjoin.storage.ranges import Span
 from streamjoin.windows.encoding import integer_values
 from streamjoin.windows.merging import merged_order
@@ -58,13 +58,13 @@ class Segment:
             raise AssertionError("a count window without a gate")
         return self.seqs
 
-    def extent(self, counted: bool) -> Extent:
+    def extent(self, counted: bool) -> RunStatistics:
         """How many rows of which ages; the middle is that of a sample."""
         if self.n == 0:
-            return Extent(0, 0, 0)
+            return RunStatistics(0, 0, 0)
         ages = self.ages(counted)
         middle = np.sort(ages[:: -(-self.n // _SAMPLE)])
-        return Extent(self.n, int(ages.min()), int(ages.max()), int(middle[middle.size // 2]))
+        return RunStatistics(self.n, int(ages.min()), int(ages.max()), int(middle[middle.size // 2]))
 
     def part(self, begin: int, end: int) -> Segment:
         """The rows from `begin` to `end`."""
@@ -187,7 +187,7 @@ def merged(segments: Sequence[Segment]) -> Segment:
     return together.take(merged_order([segment.words for segment in segments]))
 
 
-def sheets(segment: Segment, plan: SegmentLayout) -> list[Sheet]:
+def block_rows(segment: Segment, plan: SegmentLayout) -> list[BlockRows]:
     """`segment` as the record batches of a piece."""
     out = []
     for begin in range(0, segment.n, BLOCK_ROWS):
@@ -197,5 +197,5 @@ def sheets(segment: Segment, plan: SegmentLayout) -> list[Sheet]:
         batch = pa.RecordBatch.from_arrays(
             [*(pa.array(arrays[name]) for name in plan.own), *columns], schema=plan.schema
         )
-        out.append(Sheet(batch, int(part.words[0]), int(part.words[-1])))
+        out.append(BlockRows(batch, int(part.words[0]), int(part.words[-1])))
     return out

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.model.errors import CheckpointError
-from streamjoin.storage.pieces import Block, MappedPiece, Sheet, atomic, read_footer, write_piece
+from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place
 
 FORMAT: Final = 1
@@ -70,7 +70,7 @@ def write_table(path: Place, table: pa.Table) -> None:
     path.unlink(missing_ok=True)
     batches = table.combine_chunks().to_batches()
     schema = base64.b64encode(table.schema.serialize()).decode()
-    write_piece(path, ([Sheet(batch, 0, 0) for batch in batches], []), {"schema": schema})
+    write_piece(path, ([BlockRows(batch, 0, 0) for batch in batches], []), {"schema": schema})
 
 
 def read_table(path: Place) -> pa.Table:

@@ -37,7 +37,7 @@ from streamjoin.spark.stages.route import SEQ, UPTO, by_range, conformed, index_
 from streamjoin.spark.stages.scaling import agreed, planned
 from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.pieces import Block, Sheet
+from streamjoin.storage.pieces import Block, BlockRows
 from streamjoin.storage.ranges import Cuts, sample
 from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
@@ -241,12 +241,12 @@ class GateOfBatch:
     ) -> None:
         if late:
             self._log.write_late(self._batch, 0, pa.concat_tables(late))
-        sheets: list[list[Sheet]] = [[], []]
+        blocks: list[list[BlockRows]] = [[], []]
         for side, held in zip(self._sides, rest, strict=True):
             names = pa.array(held.rows.names, pa.string()).take(pa.array(held.rows.source))
             columns = [names, pa.array(held.rows.ticks), *held.table.columns]
             table = pa.Table.from_arrays(columns, schema=self._waiting_schema(side)).combine_chunks()
-            sheets[side] = [Sheet(batch, 0, 0) for batch in table.to_batches()]
+            blocks[side] = [BlockRows(batch, 0, 0) for batch in table.to_batches()]
         tick = None if after.bound == Standing({}).bound else after.bound[0]
         counted, itself = self._blueprint.counted, len(self._sides) == 1
         positions = [side.counts[0] if itself else sum(side.counts) for side in (before, after)]
@@ -261,7 +261,7 @@ class GateOfBatch:
             "cuts": cut.to_json(),
             "positions": positions,
         }
-        self._log.publish_gate(self._batch, (sheets[0], sheets[1]), facts)
+        self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts)
         self.punctuation = Punctuation(self._batch, tick, positions[1], sum(waiting), after.lag)
         write_punctuation(self._log.root, self._log.epoch, self.punctuation)
 

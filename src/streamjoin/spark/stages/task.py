@@ -30,7 +30,7 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import Cuts, sample
-from streamjoin.storage.segments import Segment, layout, merged, sheets, stored
+from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class RangeOfBatch:
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
         }
-        left, right = (sheets(run, layout(plan, side)) for side, run in enumerate(runs))
+        left, right = (block_rows(run, layout(plan, side)) for side, run in enumerate(runs))
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
