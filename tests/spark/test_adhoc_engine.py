@@ -268,7 +268,7 @@ def test_the_example_of_the_document(spark: Any, tmp_path: Path, capsys: pytest.
     exec(compile(program, "docs/adhoc.md", "exec"), {"spark": spark, "home": str(tmp_path)})
     said = capsys.readouterr().out
     assert said.startswith("[{'sym': 'A', 'px': 9.5, 'bid': 9.0}]\n2 queries")
-    assert read_back(tmp_path / "dear", ["sym", "px", "bid"]) == [("B", 12.0, 11.0)]
+    assert read_back(tmp_path / "expensive", ["sym", "px", "bid"]) == [("B", 12.0, 11.0)]
 
 
 def test_a_view_of_the_newest_rows(spark: Any, engine: Engine, streams: dict[str, FileStream]) -> None:
