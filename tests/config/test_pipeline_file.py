@@ -166,6 +166,7 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
 
 
 # What is changed in the whole file, the line of the mistake, and words of the message.
+CONDITION = 'on = [{ equi = "sym" }, { band = ["px", "bid"], below = 0.5, above = 1 }, { theta = "l.px > 0" }]'
 MISTAKES = [
     ("checkpoint =", "chekpoint =", 2, "the file takes no 'chekpoint'; did you mean 'checkpoint'"),
     ("checkpoint =", "Checkpoint =", 2, "takes no 'Checkpoint'; did you mean 'checkpoint'"),
@@ -220,6 +221,10 @@ MISTAKES = [
     ('master = "local[2]"', 'mastre = "local[2]"', 38, "did you mean 'master'"),
     ("partitions = 4", "partitions 4", 4, "invalid TOML"),
     ('key = "sym"', 'key = "sym', 35, "invalid TOML"),
+    (CONDITION, "on = [3]", 26, "a condition is .*, not 3"),
+    (CONDITION, 'on = [{ equi = "sym", theta = "l.px > 0" }]', 26, "this has equi and theta"),
+    ('format = "csv"', 'format = "parquet"\nmalformed = "out"', 19, "no record can be malformed"),
+    ("maxOffsetsPerTrigger = 1000", 'subscribe = "eu"', 14, "has a key of its own here"),
 ]
 
 
