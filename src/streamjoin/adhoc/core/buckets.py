@@ -88,7 +88,7 @@ class ProbeWords:
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """See the module. Times ascend by row. `seen` says how many tuples of each stream came in the batches before."""
+    """One batch of a stream, in order of time; `seen` counts the tuples of each stream in the batches before."""
 
     stream: str
     batch: int

@@ -29,7 +29,7 @@ from streamjoin.model.errors import InputError
 
 
 class Execution:
-    """See the module."""
+    """Runs the queries of a plan, and rebuilds only what a change touches."""
 
     def __init__(self, streams: Iterable[Stream], *, merging: bool = True) -> None:
         self._merging = merging

@@ -60,7 +60,7 @@ class ShareFigures:
 
 
 class Shared:
-    """See the module. `catalog` are the registered streams."""
+    """Runs all queries over shared buckets by one plan; `catalog` holds the registered streams."""
 
     def __init__(self, catalog: Iterable[Stream], settings: Settings | None = None) -> None:
         self.settings = settings or Settings()

@@ -121,7 +121,7 @@ def _merged(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
 
 
 class StoredStream:
-    """See the module."""
+    """One stream's columns and sorted runs, which grow with each batch and shrink as tuples expire."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream

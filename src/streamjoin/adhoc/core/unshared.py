@@ -24,7 +24,7 @@ from streamjoin.model.errors import InputError, StateError
 
 
 class Unshared:
-    """See the module; all methods are those of `Shared`."""
+    """Runs every query in a core of its own; the methods are those of `Shared`."""
 
     def __init__(self, catalog: Iterable[Stream], settings: Settings) -> None:
         self.settings = settings

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Catalog:
-    """See the module. `named` knows the sinks that the log has only the name of."""
+    """Owns the running queries and streams by name; `named` gives the sinks that the log has only the name of."""
 
     def __init__(
         self, core: Core, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """See the module.
+    """Runs ad-hoc queries over shared streams; queries come and go while the streams run.
 
     Args:
         spark: the session.

@@ -91,7 +91,7 @@ class BatchWork:
 
 
 class Inbox:
-    """See the module."""
+    """Collects changes, portions and questions from any thread until the next batch takes them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

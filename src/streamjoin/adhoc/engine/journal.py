@@ -43,7 +43,7 @@ Body = dict[str, Any]
 
 
 class Journal:
-    """See the module. Opening one takes hold of the checkpoint, as far as it is a directory of this machine."""
+    """Reads and writes the log; an open journal locks the checkpoint if it is a local directory."""
 
     kept = 2
     """Records of batches that are kept."""

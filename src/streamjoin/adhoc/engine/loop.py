@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchLoop:
-    """See the module. `publish` is given every batch's event."""
+    """Runs one batch after another on the calling thread; `publish` receives the event of each."""
 
     def __init__(
         self,

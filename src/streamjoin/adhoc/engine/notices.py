@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Notices:
-    """See the module."""
+    """Passes batch events to callbacks on a thread of its own."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

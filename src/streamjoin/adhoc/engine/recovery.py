@@ -23,7 +23,7 @@ from streamjoin.model.errors import CheckpointError
 
 @dataclass(frozen=True)
 class RecoveredState:
-    """See the module. `later` are the changes to make after `unfinished`, the newest batch if it is not done.
+    """What the log holds; `later` are the changes to make after `unfinished`, the newest batch if it is not done.
 
     `aside` says how many rows were set aside in that batch: they are in the log, and not yet in `counts`.
     """

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamReaders:
-    """See the module. `fail` ends the engine."""
+    """Reads the registered streams and retries those that fail; `fail` ends the engine."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ def run_share(assignment: Assignment, whole: Any, number: int, replicas: dict[st
 
 
 class Replica:
-    """See the module."""
+    """A copy of the core in a worker process, which computes the shares that tasks send it."""
 
     SETTINGS: ClassVar = Settings(sharing="everything")
     """A copy decides nothing: it runs by the plan that it is sent."""

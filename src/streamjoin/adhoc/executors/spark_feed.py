@@ -69,7 +69,7 @@ class Keeper(Protocol):
 
 
 class Feed:
-    """See the module. `consumed` is the last micro-batch that the engine's log has."""
+    """Reads one stream with a Spark query; `consumed` is the last micro-batch in the engine's log."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class Driver:
 
 
 class Tasks:
-    """See the module. `scaling` says how many tasks there are and where they are cut."""
+    """Computes a batch in Spark tasks; `scaling` sets their number and the bounds of their shares."""
 
     stores_first = True
 

@@ -28,7 +28,7 @@ RULES: Final[tuple[Rule, ...]] = (share_eagerly, group_by_cost, reorder_joins)
 
 @dataclass(frozen=True)
 class Optimizer:
-    """See the module."""
+    """The plan in force, with the statistics and decisions that led to it."""
 
     settings: Settings
     plan: Plan = field(default_factory=Plan)

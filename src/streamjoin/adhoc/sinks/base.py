@@ -40,7 +40,7 @@ class Writer(Protocol):
 
 
 class Sink(Protocol):
-    """See the module."""
+    """Where a query's rows go; `open` gives the writer for one query."""
 
     kind: ClassVar[str]
 

@@ -61,7 +61,7 @@ class ParquetSink:
 
 
 class ParquetWriter:
-    """See the module."""
+    """Writes one Parquet file per batch, under a name that a repeated batch replaces."""
 
     def __init__(self, sink: ParquetSink, target: Target) -> None:
         self._sink = sink

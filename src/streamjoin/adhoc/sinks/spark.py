@@ -89,7 +89,7 @@ class KafkaSink:
 
 
 class KafkaWriter:
-    """See the module; writers of equal `together` can be written by one job."""
+    """Writes a query's rows to a Kafka topic; one Spark job can serve all writers of equal `together`."""
 
     def __init__(self, sink: KafkaSink, spark: Any) -> None:
         self.sink = sink
