@@ -179,12 +179,18 @@ def test_what_the_engine_returns_is_public() -> None:
     assert returned | {"BatchEvent"} <= set(adhoc.__all__)
 
 
-@pytest.mark.parametrize("name", ["BandTerm", "Create", "JoinKey", "Output", "Query", "Shared", "open_core", "parse"])
+@pytest.mark.parametrize("name", ["BandTerm", "JoinKey", "Output", "Query", "Shared", "open_core", "parse"])
 def test_former_names_of_the_ad_hoc_package_warn(name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"adhoc.{name} is deprecated: import it from"):
         value = getattr(streamjoin.adhoc, name)
     assert value.__name__ == name
     assert name not in dir(streamjoin.adhoc)
+
+
+def test_a_former_kind_of_change_still_makes_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"adhoc\.Create is deprecated"):
+        change = streamjoin.adhoc.Create("q", "SELECT")
+    assert (change.action, change.name, change.query) == ("create", "q", "SELECT")
 
 
 def test_a_former_name_that_was_renamed_says_the_new_one() -> None:

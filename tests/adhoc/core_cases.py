@@ -38,7 +38,7 @@ def run_core(
     core = open_core(streams_of(case), settings)
     found: dict[str, dict[int, Rows]] = {query.name: {} for query in case.queries}
     for batch in range(len(case.batches)):
-        changes: list[Create | Drop] = [Drop(q.name) for q in case.queries if q.life.dropped == batch]
+        changes = [Drop(q.name) for q in case.queries if q.life.dropped == batch]
         changes += [Create(q.name, q.text) for q in case.queries if q.life.created == batch]
         core.apply(changes)
         if before is not None and isinstance(core, Shared):

@@ -18,6 +18,7 @@ from streamjoin.adhoc.engine.info import BatchEvent
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.recovery import recover
+from streamjoin.adhoc.engine.stored import StreamDefinition
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import Sink
 
@@ -52,11 +53,11 @@ class Looped:
             self.inbox.close(error)
 
     def register(self, stream: Stream, lateness: int = 0) -> None:
-        self.wait(ChangeRequest("register", stream.name, stream=stream, lateness=lateness))
+        self.wait(ChangeRequest("register", stream.name, stream=StreamDefinition(stream, lateness)))
 
     def create(self, name: str, sql: str, sink: Sink | None = None) -> None:
         catalog = {name: figures.stream for name, figures in self.catalog.streams.items()}
-        self.wait(ChangeRequest("create", name, sql, parse(sql, catalog, name), sink))
+        self.wait(ChangeRequest("create", name, parse(sql, catalog, name), sink))
 
     def ask_for(self, action: Any, name: str) -> None:
         self.wait(ChangeRequest(action, name))

@@ -23,8 +23,6 @@ from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import Newest, NewestRows
 from streamjoin.model.errors import SpecError
 
-ACTIONS = {Create: "create", Drop: "drop", Pause: "pause", Resume: "resume"}
-
 
 @dataclass(frozen=True)
 class Handle:
@@ -78,9 +76,9 @@ class MemoryEngine:
                 self._waiting.append(change)
             else:
                 self._core.apply([change])
-            sql = change.query.text if isinstance(change, Create) and isinstance(change.query, Query) else None
+            sql = change.query.text if isinstance(change.query, Query) else None
             record = ChangeRecord(
-                len(self._changes) + 1, ACTIONS[type(change)], change.name, sql, self._batch + 1, self._clock()
+                len(self._changes) + 1, change.action, change.name, sql, self._batch + 1, self._clock()
             )
             self._changes.append(record)
             self._fresh.append(record)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
+from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.core.gathering import Gatherer
 from streamjoin.adhoc.core.probe_plan import Paths
 from streamjoin.adhoc.core.retention import Shape, shape_of
@@ -19,46 +20,23 @@ from streamjoin.model.errors import SpecError
 from streamjoin.model.expression import Expression
 
 
-@dataclass(frozen=True)
-class Create:
-    """A new query, by its text or its plan."""
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A query's create, drop, pause or resume; `query` is the text or plan of one to create.
 
+    A paused query gives no rows, but the tuples of these batches stay joinable. Results whose last tuple came during
+    the pause are not made up for after it.
+    """
+
+    action: Action
     name: str
-    query: str | Query
+    query: str | Query | None = None
 
 
-@dataclass(frozen=True)
-class Drop:
-    """The end of a query."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Pause:
-    """A query gives no rows for the batches until `Resume`; the tuples of these batches stay joinable."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Resume:
-    """The end of a pause; results whose last tuple came during the pause are not made up for."""
-
-    name: str
-
-
-Change = Create | Drop | Pause | Resume
-
-
-def change_of(action: str, name: str, query: str | Query | None = None) -> Change:
-    """The change that an action on a query is."""
-    if action == "create":
-        if query is None:
-            raise AssertionError("a create without its query")
-        return Create(name, query)
-    kinds: dict[str, type[Drop | Pause | Resume]] = {"drop": Drop, "pause": Pause, "resume": Resume}
-    return kinds[action](name)
+Create = partial(Change, "create")
+Drop = partial(Change, "drop")
+Pause = partial(Change, "pause")
+Resume = partial(Change, "resume")
 
 
 def check_name(change: Change, names: Collection[str]) -> None:
@@ -67,24 +45,29 @@ def check_name(change: Change, names: Collection[str]) -> None:
     Raises:
         SpecError: a created query's name is taken or no name, or there is no query of the name.
     """
-    if not isinstance(change, Create):
+    if change.action != "create":
         if change.name not in names:
-            raise SpecError(f"there is no query {change.name!r}; there are: {', '.join(sorted(names)) or 'none'}")
+            raise no_such_query(change.name, names)
     elif change.name in names:
         raise SpecError(f"there is a query {change.name!r} already; drop it, or take another name")
     elif not isinstance(change.name, str) or not change.name or not change.name.isprintable():
         raise SpecError(f"a query's name is a printable text, not {change.name!r}")
 
 
+def no_such_query(name: str, names: Iterable[str]) -> SpecError:
+    """What to raise for a name that no query has."""
+    return SpecError(f"there is no query {name!r}; there are: {', '.join(sorted(names)) or 'none'}")
+
+
 def names_after(names: Iterable[str], changes: Iterable[Change]) -> set[str]:
     """The names of the queries there are after changes."""
-    left = set(names)
+    remaining = set(names)
     for change in changes:
-        if isinstance(change, Create):
-            left.add(change.name)
-        elif isinstance(change, Drop):
-            left.discard(change.name)
-    return left
+        if change.action == "create":
+            remaining.add(change.name)
+        elif change.action == "drop":
+            remaining.discard(change.name)
+    return remaining
 
 
 @dataclass(frozen=True)
@@ -139,21 +122,22 @@ class QueryRegistry:
         Raises:
             SpecError: a name is taken, or there is no such query.
         """
-        found = dict(self.queries)
+        queries = dict(self.queries)
         serial = self.next_serial
         for change in changes:
-            check_name(change, found)
-            if isinstance(change, Create):
-                query = change.query if isinstance(change.query, Query) else parse(change.query, streams, change.name)
-                query = replace(query, name=change.name)
-                found[change.name] = LiveQuery.of(serial, query, batch)
+            name = change.name
+            check_name(change, queries)
+            if change.action == "create":
+                if change.query is None:
+                    raise AssertionError("a create without its query")
+                query = change.query if isinstance(change.query, Query) else parse(change.query, streams, name)
+                queries[name] = LiveQuery.of(serial, replace(query, name=name), batch)
                 serial += 1
-                continue
-            if isinstance(change, Drop):
-                del found[change.name]
+            elif change.action == "drop":
+                del queries[name]
             else:
-                found[change.name] = replace(found[change.name], paused=isinstance(change, Pause))
-        return QueryRegistry(found, serial)
+                queries[name] = replace(queries[name], paused=change.action == "pause")
+        return QueryRegistry(queries, serial)
 
     def paused(self, names: Iterable[str]) -> QueryRegistry:
         """With some queries paused."""
@@ -173,16 +157,16 @@ class QueryRegistry:
     @cached_property
     def shapes(self) -> dict[Shape, int]:
         """The shapes of the queries with the earliest create of each."""
-        found: dict[Shape, int] = {}
+        shapes: dict[Shape, int] = {}
         for entry in self.queries.values():
-            found[entry.shape] = min(entry.created, found.get(entry.shape, entry.created))
-        return found
+            shapes[entry.shape] = min(entry.created, shapes.get(entry.shape, entry.created))
+        return shapes
 
     def selections(self) -> dict[str, list[tuple[Expression, ...]]]:
         """The selections on each stream."""
-        found: dict[str, list[tuple[Expression, ...]]] = {}
+        selections: dict[str, list[tuple[Expression, ...]]] = {}
         for entry in self.queries.values():
             for source in entry.query.sources:
                 conditions = tuple(p.condition for p in entry.query.selection(source.alias))
-                found.setdefault(source.stream.name, []).append(conditions)
-        return found
+                selections.setdefault(source.stream.name, []).append(conditions)
+        return selections

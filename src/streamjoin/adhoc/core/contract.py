@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.core.shared import Snapshot
     from streamjoin.adhoc.language.plan import Stream
     from streamjoin.model.errors import InputError
+
+Action = Literal["create", "drop", "pause", "resume", "register"]
+"""What a change does; a core makes all but the last, by which an engine gets a stream."""
 
 
 class Core(Protocol):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Change, Create, Drop, LiveQuery, QueryRegistry
+from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
@@ -40,9 +40,9 @@ class Unshared:
         """Creates, drops and pauses, in this order, in force from the next batch on."""
         registry = self._registry.changed(changes, self._streams, self._batch + 1)
         for change in changes:
-            if isinstance(change, Create):
+            if change.action == "create":
                 self._cores[change.name] = self._core()
-            if isinstance(change, Drop):
+            if change.action == "drop":
                 del self._cores[change.name]
             else:
                 self._cores[change.name].apply([change])

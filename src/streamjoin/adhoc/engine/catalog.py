@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.changes import Change, Resume, change_of, check_name, names_after
-from streamjoin.adhoc.core.contract import Core
+from streamjoin.adhoc.core.changes import Change, check_name, names_after, no_such_query
+from streamjoin.adhoc.core.contract import Action, Core
 from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
 from streamjoin.adhoc.engine.inbox import ChangeRequest
-from streamjoin.adhoc.engine.info import Action, ChangeRecord
+from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StreamDefinition
@@ -64,11 +64,11 @@ class Catalog:
             stored_query = found.state.queries[name]
             sink = sink_of(stored_query.sink, name, self._named)
             rows = found.counts.get("rows", {}).get(name, 0)
-            made = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True, before=rows)
-            made.state, made.error = stored_query.state, stored_query.error
-            made.rows = rows
-            made.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
-            self.entries[name] = made
+            running = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True, before=rows)
+            running.state, running.error = stored_query.state, stored_query.error
+            running.rows = rows
+            running.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
+            self.entries[name] = running
         self._note(found.changelog)
         self._stored_serial, self._stored_plan = found.state.serial, found.state.plan
 
@@ -77,36 +77,34 @@ class Catalog:
         for change in changes:
             record = change.record
             entry = None
+            if change.stream is not None:
+                self._add_stream(change.stream)
+            else:
+                self.core.apply([Change(record.action, record.name, record.sql)])
             if record.action == "create":
-                self.core.apply([change_of("create", record.name, record.sql)])
                 query = self.core.queries[record.name].query
                 sink = sink_of(change.sink, record.name, self._named)
                 entry = self._entry(query, record.batch, record.at, sink, lazy=True)
-            elif record.action != "register":
-                self.core.apply([change_of(record.action, record.name)])
-            elif change.stream is not None:
-                self._add_stream(change.stream)
             self._settle(record.action, record.name, record.at, entry, record.reason)
 
     # Changes ------------------------------------------------------------------------------------------------------
 
     def change(self, requests: Sequence[ChangeRequest], batch: int) -> list[ChangeRecord]:
         """Make the changes that can be made, in force from `batch` on, and refuse the others one by one."""
-        made: list[ChangeRequest] = []
-        changes: list[Change] = []
-        opened: dict[ChangeRequest, RunningQuery] = {}
+        accepted: list[tuple[ChangeRequest, RunningQuery | None]] = []
+        names = set(self.entries)
         for request in requests:
+            entry = None
             try:
-                change = self._checked(request, names_after(self.entries, changes))
+                self._check(request, names)
                 if request.query is not None:
-                    sink = request.sink or MemorySink()
-                    opened[request] = self._entry(request.query, batch, request.at, sink)
+                    entry = self._entry(request.query, batch, request.at, request.sink or MemorySink())
             except StreamJoinError as error:
                 request.done.set_exception(error)
                 continue
-            made.append(request)
-            if change is not None:
-                changes.append(change)
+            accepted.append((request, entry))
+            names = names_after(names, [request])
+        changes = [request for request, _ in accepted if request.action != "register"]
         if changes:
             self.core.apply(changes)
         now = time.time()
@@ -114,13 +112,12 @@ class Catalog:
             StoredChange(
                 ChangeRecord(number, request.action, request.name, request.sql, batch, now),
                 request.sink.spec() if request.sink is not None else None,
-                StreamDefinition(request.stream, request.lateness) if request.stream is not None else None,
+                request.stream,
             )
-            for number, request in enumerate(made, self.serial + 1)
+            for number, (request, _) in enumerate(accepted, self.serial + 1)
         ]
         self._log(batch, stored)
-        for request in made:
-            entry = opened.get(request)
+        for request, entry in accepted:
             if entry is not None:
                 entry.created_at = now
             self._settle(request.action, request.name, request.at, entry)
@@ -157,18 +154,16 @@ class Catalog:
         # Another list each time: who asks for the changelog reads it on a thread of its own.
         self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
 
-    def _checked(self, request: ChangeRequest, names: Set[str]) -> Change | None:
-        """The change for the core, where `names` are those of the queries before it."""
-        change = request.change
-        if change is None:
+    def _check(self, request: ChangeRequest, names: Set[str]) -> None:
+        """Refuse a change that can't be made, where `names` are those of the queries before it; add a stream."""
+        if request.action == "register":
             if request.stream is None:
                 raise AssertionError("a register without its stream")
-            self._add_stream(StreamDefinition(request.stream, request.lateness))
-            return None
-        check_name(change, names)
-        if isinstance(change, Resume) and change.name in self.entries:
-            self._deliver_what_was_refused(self.entries[change.name])
-        return change
+            self._add_stream(request.stream)
+            return
+        check_name(request, names)
+        if request.action == "resume" and request.name in self.entries:
+            self._deliver_what_was_refused(self.entries[request.name])
 
     def _deliver_what_was_refused(self, entry: RunningQuery) -> None:
         for batch, rows in self.journal.undelivered(entry.name):
@@ -229,15 +224,11 @@ class Catalog:
         writer = OpenedLater(sink, target) if lazy else sink.open(target)
         return NewestRows(schema, self._newest_rows, before), writer
 
-    def no_such_query(self, name: str) -> SpecError:
-        """What to raise for a name that no query has."""
-        return SpecError(f"there is no query {name!r}; there are: {', '.join(sorted(self.entries)) or 'none'}")
-
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query another sink of the same kind, one that a restart could not bring back."""
         entry = self.entries.get(name)
         if entry is None:
-            raise self.no_such_query(name)
+            raise no_such_query(name, self.entries)
         if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
             raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
         _close(entry)

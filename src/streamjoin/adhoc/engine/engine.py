@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.changes import Create, check_name, names_after
+from streamjoin.adhoc.core.changes import Create, check_name, names_after, no_such_query
+from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.core.unshared import open_core
@@ -24,7 +25,6 @@ from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.handle import QueryHandle, in_force, pending_info
 from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.info import (
-    Action,
     BatchEvent,
     ChangeRecord,
     EngineMetrics,
@@ -246,7 +246,7 @@ class Engine:
             chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
             check_name(Create(chosen, sql), taken)
             query = parse(sql, self._readers.streams, chosen)
-            request = ChangeRequest("create", chosen, sql, query, sink if sink is not None else MemorySink())
+            request = ChangeRequest("create", chosen, query, sink if sink is not None else MemorySink())
             handle = QueryHandle(self, chosen, request.done)
             self._inbox.submit(request)
         if wait and self._elsewhere:
@@ -255,8 +255,7 @@ class Engine:
 
     def _names_to_come(self) -> set[str]:
         """Of the queries there are once the waiting changes are in force."""
-        changes = [request.change for request in self._inbox.waiting]
-        return names_after(self._catalog.entries, [change for change in changes if change is not None])
+        return names_after(self._catalog.entries, self._inbox.waiting)
 
     def _pending(self) -> dict[str, ChangeRequest]:
         return {request.name: request for request in self._inbox.waiting if request.action == "create"}
@@ -303,7 +302,7 @@ class Engine:
             return pending_info(pending)
         if name in self._catalog.dropped:
             return self._catalog.dropped[name].info()
-        raise self._catalog.no_such_query(name)
+        raise no_such_query(name, self._catalog.entries)
 
     def rows(self, name: str, limit: int = 100) -> pa.Table:
         """The newest rows of a query, oldest first.
@@ -324,7 +323,7 @@ class Engine:
             return entry.newest.after(after or 0, limit)
         if name in self._pending():
             return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
-        raise self._catalog.no_such_query(name)
+        raise no_such_query(name, self._catalog.entries)
 
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query whose sink a restart could not bring back, such as a function, another one.

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.changes import Change, change_of
-from streamjoin.adhoc.engine.info import Action
-from streamjoin.adhoc.language.plan import Query, Stream
+from streamjoin.adhoc.core.changes import Change
+from streamjoin.adhoc.engine.stored import StreamDefinition
+from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.model.errors import StateError
 
@@ -39,23 +39,19 @@ class Portion:
 
 
 @dataclass(frozen=True, eq=False)
-class ChangeRequest:
-    """A change that was asked for; `done` is resolved when it is in force."""
+class ChangeRequest(Change):
+    """A change that was asked for, or a stream to register; `done` is resolved when it is in force."""
 
-    action: Action
-    name: str
-    sql: str | None = None
     query: Query | None = None
     sink: Sink | None = None
-    stream: Stream | None = None
-    lateness: int = 0
+    stream: StreamDefinition | None = None
     at: float = field(default_factory=time.time)
     done: Future[None] = field(default_factory=Future, repr=False)
 
     @property
-    def change(self) -> Change | None:
-        """As the core makes it; None for a stream to register."""
-        return None if self.action == "register" else change_of(self.action, self.name, self.query)
+    def sql(self) -> str | None:
+        """The text of a query to create."""
+        return self.query.text if self.query is not None else None
 
 
 @dataclass(frozen=True, eq=False)

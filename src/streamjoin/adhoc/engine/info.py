@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from streamjoin.adhoc.core.contract import Action
+
 QueryState = Literal["pending", "running", "paused", "failed", "dropped"]
-Action = Literal["create", "drop", "pause", "resume", "register"]
 
 
 class _TwoTexts:

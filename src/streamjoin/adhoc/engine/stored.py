@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Clocks
-from streamjoin.adhoc.core.changes import Create, QueryRegistry, change_of
+from streamjoin.adhoc.core.changes import Change, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.engine.info import ChangeRecord, QueryState
 from streamjoin.adhoc.engine.journal import Body
@@ -97,7 +97,7 @@ class StoredState:
                 streams[name] = change.stream
                 continue
             catalog = {key: stored.stream for key, stored in streams.items()}
-            registry = registry.changed([change_of(record.action, name, record.sql)], catalog, record.batch)
+            registry = registry.changed([Change(record.action, name, record.sql)], catalog, record.batch)
             if record.action == "create":
                 queries[name] = StoredQuery(record.at, change.sink)
             elif record.action == "drop":
@@ -146,7 +146,7 @@ class StoredState:
         for one in body["queries"]:
             name = one["name"]
             registry = replace(registry, next_serial=one["serial"])
-            registry = registry.changed([Create(name, one["sql"])], catalog, one["created"])
+            registry = registry.changed([Change("create", name, one["sql"])], catalog, one["created"])
             registry = registry.paused([name] if one["paused"] else [])
             queries[name] = StoredQuery(one["created_at"], one["sink"], one["state"], one["error"])
         registry = replace(registry, next_serial=body["next_serial"])

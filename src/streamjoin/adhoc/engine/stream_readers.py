@@ -19,6 +19,7 @@ from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
+from streamjoin.adhoc.engine.stored import StreamDefinition
 from streamjoin.adhoc.executors.spark_feed import Feed, stream_of
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import SchemaError, SetupError, SpecError, StateError, StreamJoinError
@@ -69,7 +70,7 @@ class StreamReaders:
             if name in self.streams:
                 self._check_same(stream, ticks)
             else:
-                request = ChangeRequest("register", name, stream=stream, lateness=ticks)
+                request = ChangeRequest("register", name, stream=StreamDefinition(stream, ticks))
                 self._inbox.submit(request)
                 self.streams[name], self._lateness[name] = stream, ticks
             place = self._journal.spark_checkpoint(name)
