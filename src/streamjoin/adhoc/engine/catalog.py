@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-import pyarrow as pa
-
 from streamjoin.adhoc.core.changes import Change, check_name, names_after, no_such_query
 from streamjoin.adhoc.core.contract import Action, Core
 from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
@@ -19,7 +17,7 @@ from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.recovery import RecoveredState
-from streamjoin.adhoc.engine.stored import StoredChange, StoredQuery, StoredState, StreamDefinition
+from streamjoin.adhoc.engine.stored import StoredChange, StoredState, StreamDefinition
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink, Target, Writer
@@ -60,15 +58,11 @@ class Catalog:
             counted = (*counts.get(name, ()), 0, 0, 0, 0)[:4]
             figures.rows, figures.late, figures.untimed, figures.malformed = counted
             figures.bound = found.snapshot.clocks.horizons[name].bound
-        for name, entry in found.snapshot.registry.queries.items():
-            stored_query = found.state.queries[name]
-            sink = sink_of(stored_query.sink, name, self._named)
-            rows = found.counts.get("rows", {}).get(name, 0)
-            running = self._entry(entry.query, entry.created, stored_query.created_at, sink, lazy=True, before=rows)
-            running.state, running.error = stored_query.state, stored_query.error
-            running.rows = rows
-            running.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
-            self.entries[name] = running
+        for name, entry in found.state.queries.items():
+            entry.rows = found.counts.get("rows", {}).get(name, 0)
+            entry.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
+            entry.sink = sink_of(entry.sink.spec(), name, self._named)
+            self.entries[name] = self._opened(entry, lazy=True)
         self._note(found.changelog)
         self._stored_serial, self._stored_plan = found.state.serial, found.state.plan
 
@@ -84,7 +78,7 @@ class Catalog:
             if record.action == "create":
                 query = self.core.queries[record.name].query
                 sink = sink_of(change.sink, record.name, self._named)
-                entry = self._entry(query, record.batch, record.at, sink, lazy=True)
+                entry = self._opened(RunningQuery(query, record.batch, record.at, sink), lazy=True)
             self._settle(record.action, record.name, record.at, entry, record.reason)
 
     # Changes ------------------------------------------------------------------------------------------------------
@@ -98,7 +92,8 @@ class Catalog:
             try:
                 self._check(request, names)
                 if request.query is not None:
-                    entry = self._entry(request.query, batch, request.at, request.sink or MemorySink())
+                    sink = request.sink or MemorySink()
+                    entry = self._opened(RunningQuery(request.query, batch, request.at, sink))
             except StreamJoinError as error:
                 request.done.set_exception(error)
                 continue
@@ -137,7 +132,7 @@ class Catalog:
         ]
         self._log(batch, stored)
         for name, error in failures.items():
-            self.entries[name].state, self.entries[name].error = "failed", error
+            self.entries[name].changed("pause", error)
         return [change.record for change in stored]
 
     def _log(self, batch: int, stored: Sequence[StoredChange]) -> None:
@@ -191,10 +186,7 @@ class Catalog:
         elif action == "drop":
             self._drop(name)
         elif action in ("pause", "resume"):
-            entry = self.entries[name]
-            paused = "paused" if reason is None else "failed"
-            entry.state = "running" if action == "resume" else paused  # type: ignore[assignment]
-            entry.error = reason
+            self.entries[name].changed(action, reason)
 
     def _drop(self, name: str) -> None:
         entry = self.entries[name]
@@ -209,20 +201,18 @@ class Catalog:
 
     # Entries ------------------------------------------------------------------------------------------------------
 
-    def _entry(
-        self, query: Query, created: int, at: float, sink: Sink, *, lazy: bool = False, before: int = 0
-    ) -> RunningQuery:
-        newest, writer = self._opened(query.name, query.schema, sink, lazy, before)
-        return RunningQuery(query, created, at, sink, writer, newest)
+    def _opened(self, entry: RunningQuery, *, lazy: bool = False) -> RunningQuery:
+        """With a place for its newest rows and the writer of its sink; `lazy` opens the sink at its first rows."""
+        limit = max(entry.sink.limit if isinstance(entry.sink, MemorySink) else 0, self._newest_rows)
+        entry.newest = NewestRows(entry.query.schema, limit, entry.rows)
+        entry.writer = self._writer(entry.query, entry.sink, lazy=lazy)
+        return entry
 
-    def _opened(
-        self, name: str, schema: pa.Schema, sink: Sink, lazy: bool = False, before: int = 0
-    ) -> tuple[NewestRows, Writer | None]:
+    def _writer(self, query: Query, sink: Sink, *, lazy: bool = False) -> Writer | None:
         if isinstance(sink, MemorySink):
-            return NewestRows(schema, max(sink.limit, self._newest_rows), before), None
-        target = Target(name, schema, self.journal.engine, self.spark)
-        writer = OpenedLater(sink, target) if lazy else sink.open(target)
-        return NewestRows(schema, self._newest_rows, before), writer
+            return None
+        target = Target(query.name, query.schema, self.journal.engine, self.spark)
+        return OpenedLater(sink, target) if lazy else sink.open(target)
 
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query another sink of the same kind, one that a restart could not bring back."""
@@ -232,7 +222,7 @@ class Catalog:
         if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
             raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
         _close(entry)
-        entry.sink, entry.writer = sink, self._opened(name, entry.query.schema, sink)[1]
+        entry.sink, entry.writer = sink, self._writer(entry.query, sink)
 
     def close(self) -> None:
         """Close the writers of all sinks."""
@@ -249,13 +239,9 @@ class Catalog:
         replanned = plan is not self._stored_plan and not changes
         if not (now or replanned or changes > max(_STATE_EVERY, len(self.entries))):
             return
-        queries = {
-            name: StoredQuery(entry.created_at, entry.sink.spec(), entry.state, entry.error)
-            for name, entry in self.entries.items()
-        }
         streams = {name: StreamDefinition(f.stream, f.lateness) for name, f in self.streams.items()}
         serial = self.serial
-        state = StoredState(streams, snapshot.registry, queries, plan, snapshot.optimizer.decisions, serial)
+        state = StoredState(streams, snapshot.registry, self.entries, plan, snapshot.optimizer.decisions, serial)
         self.journal.write_state(serial, batch, state.packed())
         self._stored_serial, self._stored_plan = serial, plan
 

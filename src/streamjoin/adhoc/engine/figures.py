@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Aside
 from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.engine.info import Columns, QueryInfo, QueryState, StreamInfo
 from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.sinks.base import NewestRows, Sink, Writer
@@ -123,20 +124,23 @@ def _iso(nanoseconds: int) -> str:
 
 @dataclass
 class RunningQuery:
-    """A query as it runs: its sink and what came of it."""
+    """A query as it runs: its sink and what came of it; `newest` holds rows from `open` on."""
 
     query: Query
     created_batch: int
     created_at: float
     sink: Sink
-    writer: Writer | None
-    newest: NewestRows
     state: QueryState = "running"
     error: str | None = None
+    writer: Writer | None = None
+    newest: NewestRows = field(init=False)
     rows: int = 0
     undelivered: int = 0
     latency_ms: float | None = None
     rate: Rate = field(default_factory=Rate)
+
+    def __post_init__(self) -> None:
+        self.newest = NewestRows(self.query.schema, 0)
 
     @property
     def name(self) -> str:
@@ -147,6 +151,12 @@ class RunningQuery:
     def streams(self) -> frozenset[str]:
         """The streams it reads."""
         return frozenset(source.stream.name for source in self.query.sources)
+
+    def changed(self, action: Action, reason: str | None = None) -> None:
+        """Follow a pause or a resume; a pause with a reason is a failure."""
+        paused: QueryState = "paused" if reason is None else "failed"
+        self.state = "running" if action == "resume" else paused
+        self.error = reason
 
     def delivered(self, rows: int, event_time: float | None) -> None:
         """Count rows that the sink took; `event_time` is the Unix time of their events, on average."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Clocks
-from streamjoin.adhoc.core.changes import Change, QueryRegistry
+from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.engine.info import ChangeRecord, QueryState
+from streamjoin.adhoc.engine.figures import RunningQuery
+from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Body
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Decision, Plan
+from streamjoin.adhoc.sinks.specs import LostSink
 from streamjoin.windows.clock import Horizon
 
 
@@ -37,16 +38,6 @@ class StreamDefinition:
         """What `packed` gave."""
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
         return cls(Stream(body["name"], schema, body["time"]), int(body["lateness"]))
-
-
-@dataclass(frozen=True)
-class StoredQuery:
-    """What is kept of a query besides its place in the registry; `sink` is None for one that can't be kept."""
-
-    created_at: float
-    sink: Body | None
-    state: QueryState = "running"
-    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +63,11 @@ class StoredChange:
 
 @dataclass(frozen=True)
 class StoredState:
-    """Everything but the tuples; changes give a new one."""
+    """Everything but the tuples; changes give a new one. Queries that come from the log have no sink yet."""
 
     streams: Mapping[str, StreamDefinition]
     registry: QueryRegistry
-    queries: Mapping[str, StoredQuery]
+    queries: Mapping[str, RunningQuery]
     plan: Plan
     decisions: tuple[Decision, ...] = ()
     serial: int = 0
@@ -99,14 +90,15 @@ class StoredState:
             catalog = {key: stored.stream for key, stored in streams.items()}
             registry = registry.changed([Change(record.action, name, record.sql)], catalog, record.batch)
             if record.action == "create":
-                queries[name] = StoredQuery(record.at, change.sink)
+                queries[name] = _without_sink(registry.queries[name], record.at, change.sink)
             elif record.action == "drop":
                 del queries[name]
                 # A query of this name that comes later is another: what was chosen for this one may not fit it.
                 if choices.pop(name, None) is not None:
                     unplanned.add(name)
             else:
-                queries[name] = replace(queries[name], **_state_after(record))
+                queries[name] = replace(queries[name])
+                queries[name].changed(record.action, record.reason)
         plan = Plan(choices, frozenset(unplanned))
         return StoredState(streams, registry, queries, plan, self.decisions, serial)
 
@@ -124,7 +116,10 @@ class StoredState:
                 "created": entry.created,
                 "paused": entry.paused,
                 "sql": entry.query.text,
-                **asdict(self.queries[name]),
+                "created_at": self.queries[name].created_at,
+                "sink": self.queries[name].sink.spec(),
+                "state": self.queries[name].state,
+                "error": self.queries[name].error,
             }
             for name, entry in self.registry.queries.items()
         ]
@@ -148,7 +143,8 @@ class StoredState:
             registry = replace(registry, next_serial=one["serial"])
             registry = registry.changed([Change("create", name, one["sql"])], catalog, one["created"])
             registry = registry.paused([name] if one["paused"] else [])
-            queries[name] = StoredQuery(one["created_at"], one["sink"], one["state"], one["error"])
+            queries[name] = _without_sink(registry.queries[name], one["created_at"], one["sink"])
+            queries[name].state, queries[name].error = one["state"], one["error"]
         registry = replace(registry, next_serial=body["next_serial"])
         orders = {name: tuple(map(tuple, chosen[1])) for name, chosen in body["plan"].items()}
         choices = {name: Choice(chosen[0], orders[name]) for name, chosen in body["plan"].items()}
@@ -157,11 +153,9 @@ class StoredState:
         return cls(streams, registry, queries, Plan(choices, frozenset(body["unplanned"])), decisions, serial)
 
 
-def _state_after(record: ChangeRecord) -> dict[str, Any]:
-    """A pause with a reason is a failure."""
-    if record.action == "resume":
-        return {"state": "running", "error": None}
-    return {"state": "paused" if record.reason is None else "failed", "error": record.reason}
+def _without_sink(entry: LiveQuery, created_at: float, spec: Body | None) -> RunningQuery:
+    """A query of the log; its sink is made only if the query is still there after all changes."""
+    return RunningQuery(entry.query, entry.created, created_at, LostSink(entry.query.name, "not opened yet", spec))
 
 
 def unpacked_clocks(body: Body, streams: Mapping[str, StreamDefinition]) -> Clocks:
