@@ -62,14 +62,14 @@ class Execution:
 
     def update(self, queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]) -> None:
         """Run these queries by these choices."""
-        changes = self._classes.update(queries, choices)
-        for found in (*changes.gone, *changes.changed):
-            self._meetings.remove(found.entry, found.choice)
-            self._outputs.remove(found.entry)
-        for found in (*changes.changed, *changes.came):
-            found.entry = replace(found.entry, paused=not found.active)
-            self._outputs.add(found)
-            self._meetings.add(found.entry, found.choice)
+        before, after = self._classes.update(queries, choices)
+        for group in before:
+            self._meetings.remove(group.entry, group.choice)
+            self._outputs.remove(group.entry)
+        for group in after:
+            group.entry = replace(group.entry, paused=not group.active)
+            self._outputs.add(group)
+            self._meetings.add(group.entry, group.choice)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -126,10 +126,10 @@ class Execution:
         for meeting in self._ready.values():
             batch.run(meeting)
         marks.append(perf_counter())
-        found = self._outputs.tables(batch.found, self.streams)
+        tables = self._outputs.tables(batch.found, self.streams)
         marks.append(perf_counter())
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
-        return found
+        return tables
 
     def _digest(self, key: PathKey) -> bytes:
         if key not in self._digests:
@@ -139,15 +139,15 @@ class Execution:
     def hand_in_counts(self) -> dict[bytes, StepCounts]:
         """What steps did since this was last asked for, for the process that adds it up."""
         counts, self.counts = self.counts, {}
-        return {self._digest(key): found for key, found in counts.items()}
+        return {self._digest(key): count for key, count in counts.items()}
 
     def take_counts(self, shares: Sequence[Mapping[bytes, StepCounts]]) -> None:
         """Add what the shares of a batch did elsewhere."""
         for step in steps_of(self._ready.values()):
             digest = self._digest(step.key)
-            found = [share[digest] for share in shares if digest in share]
-            if found:
-                self.counts.setdefault(step.key, StepCounts()).add(found)
+            parts = [share[digest] for share in shares if digest in share]
+            if parts:
+                self.counts.setdefault(step.key, StepCounts()).add(parts)
 
     def _begin(self, buckets: Mapping[str, Bucket]) -> None:
         """Take the batch's buckets in; those of one that was not finished go."""
@@ -174,10 +174,10 @@ class Execution:
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes held beside the buckets: columns by number, indexes, query-sets."""
-        found = {"columns": 0, "indexes": 0, "sets": 0}
+        sizes = {"columns": 0, "indexes": 0, "sets": 0}
         for stream in self.streams.values():
             for what, size in stream.nbytes.items():
-                found[what] += size
+                sizes[what] += size
         columns = {c for m in self._ready.values() for c in (m.left, *(step.sets for step in steps_of([m])))}
-        found["sets"] = sum(column.nbytes for column in columns)
-        return found
+        sizes["sets"] = sum(column.nbytes for column in columns)
+        return sizes

@@ -59,9 +59,9 @@ class OutputClass:
         self._kinds: list[_Kind] = []
         self._free: list[int] = []
 
-    def add(self, found: QueryClass) -> int:
+    def add(self, group: QueryClass) -> int:
         """Give a query a number."""
-        member = found, self._kind(found.entry)
+        member = group, self._kind(group.entry)
         if not self._free:
             self._members.append(member)
             return len(self._members) - 1
@@ -129,17 +129,17 @@ class Outputs:
     _places: dict[int, tuple[OutputClass, int]] = field(default_factory=dict)
     _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    def add(self, found: QueryClass) -> None:
+    def add(self, group: QueryClass) -> None:
         """Take queries in."""
-        entry = found.entry
+        entry = group.entry
         sources = tuple(source.stream.name for source in entry.query.sources)
         key = sources, entry.gatherer.reads
         if key not in self._classes:
             self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
-        self._places[entry.serial] = self._classes[key], self._classes[key].add(found)
-        self._names[entry.serial] = tuple(found.members)
+        self._places[entry.serial] = self._classes[key], self._classes[key].add(group)
+        self._names[entry.serial] = tuple(group.members)
         nothing = entry.gatherer.schema.empty_table()
-        self.empty.update(dict.fromkeys(found.members, nothing))
+        self.empty.update(dict.fromkeys(group.members, nothing))
 
     def remove(self, entry: LiveQuery) -> None:
         """Take the queries out that were in a class."""

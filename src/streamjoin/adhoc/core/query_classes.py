@@ -31,60 +31,52 @@ class QueryClass:
         return tuple(name for name, entry in self.members.items() if not entry.paused)
 
 
-@dataclass(frozen=True)
-class ClassChanges:
-    """What became of classes: gone, came, and others in them than before."""
-
-    gone: tuple[QueryClass, ...]
-    came: tuple[QueryClass, ...]
-    changed: tuple[QueryClass, ...]
-
-
 class QueryClasses:
     """All classes, by what their members have in common."""
 
     def __init__(self) -> None:
-        self._found: dict[_Key, QueryClass] = {}
-        self._of: dict[str, QueryClass] = {}
+        self._by_key: dict[_Key, QueryClass] = {}
+        self._by_name: dict[str, QueryClass] = {}
         self._by_serial: dict[int, QueryClass] = {}
         self._serials = count()
 
-    def update(self, queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]) -> ClassChanges:
-        """Put every query where it belongs; only those that are not as before are looked at."""
-        out = [
+    def update(
+        self, queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]
+    ) -> tuple[list[QueryClass], list[QueryClass]]:
+        """Put every query where it belongs; only those that are not as before are looked at.
+
+        Returns the classes that are not as before: those there were, and those there are. Some are in both.
+        """
+        leaving = [
             name
-            for name, found in self._of.items()
-            if queries.get(name) is not found.members[name] or choices[name] != found.choice
+            for name, group in self._by_name.items()
+            if queries.get(name) is not group.members[name] or choices[name] != group.choice
         ]
-        touched = {id(found): found for found in map(self._left_by, out)}
-        known = set(map(id, self._found.values()))
-        for name in [name for name in queries if name not in self._of]:
-            found = self._joined_by(name, queries[name], choices[name])
-            touched[id(found)] = found
-        gone = tuple(found for found in touched.values() if not found.members)
-        for found in gone:
-            del self._found[found.key], self._by_serial[found.entry.serial]
-        living = [found for found in touched.values() if found.members]
-        return ClassChanges(
-            gone,
-            tuple(found for found in living if id(found) not in known),
-            tuple(found for found in living if id(found) in known),
-        )
+        known = set(self._by_serial)
+        touched = {group.entry.serial: group for group in map(self._leave, leaving)}
+        for name in [name for name in queries if name not in self._by_name]:
+            group = self._join(name, queries[name], choices[name])
+            touched[group.entry.serial] = group
+        before = [group for serial, group in touched.items() if serial in known]
+        for group in before:
+            if not group.members:
+                del self._by_key[group.key], self._by_serial[group.entry.serial]
+        return before, [group for group in touched.values() if group.members]
 
-    def _left_by(self, name: str) -> QueryClass:
-        found = self._of.pop(name)
-        del found.members[name]
-        return found
+    def _leave(self, name: str) -> QueryClass:
+        group = self._by_name.pop(name)
+        del group.members[name]
+        return group
 
-    def _joined_by(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
+    def _join(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
         key = entry.plan, entry.created, choice
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = QueryClass(key, replace(entry, serial=next(self._serials)), choice)
-            self._by_serial[found.entry.serial] = found
-        found.members[name] = entry
-        self._of[name] = found
-        return found
+        group = self._by_key.get(key)
+        if group is None:
+            group = self._by_key[key] = QueryClass(key, replace(entry, serial=next(self._serials)), choice)
+            self._by_serial[group.entry.serial] = group
+        group.members[name] = entry
+        self._by_name[name] = group
+        return group
 
     def names(self, entries: Iterable[LiveQuery]) -> tuple[str, ...]:
         """The queries that these stand for."""

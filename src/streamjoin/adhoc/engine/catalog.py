@@ -49,22 +49,22 @@ class Catalog:
 
     # Restarting ---------------------------------------------------------------------------------------------------
 
-    def restore(self, found: RecoveredState) -> None:
-        """Take over what a restart found, up to its unfinished batch."""
-        counts = found.counts.get("streams", {})
-        for name, stored in found.state.streams.items():
+    def restore(self, recovery: RecoveredState) -> None:
+        """Take over what a restart finds, up to its unfinished batch."""
+        counts = recovery.counts.get("streams", {})
+        for name, stored in recovery.state.streams.items():
             figures = self.streams[name] = RunningStream(stored.stream, stored.lateness)
             # A checkpoint of an earlier version has no count of malformed records.
             counted = (*counts.get(name, ()), 0, 0, 0, 0)[:4]
             figures.rows, figures.late, figures.untimed, figures.malformed = counted
-            figures.bound = found.snapshot.clocks.horizons[name].bound
-        for name, entry in found.state.queries.items():
-            entry.rows = found.counts.get("rows", {}).get(name, 0)
+            figures.bound = recovery.snapshot.clocks.horizons[name].bound
+        for name, entry in recovery.state.queries.items():
+            entry.rows = recovery.counts.get("rows", {}).get(name, 0)
             entry.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
             entry.sink = sink_of(entry.sink.spec(), name, self._named)
             self.entries[name] = self._opened(entry, lazy=True)
-        self._note(found.changelog)
-        self._stored_serial, self._stored_plan = found.state.serial, found.state.plan
+        self._note(recovery.changelog)
+        self._stored_serial, self._stored_plan = recovery.state.serial, recovery.state.plan
 
     def make_again(self, changes: Sequence[StoredChange]) -> None:
         """Make changes that are in the log already."""

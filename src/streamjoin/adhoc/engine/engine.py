@@ -81,12 +81,12 @@ class Engine:
         self._error: StreamJoinError | None = None
         self._journal = Journal(self.checkpoint)
         try:
-            found = recover(self._journal, self.settings)
+            recovery = recover(self._journal, self.settings)
             core = open_core([], self.settings)
             self._catalog = Catalog(core, self._journal, self.settings.newest_rows, spark, sinks)
             executor = executor_for(partitions, spark, self._journal, self.settings.latency_threshold)
             self._loop = BatchLoop(self._catalog, self._journal, self._inbox, self._notices.publish, executor)
-            self._loop.restore(found)
+            self._loop.restore(recovery)
         except BaseException:
             self._journal.close()
             raise
@@ -162,8 +162,8 @@ class Engine:
         try:
             self._loop.run()
         except BaseException as error:
-            told = error if isinstance(error, StreamJoinError) else StateError(f"{type(error).__name__}: {error}")
-            self._fail(told)
+            failure = error if isinstance(error, StreamJoinError) else StateError(f"{type(error).__name__}: {error}")
+            self._fail(failure)
             self._inbox.close(error)
         finally:
             self._ended.set()
@@ -284,9 +284,9 @@ class Engine:
 
     def queries(self) -> list[QueryInfo]:
         """All queries that are there or about to be."""
-        found = [entry.info() for entry in tuple(self._catalog.entries.values())]
-        known = {info.name for info in found}
-        return found + [pending_info(r) for name, r in self._pending().items() if name not in known]
+        infos = [entry.info() for entry in tuple(self._catalog.entries.values())]
+        known = {info.name for info in infos}
+        return infos + [pending_info(r) for name, r in self._pending().items() if name not in known]
 
     def query(self, name: str) -> QueryInfo:
         """A query, also one that was dropped in this run.
@@ -336,13 +336,13 @@ class Engine:
     def late(self, stream: str, limit: int | None = None) -> pa.Table:
         """The tuples of a stream that were late or had no usable time: all since the beginning, or the newest."""
         known = self._readers.known(stream)
-        found = self._journal.aside("late", stream, limit)
-        return known.schema.empty_table() if found is None else found
+        rows = self._journal.aside("late", stream, limit)
+        return known.schema.empty_table() if rows is None else rows
 
     def malformed(self, stream: str, limit: int | None = None) -> pa.Table:
         """The records of a stream that could not be decoded, likewise; without columns if there are none."""
-        found = self._journal.aside("malformed", self._readers.known(stream).name, limit)
-        return pa.table({}) if found is None else found
+        records = self._journal.aside("malformed", self._readers.known(stream).name, limit)
+        return pa.table({}) if records is None else records
 
     # Looking ------------------------------------------------------------------------------------------------------
 
@@ -352,8 +352,8 @@ class Engine:
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""
-        found: Explanation = self._between_batches(self._loop.explain)
-        return found
+        explanation: Explanation = self._between_batches(self._loop.explain)
+        return explanation
 
     def preview(self, sql: str) -> Preview:
         """What creating a query would do; nothing is created.
@@ -363,8 +363,8 @@ class Engine:
         """
         with self._lock:
             query = parse(sql, self._readers.streams)
-        found: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
-        return found
+        estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
+        return estimate
 
     @property
     def _elsewhere(self) -> bool:

@@ -52,17 +52,17 @@ class BatchLoop:
         self._journal, self._inbox, self._publish = journal, inbox, publish
         self._writing = ThreadPoolExecutor(1, "adhoc store")
         self._batch = -1
-        self._found: RecoveredState | None = None
+        self._recovery: RecoveredState | None = None
 
-    def restore(self, found: RecoveredState) -> None:
-        """Take over what a restart found; a batch that was not done is computed again when it runs."""
-        for stored in found.state.streams.values():
+    def restore(self, recovery: RecoveredState) -> None:
+        """Take over what a restart finds; a batch that was not done is computed again when it runs."""
+        for stored in recovery.state.streams.values():
             self.core.add_stream(stored.stream, stored.lateness)
-        self.core.restore(found.snapshot)
-        self.catalog.restore(found)
-        self.consumed = dict(found.consumed)
-        self._batch = found.snapshot.batch
-        self._found = found
+        self.core.restore(recovery.snapshot)
+        self.catalog.restore(recovery)
+        self.consumed = dict(recovery.consumed)
+        self._batch = recovery.snapshot.batch
+        self._recovery = recovery
 
     def run(self) -> None:
         """Until the inbox is closed and empty."""
@@ -82,13 +82,13 @@ class BatchLoop:
             self._writing.shutdown()
 
     def _finish_what_was_begun(self) -> None:
-        found, self._found = self._found, None
-        if found is None or found.unfinished is None:
+        recovery, self._recovery = self._recovery, None
+        if recovery is None or recovery.unfinished is None:
             return
-        self._batch = found.unfinished.batch
-        self._rows(found.unfinished, (), dict.fromkeys(found.unfinished.buckets, Aside()) | dict(found.aside))
-        self.catalog.make_again(found.later)
-        self._batch = max([self._batch, *(change.record.batch - 1 for change in found.later)])
+        self._batch = recovery.unfinished.batch
+        self._rows(recovery.unfinished, (), dict.fromkeys(recovery.unfinished.buckets, Aside()) | dict(recovery.aside))
+        self.catalog.make_again(recovery.later)
+        self._batch = max([self._batch, *(change.record.batch - 1 for change in recovery.later)])
 
     def explain(self) -> Explanation:
         """The plan in force, with what the tasks of the last batch did."""
@@ -127,10 +127,10 @@ class BatchLoop:
         with self._timed("finishing"):
             self.core.finish(arrived, {**failures, **{name: InputError(why) for name, why in refused.items()}})
             self._count(arrived, aside)
-            told = {**{name: str(error) for name, error in failures.items()}, **refused}
-            for name, why in told.items():
+            reasons = {**{name: str(error) for name, error in failures.items()}, **refused}
+            for name, why in reasons.items():
                 _log.error("query %r failed in batch %d and is paused: %s", name, arrived.batch, why)
-            records = self.catalog.failed(told, arrived.batch + 1) if told else []
+            records = self.catalog.failed(reasons, arrived.batch + 1) if reasons else []
             if portions or arrived.buckets:
                 self._journal.write_done(arrived.batch, self.catalog.counts())
             self.catalog.keep_state(arrived.batch)
