@@ -25,7 +25,7 @@ from streamjoin.spark.stages.parts import DDL, SCHEMA, Part, unpack
 from streamjoin.spark.stages.route import by_range, conformed
 from streamjoin.spark.stream_join import _arrow_schema, _output_schema, _stage
 from streamjoin.storage.blueprint import Blueprint
-from streamjoin.storage.ranges import Cuts
+from streamjoin.storage.ranges import SplitPoints
 from streamjoin.storage.segments import Segment, block_rows, layout
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def by_state(left: DataFrame, right: DataFrame, spec: sj.JoinSpec, domain: int) 
     schemas = [_arrow_schema(name, side) for name, side in (("left", left), ("right", right))]
     blueprint = Blueprint(bind(spec, *schemas), "by_state", partitions)
     words = np.array([domain * i // partitions for i in range(1, partitions)], np.int64)
-    cut = Cuts(words, np.zeros(words.size, np.int64))
+    points = SplitPoints(words, np.zeros(words.size, np.int64))
     names = spread_keys(spark, partitions)
-    sides = [_stage(side, Send(blueprint, i, cut, names), DDL, "send") for i, side in enumerate((left, right))]
+    sides = [_stage(side, Send(blueprint, i, points, names), DDL, "send") for i, side in enumerate((left, right))]
     return (
         sides[0]
         .union(sides[1])
@@ -78,7 +78,7 @@ class Send:
 
     blueprint: Blueprint
     side: int
-    cut: Cuts
+    points: SplitPoints
     names: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,7 @@ class Send:
         seen = 0
         for number, batch in enumerate(batches):
             rows = conformed(batch, self.blueprint.schema(self.side))
-            for target, kind, part in by_range(self.blueprint, self.side, rows, self.cut, seen):
+            for target, kind, part in by_range(self.blueprint, self.side, rows, self.points, seen):
                 yield from Part(self.names[target], self.side + kind, source, number, part).packed()
             seen += batch.num_rows
 

@@ -244,11 +244,11 @@ def in_process(
 ) -> list[pa.RecordBatch]:
     """One batch through both stages; `only` names the ranges whose tasks get to run."""
     log = WindowLog(root, epoch, plan)
-    cut = planned(plan, log.version(batch - 1))
+    points = planned(plan, log.version(batch - 1))
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
     for side, table in enumerate(sides):
         for number, rows in enumerate(table.combine_chunks().to_batches(max_chunksize=64)):
-            for part in Route(plan, side).cut(rows, cut, side, number, 64 * number):
+            for part in Route(plan, side).cut(rows, points, side, number, 64 * number):
                 sent[part.partition] += part.packed()
     schemas = part_schema(plan, 0), part_schema(plan, 1)
     results = []

@@ -75,7 +75,7 @@ def test_rows_that_expire_within_their_batch_are_not_stored(tmp_path: Path) -> N
     plan = blueprint(BAND, 2)
     in_process(plan, tmp_path, 0, [_each_millisecond(schema, 0, 500) for schema in (BAND.left, BAND.right)])
     (run,) = WindowLog(tmp_path, 1, plan).version(0).runs
-    assert [extent.rows for extent in run.extents] == [41, 41]
+    assert [side.rows for side in run.statistics] == [41, 41]
 
 
 def test_a_window_of_two_batches_is_two_runs(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_a_window_of_two_batches_is_two_runs(tmp_path: Path) -> None:
         log = WindowLog(tmp_path, 1, plan)
         assert not merge_due(plan, log, i)
         if i > 1:
-            assert [[extent.rows for extent in run.extents] for run in log.version(i).runs] == [[ANY, ANY]] * 2
-            assert sum(extent.rows for run in log.version(i).runs for extent in run.extents) <= 2 * 42
+            assert [[side.rows for side in run.statistics] for run in log.version(i).runs] == [[ANY, ANY]] * 2
+            assert sum(side.rows for run in log.version(i).runs for side in run.statistics) <= 2 * 42
 
 
 def test_a_version_is_written_down_only_by_who_keeps_it(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_expired_rows_leave_the_log(tmp_path: Path) -> None:
     for i, sides in enumerate(tables(BAND, left, right, 100)):
         in_process(plan, tmp_path, i, sides)
         log = WindowLog(tmp_path, 1, plan).version(i)
-        sizes.append(sum(extent.rows for run in log.runs for extent in run.extents))
+        sizes.append(sum(side.rows for run in log.runs for side in run.statistics))
         assert len(log.runs) <= 16
     assert max(sizes) < 500
     assert len(list(tmp_path.rglob("*.piece"))) < 40

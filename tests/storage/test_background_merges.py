@@ -111,7 +111,7 @@ def test_a_merge_is_swapped_in_at_the_next_batch_and_its_runs_go(tmp_path: Path)
     swapped = log.version(8)
     assert len(swapped.runs) < 8
     assert sum(file.endswith(".merge") for file in swapped.files) == 1
-    rows = [sum(extent.rows for run in log.version(v).runs for extent in run.extents) for v in (7, 8)]
+    rows = [sum(side.rows for run in log.version(v).runs for side in run.statistics) for v in (7, 8)]
     assert rows[0] + 15 < rows[1] <= rows[0] + 20
     in_process(plan, tmp_path, 9, batches[9])
     in_process(plan, tmp_path, 10, batches[10])

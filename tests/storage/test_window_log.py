@@ -18,7 +18,16 @@ from streamjoin.storage.manifest import EMPTY, Manifest
 from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, first_folded, horizons
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import place
-from streamjoin.storage.ranges import LEAST, MOST, WHOLE, Cuts, cuts, sample, shared_cuts, thinned
+from streamjoin.storage.ranges import (
+    LEAST,
+    MOST,
+    WHOLE,
+    SplitPoints,
+    sample,
+    shared_split_points,
+    split_points,
+    thinned,
+)
 from tests.spark.joining import CASES, Case, blueprint, in_process, stream, tables
 
 BAND = CASES[0]
@@ -297,13 +306,13 @@ def test_ranges_cover_every_word_once() -> None:
     words = np.array([LEAST, LEAST + 1, 4, 5, 5, 5, 5, 5, 5, 6, 9, MOST], np.int64)
     for samples in ([], [(5, 10)], [(5, 1), (5, 1), (9, 1)], [(5, 9), (5, 9), (9, 1)], [(LEAST, 3), (MOST, 3)]):
         for partitions in (1, 2, 5):
-            for cut in (cuts(samples, partitions), shared_cuts(partitions)):
-                assert cut.ranges == partitions
-                parts = [cut.span(p).part(words) for p in range(partitions)]
+            for points in (split_points(samples, partitions), shared_split_points(partitions)):
+                assert points.ranges == partitions
+                parts = [points.word_range(p).part(words) for p in range(partitions)]
                 assert [begin for begin, _ in parts] == [0, *(end for _, end in parts[:-1])]
                 assert parts[-1][1] == words.size
-                for word, p in zip(words, cut.owners(words, 3), strict=True):
-                    assert cut.span(p).touches(word, word)
+                for word, p in zip(words, points.owners(words, 3), strict=True):
+                    assert points.word_range(p).touches(word, word)
 
 
 def test_cuts_follow_the_quantiles() -> None:
@@ -311,9 +320,9 @@ def test_cuts_follow_the_quantiles() -> None:
     samples = thinned(sample(words[:70_000], 500) + sample(words[70_000:], 20), 256)
     assert len(samples) <= 256
     assert sum(rows for _, rows in samples) == 100_000
-    cut = cuts(samples, 8)
-    assert not cut.shares.any()
-    shares = np.diff([0, *np.searchsorted(words, cut.words), words.size])
+    points = split_points(samples, 8)
+    assert not points.shares.any()
+    shares = np.diff([0, *np.searchsorted(words, points.words), words.size])
     assert shares.min() > 0.8 * words.size / 8
 
 
@@ -322,32 +331,32 @@ def test_a_heavy_word_is_cut_within(partitions: int) -> None:
     """Half of the rows under one word: ranges hold as many rows all the same, stored and new."""
     rng = np.random.default_rng(0)
     words = np.where(rng.random(100_000) < 0.5, 7, rng.integers(-1000, 1000, 100_000))
-    cut = cuts(thinned(sample(np.sort(words), 256), 256), partitions)
-    stored = [end - begin for begin, end in (cut.span(p).part(np.sort(words)) for p in range(partitions))]
-    new = np.bincount(cut.owners(words, 0), minlength=partitions)
+    points = split_points(thinned(sample(np.sort(words), 256), 256), partitions)
+    stored = [end - begin for begin, end in (points.word_range(p).part(np.sort(words)) for p in range(partitions))]
+    new = np.bincount(points.owners(words, 0), minlength=partitions)
     for shares in (stored, new):
         assert sum(shares) == words.size
         assert max(shares) < 1.2 * words.size / partitions
-    assert Cuts.from_json(cut.to_json()).shares.tolist() == cut.shares.tolist()
+    assert SplitPoints.from_json(points.to_json()).shares.tolist() == points.shares.tolist()
 
 
 def test_who_can_match_a_heavy_word_probes_all_its_ranges() -> None:
-    cut = Cuts(np.array([5, 7, 7, 7, 9], np.int64), np.array([0, 0, WHOLE // 3, WHOLE // 2, 0], np.int64))
+    points = SplitPoints(np.array([5, 7, 7, 7, 9], np.int64), np.array([0, 0, WHOLE // 3, WHOLE // 2, 0], np.int64))
     word = np.full(4, 20, np.int64)
     lo, hi = np.array([7, 6, 8, 0], np.int64), np.array([7, 6, 8, 5], np.int64)
-    row, target = cut.copies(cut.owners(word, 0), lo, hi)
+    row, target = points.copies(points.owners(word, 0), lo, hi)
     assert sorted(zip(row.tolist(), target.tolist(), strict=True)) == [
         (0, 2), (0, 3), (0, 4), (1, 1), (2, 4), (3, 0), (3, 1)
     ]  # fmt: skip
-    assert set(cut.owners(np.full(10, 7, np.int64), 0).tolist()) == {2, 3, 4}
+    assert set(points.owners(np.full(10, 7, np.int64), 0).tolist()) == {2, 3, 4}
 
 
 def test_a_row_near_a_boundary_is_sent_to_both_sides() -> None:
-    cut = Cuts(np.array([10, 20, 30], np.int64), np.zeros(3, np.int64))
+    points = SplitPoints(np.array([10, 20, 30], np.int64), np.zeros(3, np.int64))
     word = np.array([5, 15, 12, 40, 9], np.int64)
     lo, hi = np.array([4, 8, 35, 50, 9], np.int64), np.array([6, 31, 36, 1, 10], np.int64)
-    owner = cut.owners(word, 0)
+    owner = points.owners(word, 0)
     assert owner.tolist() == [0, 1, 1, 3, 0]
-    rows, targets = cut.copies(owner, lo, hi)
+    rows, targets = points.copies(owner, lo, hi)
     sent = sorted(zip(rows.tolist(), targets.tolist(), strict=True))
     assert sent == [(1, 0), (1, 2), (1, 3), (2, 3), (4, 1)]

@@ -133,7 +133,7 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
     except (StreamJoinError, OSError):
         return None
     blocks = [block for run in manifest.runs for piece in run.pieces for side in piece.blocks for block in side]
-    left, right = (sum(run.extents[side].rows for run in manifest.runs) for side in (0, 1))
+    left, right = (sum(run.statistics[side].rows for run in manifest.runs) for side in (0, 1))
     seconds = progress.batchDuration / 1000
     return JoinProgress(
         join=log.root.name,

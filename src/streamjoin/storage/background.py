@@ -1,9 +1,9 @@
-"""Merging runs while batches go on: written by a thread of the driver, swapped in at a batch boundary.
+"""Merging runs in the background: a thread of the driver writes them, and they are swapped in between batches.
 
-A merge reads runs of a published version, which never change, and writes their live rows as one sorted file beside
-them. The first task of a later batch that finds the file complete, and all the runs it was made of still there, says so
-in its piece, and the manifest after that batch has the merged run in their place (PIM-Tree's nonblocking merge). A
-merge that comes too late is left out and removed. Whether and when one is swapped in changes no result.
+A merge reads runs of a published version, which never change, and writes their live rows as one sorted file next to
+them. When the first task of a later batch finds the file complete and all of its input runs still present, it records
+the merge in its piece, and the manifest after that batch lists the merged run instead of its inputs (PIM-Tree's
+nonblocking merge). A merge that finishes too late is ignored and removed. When a merge is swapped in changes no result.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, StoredRun
 from streamjoin.storage.merging import RunStatistics, due
-from streamjoin.storage.ranges import LEAST, Span, sample
+from streamjoin.storage.ranges import LEAST, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, layout, stored
 
-EVERYTHING = Span((LEAST, 0), None)
+EVERYTHING = WordRange((LEAST, 0), None)
 _SAMPLE = 256
 
 _logger = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ class Merger:
         self._stopped = False
 
     def after(self, batch: int) -> None:
-        """Begin what is due after `batch`, if nothing is under way."""
+        """Start the merge that is due after `batch`, unless one is running."""
         if self._stopped or not self._busy.acquire(blocking=False):
             return
         threading.Thread(target=self._work, args=(batch,), name="streamjoin-merge", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin no more merges, and wait for the one under way."""
+        """Start no more merges, and wait for the running one."""
         self._stopped = True
         with self._busy:
             pass
@@ -54,83 +54,83 @@ class Merger:
         try:
             merge_due(self._blueprint, self._log, batch)
         except (StreamJoinError, OSError) as error:
-            # The tasks of the query find what is wrong with the log themselves; a full disk only costs the merge.
+            # The query's tasks report a damaged log themselves; if the disk is full, only the merge is lost.
             _logger.info("a merge of the window log in %s was abandoned: %s", self._log.root, error)
         finally:
             self._busy.release()
 
 
 def merge_due(blueprint: Blueprint, log: WindowLog, batch: int) -> bool:
-    """Merge the runs that are due after `batch`; whether there were any."""
+    """Merge the runs that are due after `batch`, and return whether there were any."""
     manifest = log.version(batch)
     horizon = blueprint.horizons(manifest.clocks)
     runs = manifest.runs[manifest.kept(blueprint.horizons, blueprint.policy)]
-    chosen = due([run.extents for run in runs], horizon, blueprint.policy)
-    if chosen is None:
+    bounds = due([run.statistics for run in runs], horizon, blueprint.policy)
+    if bounds is None:
         return False
-    _write(blueprint, log, manifest, runs[slice(*chosen)], horizon)
+    _write(blueprint, log, manifest, runs[slice(*bounds)], horizon)
     return True
 
 
 def _write(
     blueprint: Blueprint, log: WindowLog, manifest: Manifest, runs: Sequence[StoredRun], horizon: tuple[int, int]
 ) -> None:
-    merged = []
+    segments = []
     for side, counted in enumerate(blueprint.counted):
-        found = stored(log, blueprint, manifest, runs, side, EVERYTHING, shared=False)
-        live = [segment.since(horizon[side], counted) for segment in found]
-        merged.append(_in_order([segment for segment in live if segment.n]))
-    extents = [
-        (RunStatistics(0, 0, 0) if run is None else run.extent(counted)).facts
-        for run, counted in zip(merged, blueprint.counted, strict=True)
+        stored_segments = stored(log, blueprint, manifest, runs, side, EVERYTHING, shared=False)
+        live = [segment.since(horizon[side], counted) for segment in stored_segments]
+        segments.append(_in_order([segment for segment in live if segment.n]))
+    statistics = [
+        (RunStatistics(0, 0, 0) if run is None else run.statistics(counted)).facts
+        for run, counted in zip(segments, blueprint.counted, strict=True)
     ]
     facts = {
         "inputs": [run.key for run in runs],
         "last": runs[-1].batch,
-        "extents": extents,
-        "sample": [entry for run in merged if run is not None for entry in sample(run.words, _SAMPLE)],
+        "extents": statistics,
+        "sample": [entry for run in segments if run is not None for entry in sample(run.words, _SAMPLE)],
     }
-    left, right = ([] if run is None else block_rows(run, layout(blueprint, side)) for side, run in enumerate(merged))
+    left, right = ([] if run is None else block_rows(run, layout(blueprint, side)) for side, run in enumerate(segments))
     if (log.root / "join.json").exists():
         log.publish_merge(manifest.batch, (left, right), facts)
 
 
 def _in_order(segments: Sequence[Segment]) -> Segment | None:
-    """All rows by word, of equal words those of earlier segments first."""
+    """All rows by word; among equal words, rows of earlier segments come first."""
     if not segments:
         return None
     words = np.concatenate([segment.words for segment in segments])
     seqs = [segment.seqs for segment in segments if segment.seqs is not None]
-    together = Segment(
+    rows = Segment(
         words,
         np.concatenate([segment.ticks for segment in segments]),
         tuple(np.concatenate(column) for column in zip(*(segment.terms for segment in segments), strict=True)),
         pa.concat_tables([segment.rows for segment in segments]).combine_chunks(),
         seqs=np.concatenate(seqs) if seqs else None,
     )
-    # A merge sort finds the sorted stretches itself and lets other threads run meanwhile.
-    return together.take(np.argsort(words, kind="stable"))
+    # The stable sort is a merge sort: it uses the sorted runs in its input, and it releases the GIL.
+    return rows.take(np.argsort(words, kind="stable"))
 
 
 class Mergers:
-    """The mergers of all running queries of this process, by the run of the query."""
+    """The mergers of all running queries of this process, by the query's run id."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, list[Merger]] = {}
         self._lock = threading.Lock()
 
     def add(self, run: str, merger: Merger) -> None:
-        """A join of a query that starts."""
+        """Register a join of a query that starts."""
         with self._lock:
             self._by_run.setdefault(run, []).append(merger)
 
     def progressed(self, run: str, batch: int) -> None:
-        """A query has finished a batch."""
+        """Start the merges that are due after `batch` of a query."""
         for merger in self._by_run.get(run, ()):
             merger.after(batch)
 
     def ended(self, run: str) -> None:
-        """A query has stopped."""
+        """Stop the mergers of a query that has stopped."""
         with self._lock:
             mergers = self._by_run.pop(run, [])
         for merger in mergers:

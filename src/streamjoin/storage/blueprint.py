@@ -1,8 +1,8 @@
-"""What a join's tasks carry with them: the bound spec, and the name, token and fingerprint that tell joins apart.
+"""The description of a join that its tasks get: the bound spec, and the join's name, token and fingerprint.
 
-The name says where the join's log lies under the checkpoint and stays the same from start to start; the token
-is new with every call of `join` and finds the call in the plan of the query that runs it. The fingerprint
-stands for everything a log depends on: two joins with the same one can read each other's files.
+The name is the directory of the join's log under the checkpoint and stays the same across restarts. The token is new
+for every call of `join` and identifies the call in the plan of the running query. The fingerprint covers everything
+that a log depends on: two joins with the same fingerprint can read each other's files.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from streamjoin.model.binding import BoundSpec, condition_text
 from streamjoin.storage.merging import NEVER, MergePolicy, horizons
 
 FORMAT = 2
-"""The version of the log's files; a log of another one is refused."""
+"""The version of the log's files; a log of another version is rejected."""
 
 SIDES = ("left", "right")
 
 TASK = "streamjoin_task"
-"""The name of the join's stage in Spark's plans; the token follows."""
+"""The prefix of the name of the join's stage in Spark's plans; the token follows it."""
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """One DataFrame of a side: the source it is, or the column whose values are; see `sources.Source`."""
+    """One DataFrame of a side: one source, or a column whose values are the sources; see `sources.Source`."""
 
     name: str
     by: str | None = None
@@ -38,7 +38,7 @@ class SourcePlan:
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """The sources that are waited for from the beginning."""
+        """The sources that the gate waits for from the start."""
         if self.by is None:
             return (self.name,)
         return tuple(f"{self.name}/{value}" for value in self.values)
@@ -49,7 +49,7 @@ class SourcePlan:
 
 @dataclass(frozen=True)
 class GatePlan:
-    """How tuples are put into one order before the join."""
+    """How tuples are brought into one order before the join."""
 
     sources: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]]
     idle_ms: int | None = None
@@ -62,8 +62,8 @@ class GatePlan:
 class Blueprint:
     """One join as its tasks see it.
 
-    `partitions` tasks run; how many of them get a range is decided batch by batch, beginning with `first`. With
-    `auto` the load decides. `late` is where late rows are written besides the log.
+    `partitions` is the number of tasks. The number of ranges is decided for every batch and starts with `first`; with
+    `auto` it follows the load. `late` is where late rows are also written, in addition to the log.
     """
 
     bound: BoundSpec
@@ -84,18 +84,18 @@ class Blueprint:
 
     @property
     def counted(self) -> tuple[bool, bool]:
-        """Which sides keep a number of tuples."""
+        """Which sides have a count window."""
         left, right = self.bound.windows
         return left.kind == "count", right.kind == "count"
 
     @property
     def lateness(self) -> int:
-        """How far behind its side's clock a row may come, in ticks."""
+        """How far a row may be behind its side's clock, in ticks."""
         return self.bound.lateness or 0
 
     @property
     def open_terms(self) -> tuple[int, ...]:
-        """The terms that a hit in the index does not decide."""
+        """The terms that an index match does not decide."""
         return tuple(i for i in range(len(self.bound.terms)) if i not in self.bound.settled)
 
     def schema(self, side: int) -> pa.Schema:
@@ -103,10 +103,10 @@ class Blueprint:
         return self.bound.right_schema if side else self.bound.left_schema
 
     def horizons(self, clocks: Sequence[int | None]) -> tuple[int, int]:
-        """For each side the smallest age, in ticks or tuples, that a row still to come can match.
+        """For each side the oldest age, in ticks or positions, that a future row can match.
 
-        Behind a gate each side's clock says where the order stands on that side's own scale; without one it is the
-        side's newest time, which rows to come may be behind by the lateness.
+        After a gate, a side's clock is the progress of the gate order on that side's own scale. Without a gate it is
+        the side's newest time, and future rows may be behind it by the lateness.
         """
         if self.gate is None:
             return horizons(clocks, self.windows, self.lateness)
@@ -119,10 +119,10 @@ class Blueprint:
 
     @property
     def description(self) -> dict[str, str]:
-        """In words, everything that the log's content depends on."""
+        """Everything that the content of the log depends on, as text."""
         spec = self.bound.spec
         gate = self.gate
-        # Only joins by a key and a band together have ever changed the words that rows are stored under.
+        # Only the stored words of joins by a key and a band together have changed between versions.
         words = {"index of key and band": "version 2"} if len(self.bound.index) > 1 else {}
         return words | {
             "format": str(FORMAT),
@@ -140,7 +140,7 @@ class Blueprint:
 
     @property
     def fingerprint(self) -> str:
-        """The description as one word."""
+        """A digest of the description."""
         return fingerprint(self.description)
 
 

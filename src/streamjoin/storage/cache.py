@@ -1,8 +1,8 @@
-"""Files of a remote log kept on the local disk, so that they are fetched once a host and mapped from there.
+"""A cache of a remote log's files on the local disk: each host fetches a file once and maps the copy.
 
-The log's files never change, so a copy is good as long as the file's size and time are those it was taken at. The cache
-is shared by all workers of a host and holds at most `STREAMJOIN_CACHE_BYTES` (8 GiB if unset): what was used longest
-ago goes first. Who has a file mapped keeps it although it is removed.
+The log's files never change, so a copy is valid while the file has the same size and time. All workers of a host share
+the cache. It holds at most `STREAMJOIN_CACHE_BYTES` (8 GiB if unset) and evicts the least recently used copies. A
+process that has mapped a copy can still read it after its removal.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ DEFAULT_BYTES = 8 << 30
 
 
 def directory() -> Path:
-    """Where the copies lie: `STREAMJOIN_CACHE_DIR`, or a directory of the user among the temporary files."""
-    named = os.environ.get("STREAMJOIN_CACHE_DIR")
-    return Path(named) if named else Path(tempfile.gettempdir()) / f"streamjoin-cache-{getpass.getuser()}"
+    """The directory of the copies: `STREAMJOIN_CACHE_DIR`, or one per user in the temporary directory."""
+    setting = os.environ.get("STREAMJOIN_CACHE_DIR")
+    return Path(setting) if setting else Path(tempfile.gettempdir()) / f"streamjoin-cache-{getpass.getuser()}"
 
 
 def mapped(path: RemotePath, info: fs.FileInfo | None = None) -> pa.Buffer:
-    """The bytes of `path`, mapped from the local disk; `info` is what is known of it already.
+    """The bytes of `path`, mapped from the local disk; `info` is its file information, if the caller has it.
 
-    Others make room meanwhile: any copy may go at any moment.
+    Other processes evict copies at the same time, so any copy may disappear at any moment.
     """
     info = info or path.info()
     copy = copy_of(path, info)
@@ -45,7 +45,7 @@ def mapped(path: RemotePath, info: fs.FileInfo | None = None) -> pa.Buffer:
 
 
 def copy_of(path: RemotePath, info: fs.FileInfo) -> Path:
-    """Where the copy of `path`, as `info` describes it, lies or will."""
+    """The path of the copy of `path` with the size and time in `info`, whether it exists or not."""
     if info.mtime_ns is None and info.size is None:
         raise FileNotFoundError(str(path))
     digest = hashlib.sha256(f"{path} {info.size} {info.mtime_ns}".encode()).hexdigest()[:32]
@@ -60,7 +60,7 @@ def _fetched(path: RemotePath, copy: Path, size: int) -> pa.Buffer:
         with draft.open("wb+") as target:
             path.copy_to(target)
             target.flush()
-            # Mapped before it has its name, and not by its name: it need not be there any more.
+            # Mapped before the rename, through the open file: another process may remove the copy at once.
             whole = mmap.mmap(target.fileno(), 0, access=mmap.ACCESS_READ) if target.tell() else b""
         with contextlib.suppress(FileNotFoundError):
             draft.rename(copy)
@@ -70,16 +70,16 @@ def _fetched(path: RemotePath, copy: Path, size: int) -> pa.Buffer:
 
 
 def make_room(size: int) -> None:
-    """Remove the copies used longest ago until `size` more bytes fit."""
+    """Remove the least recently used copies until `size` more bytes fit."""
     limit = int(os.environ.get("STREAMJOIN_CACHE_BYTES") or DEFAULT_BYTES)
-    found = []
+    copies = []
     for copy in directory().iterdir():
         with contextlib.suppress(FileNotFoundError):
             stat = copy.stat()
-            found.append((stat.st_mtime_ns, stat.st_size, copy))
-    held = sum(entry[1] for entry in found)
-    for _, bytes_, copy in sorted(found, key=lambda entry: entry[0]):
-        if held + size <= limit:
+            copies.append((stat.st_mtime_ns, stat.st_size, copy))
+    total = sum(entry[1] for entry in copies)
+    for _, bytes_, copy in sorted(copies, key=lambda entry: entry[0]):
+        if total + size <= limit:
             break
         copy.unlink(missing_ok=True)
-        held -= bytes_
+        total -= bytes_

@@ -1,18 +1,18 @@
-"""The window log: the state of a join as immutable files under the query's checkpoint, one version a batch.
+"""The window log: the state of a join as immutable files under the query's checkpoint, one version per batch.
 
     join.json                            what the log belongs to
-    epochs/<n>                           one for each start of the query
-    versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task put there
-    versions/merged/<batch>.<epoch>.merge   runs of that version merged in the background, as long as they can be used
-    versions/<batch>/<epoch>.gate        where the gate stood after the batch, and what waited in it
-    versions/<batch>/<epoch>.<range>.spent   what a task spent on beginning, if anything
-    versions/<batch>/<epoch>.manifest    the version as a whole, made when the next batch needs it
+    epochs/<n>                           one per start of the query
+    versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task stored
+    versions/merged/<batch>.<epoch>.merge   runs of that version, merged in the background
+    versions/<batch>/<epoch>.gate        the gate's progress after the batch, and its waiting rows
+    versions/<batch>/<epoch>.<range>.spent   the time that a task spent on starting, if any
+    versions/<batch>/<epoch>.manifest    the whole version, written when the next batch needs it
     late/<batch>.<epoch>.<range>.arrow   rows that were not joined
-    partitions.json                      the number of ranges that somebody asked for
+    partitions.json                      the number of ranges that a user requested
 
-A version is complete when all pieces of an epoch are there; of several complete ones the newest epoch counts. A
-batch that is run again after a restart writes pieces of a new epoch next to the old ones, so whatever a task of an
-earlier start still writes can't touch what a later one relies on. Only a version no restart can need is removed.
+A version is complete when all pieces of one epoch exist; if several epochs are complete, the newest counts. A batch
+that runs again after a restart writes pieces of a new epoch next to the old ones, so a task that is left over from an
+earlier start can't overwrite them. A version is removed once no restart can need it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class WindowLog:
         self._blueprint = blueprint
 
     def version(self, batch: int, *, keep: bool = True) -> Manifest:
-        """What the log was when `batch` was done; where it must be put together, `keep` says whether to write it down.
+        """The version after `batch`; if it has to be assembled, `keep` says whether to write its manifest.
 
-        Somebody must have kept it before the next version, which is made of it, is complete.
+        The manifest must be written before the next version, which is based on it, is complete.
         """
         if batch < 0:
             return EMPTY
@@ -62,7 +62,7 @@ class WindowLog:
         try:
             return self._assemble(batch, path, names, keep)
         except CheckpointError:
-            # Who kept it meanwhile may also have removed what it is made of.
+            # Another task may have written the manifest meanwhile and removed the files it was assembled from.
             if not path.exists():
                 raise
             return _read_manifest(path)
@@ -75,7 +75,7 @@ class WindowLog:
         sides: BothSidesRows,
         facts: Mapping[str, Any],
     ) -> None:
-        """Write the piece of one range of `of`; `facts` is what the manifest needs to know of it."""
+        """Write the piece of one of `of` ranges; `facts` goes into its footer, for the manifest."""
         path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
         write_piece(path, sides, self._signed(batch, facts))
 
@@ -89,45 +89,46 @@ class WindowLog:
         return in_order(self._directory(batch).glob(f"{epoch:08}.*.piece"))
 
     def spending(self, batch: int, partition: int) -> Place:
-        """Where a task tells what it spent on beginning."""
+        """The file in which a task reports the time it spent on starting."""
         return self._directory(batch) / f"{self.epoch:08}.{partition:05}.spent"
 
     def spendings(self, batch: int, epoch: int) -> list[Place]:
-        """What the tasks of one start reported for `batch`."""
+        """The files that the tasks of one start reported for `batch`."""
         return in_order(self._directory(batch).glob(f"{epoch:08}.*.spent"))
 
     def publish_gate(self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any]) -> None:
-        """Write what waits in the gate after `batch`."""
+        """Write the rows that wait in the gate after `batch`."""
         write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
 
     def publish_merge(self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any]) -> None:
-        """Write what runs of version `batch` were merged into.
+        """Write the run that runs of version `batch` were merged into.
 
-        Not next to them: the version's directory may be removed meanwhile, on some file systems with all that is in it.
+        It has a directory of its own: the version's directory may be removed meanwhile, on some file systems with all
+        of its files.
         """
         path = self.root / "versions" / _MERGED / f"{batch:010}.{self.epoch:08}.merge"
         write_piece(path, sides, self._signed(batch, facts))
 
     def merges(self, before: Manifest, folded: Set[str]) -> list[str]:
-        """The files of merges that fit `before`: whose runs are all there, next to each other, and not `folded`."""
-        keys, known = [run.key for run in before.runs], before.files
-        found = []
-        # Not what the batch that runs now writes: a host may later remember how much of it was there at this moment.
+        """The files of merges that apply to `before`: their inputs are adjacent runs of it and not in `folded`."""
+        keys, files = [run.key for run in before.runs], before.files
+        merge_files = []
+        # Not the directory of the running batch: a host may cache its listing while files are still missing.
         places = entries(self.root / "versions")
-        done = (place for place in places if place.name == _MERGED or _is_before(place.name, before.batch + 1))
-        for path in [path for directory in done for path in entries(directory)]:
+        directories = (place for place in places if place.name == _MERGED or _is_before(place.name, before.batch + 1))
+        for path in [path for directory in directories for path in entries(directory)]:
             file = f"{path.parent.name}/{path.name}"
-            inputs = [] if file in known else self._inputs(path)
+            inputs = [] if file in files else self._inputs(path)
             if not inputs:
                 continue
             begin = keys.index(inputs[0]) if inputs[0] in keys else 0
             if keys[begin : begin + len(inputs)] == inputs and not folded & set(inputs):
-                found.append(file)
+                merge_files.append(file)
                 del keys[begin : begin + len(inputs)]
-        return found
+        return merge_files
 
     def gate(self, batch: int, epoch: int | None = None) -> tuple[dict[str, Any], MappedPiece]:
-        """What `publish_gate` wrote, by this start or by another."""
+        """The footer and rows that `publish_gate` wrote, in this start or another one."""
         path = self._gate(batch, self.epoch if epoch is None else epoch)
         footer = read_footer(path)
         self._check(path, footer)
@@ -157,7 +158,7 @@ class WindowLog:
         return mapped[file]
 
     def write_late(self, batch: int, partition: int, rows: pa.Table) -> None:
-        """Keep rows that were not joined."""
+        """Store rows that were not joined."""
         path = self.root / "late" / f"{batch:010}.{self.epoch:08}.{partition:05}.arrow"
         if not path.exists():
             with atomic(path, once=True) as file, pa.ipc.new_file(file, rows.schema) as writer:
@@ -172,31 +173,31 @@ class WindowLog:
         return len(self.pieces(batch, self.epoch)) == ranges
 
     def prune(self, manifest: Manifest) -> None:
-        """Remove what `manifest`, from which a batch goes on, does not need; later versions are left alone.
+        """Remove the files that `manifest`, the base of the current batch, does not need; later versions stay.
 
-        The batch before was committed when this one began, so no restart goes further back. The manifest before stays:
-        another task of the batch may be about to make this one out of it. The driver prunes as well, at any moment:
-        what is gone already is passed over.
+        The previous batch was committed before this one began, so no restart goes further back. The previous manifest
+        stays: another task of the batch may be assembling this one from it. The driver prunes as well, at any time, so
+        files may already be gone.
         """
         needed = manifest.files
         base = f"{manifest.batch - 1:010}"
         for directory in entries(self.root / "versions"):
-            merged = directory.name == _MERGED
-            if not merged and not _is_before(directory.name, manifest.batch):
+            is_merged = directory.name == _MERGED
+            if not is_merged and not _is_before(directory.name, manifest.batch):
                 continue
             for path in entries(directory):
-                if merged and not _is_before(path.name.lstrip(".").partition(".")[0], manifest.batch):
+                if is_merged and not _is_before(path.name.lstrip(".").partition(".")[0], manifest.batch):
                     continue
                 keep = f"{directory.name}/{path.name}" in needed or self._pending(path, manifest)
                 if not keep and not (directory.name == base and path.suffix == ".manifest"):
                     path.unlink(missing_ok=True)
-            if not merged:
+            if not is_merged:
                 with contextlib.suppress(OSError):
                     directory.rmdir()
 
     @contextlib.contextmanager
     def advising(self, batch: int) -> Iterator[None]:
-        """Add to what is wrong with the log while `batch` runs from where it can go on."""
+        """Add to an error of the log, raised while `batch` runs, from where the query can continue."""
         try:
             yield
         except CheckpointError as error:
@@ -241,7 +242,7 @@ class WindowLog:
         return bool(inputs) and {run.key for run in manifest.runs}.issuperset(inputs)
 
     def _inputs(self, path: Place) -> list[str]:
-        """The runs that a merge was made of; none if the file is no merge, or is gone by now."""
+        """The runs that a merge replaces; empty if the file is not a merge or no longer exists."""
         if path.suffix != ".merge":
             return []
         try:
@@ -263,12 +264,12 @@ class WindowLog:
 
     def _complete(self, batch: int) -> tuple[int, list[str]]:
         """The newest epoch that finished `batch`, and the names of its pieces."""
-        found: dict[tuple[int, int], list[str]] = {}
+        pieces: dict[tuple[int, int], list[str]] = {}
         directory = self._directory(batch)
         for name in [path.name for path in entries(directory)]:
             if match := _PIECE.fullmatch(name):
-                found.setdefault((int(match[1]), int(match[3])), []).append(name)
-        complete = [(epoch, names) for (epoch, of), names in found.items() if len(names) == of]
+                pieces.setdefault((int(match[1]), int(match[3])), []).append(name)
+        complete = [(epoch, names) for (epoch, of), names in pieces.items() if len(names) == of]
         if not complete:
             raise CheckpointError(
                 f"the window log in {self.root} does not hold batch {batch}, from which the query continues: part of "
@@ -309,24 +310,24 @@ def _read_manifest(path: Place) -> Manifest:
 
 
 def new_epoch(root: Place, description: dict[str, str]) -> int:
-    """Begin another start of a query on the log in `root`: made if it is not there, refused if it is another join's.
+    """Register a start of a query on the log in `root`; creates the log, or rejects that of another join.
 
-    Starts are numbered by the clock, so that whatever a start of a log that was deleted still writes can't be taken for
-    a file of the log that was begun in its place.
+    Starts are numbered by the clock. A task left over from a deleted log then can't write a file that belongs to the
+    log that replaced it.
     """
     path = root / "join.json"
-    known = description
-    # Asked for, as libhdfs prints a stack trace about each file that is opened and not there.
+    saved_description = description
+    # Checked first: libhdfs prints a stack trace for every missing file that is opened.
     if path.exists():
         try:
-            known = json.loads(path.read_bytes())
+            saved_description = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise damaged(path, error) from error
     else:
         with atomic(path) as file:
             file.write(json.dumps(description, indent=2).encode())
-    if known != description:
-        raise CheckpointError(_difference(root, known, description))
+    if saved_description != description:
+        raise CheckpointError(_difference(root, saved_description, description))
     number = max(max(_epochs(root), default=0) + 1, time.time_ns() // 1_000_000)
     with atomic(root / "epochs" / f"{number:08}"):
         pass
@@ -334,12 +335,12 @@ def new_epoch(root: Place, description: dict[str, str]) -> int:
 
 
 def first_epoch(root: Place) -> int:
-    """The first start of a query on the log in `root`: no other log that lies or lay there has the same."""
+    """The first start of a query on the log in `root`: it differs for every log that was ever there."""
     return min(_epochs(root), default=0)
 
 
 def _epochs(root: Place) -> list[int]:
-    # A start that was killed, or that begins at this moment, may have its draft there.
+    # The directory may have drafts of starts that were killed or are under way.
     return [int(entry.name) for entry in entries(root / "epochs") if entry.name.isdigit()]
 
 
@@ -359,10 +360,10 @@ def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
 
 def late_files(root: Place) -> list[tuple[int, Place]]:
     """(batch, file) of the rows that were not joined, in the order of batches, from each batch's newest run."""
-    found: dict[int, tuple[int, list[Place]]] = {}
+    newest_files: dict[int, tuple[int, list[Place]]] = {}
     for path in entries(root / "late"):
         if match := _LATE.fullmatch(path.name):
             batch, epoch = int(match[1]), int(match[2])
-            newest, files = found.get(batch, (epoch, []))
-            found[batch] = (epoch, [path]) if epoch > newest else (newest, [*files, path])
-    return [(batch, path) for batch, (_, files) in sorted(found.items()) for path in files]
+            newest, files = newest_files.get(batch, (epoch, []))
+            newest_files[batch] = (epoch, [path]) if epoch > newest else (newest, [*files, path])
+    return [(batch, path) for batch, (_, files) in sorted(newest_files.items()) for path in files]

@@ -1,8 +1,8 @@
-"""Manifests: what the log is at a version, as plain data.
+"""Manifests: the content of one version of the log.
 
-A manifest is a function of the one before it and of the footers of its version's pieces, and of nothing else:
-whoever assembles it gets the same bytes. It names every file it needs and the blocks in them, so a task
-opens only what overlaps its range.
+A manifest depends only on the previous manifest and on the footers of its version's pieces, so every task that
+assembles it gets the same bytes. It lists all files of the version and their blocks, so a task opens only the blocks
+that overlap its range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAMPLE = 256
 
 Clocks = tuple[int | None, int | None]
 Horizons = Callable[[Clocks], tuple[int, int]]
-"""From the clocks of both sides to the ages from which on rows are alive: `Blueprint.horizons`."""
+"""A function from both clocks to the oldest ages that are alive: `Blueprint.horizons`."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,27 @@ class StoredRun:
     """A sorted run: the pieces of all ranges of the version that wrote it."""
 
     batch: int
-    extents: tuple[RunStatistics, RunStatistics]
+    statistics: tuple[RunStatistics, RunStatistics]
     sample: tuple[tuple[int, int], ...]
     pieces: tuple[PieceRef, ...]
 
     @property
     def key(self) -> str:
-        """What tells it from every other run."""
+        """The identity of the run."""
         return self.pieces[0].file
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One version: its runs, oldest first, and where each side stands.
+    """One version: its runs, oldest first, and the progress of each side.
 
-    `clocks` are the largest ticks of each side so far, or behind a gate where its order stands (`Blueprint.horizons`);
-    `fresh` the rows of the newest batch and `fresh_sample` their words; `late` the rows that were not joined, by side
-    and reason, since the beginning; `wanted` the number of ranges that somebody asked for; `pace` how far the newest
-    batch moved the clocks on.
+    Args:
+        clocks: the largest ticks of each side so far; after a gate, its progress (`Blueprint.horizons`).
+        fresh: the number of rows of the newest batch.
+        fresh_sample: a sample of the words of these rows.
+        late: the rows that were not joined, by side and reason, since the start.
+        wanted: the number of ranges that a user requested.
+        pace: how far the newest batch advanced the clocks.
     """
 
     batch: int
@@ -76,7 +79,7 @@ class Manifest:
 
     @property
     def merged_runs(self) -> int:
-        """How many of the runs were made in the background."""
+        """How many of the runs were merged in the background."""
         return sum(run.key.endswith(".merge") for run in self.runs)
 
     @property
@@ -85,14 +88,14 @@ class Manifest:
         return [entry for run in self.runs for entry in run.sample]
 
     def kept(self, horizons: Horizons, policy: MergePolicy) -> slice:
-        """The runs that the next version keeps; older ones and newer ones are folded into its own."""
-        extents = [run.extents for run in self.runs]
-        end = first_folded(extents, horizons(self.clocks), self.fresh, policy)
+        """The runs that the next version keeps; older and newer runs are folded into its new run."""
+        statistics = [run.statistics for run in self.runs]
+        end = first_folded(statistics, horizons(self.clocks), self.fresh, policy)
         left, right = (None if at is None else at + step for at, step in zip(self.clocks, self.pace, strict=True))
-        return slice(spent(extents[:end], horizons((left, right)), self.fresh, policy), end)
+        return slice(spent(statistics[:end], horizons((left, right)), self.fresh, policy), end)
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
+        """The bytes of the manifest file."""
         body = {
             "batch": self.batch,
             "epoch": self.epoch,
@@ -105,7 +108,7 @@ class Manifest:
             "runs": [
                 {
                     "batch": run.batch,
-                    "extents": [e.facts for e in run.extents],
+                    "extents": [e.facts for e in run.statistics],
                     "sample": run.sample,
                     "pieces": [
                         {"file": p.file, "blocks": [[b.packed() for b in side] for side in p.blocks]}
@@ -120,7 +123,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Read back what `to_json` wrote; ValueError, KeyError or TypeError if it is something else."""
+        """The manifest in a file; raises ValueError, KeyError or TypeError for anything else."""
         text, _, checksum = text.rpartition(b"\n")
         if b"%08x" % zlib.crc32(text) != checksum:
             raise ValueError
@@ -136,11 +139,11 @@ class Manifest:
 
 
 EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
-"""Before the first batch."""
+"""The manifest before the first batch."""
 
 
-def _run(batch: int, extents: Any, sample: Any, pieces: Any) -> StoredRun:
-    left, right = (RunStatistics(*extent) for extent in extents)
+def _run(batch: int, statistics: Any, sample: Any, pieces: Any) -> StoredRun:
+    left, right = (RunStatistics(*side) for side in statistics)
     return StoredRun(
         batch,
         (left, right),
@@ -155,9 +158,9 @@ def assemble(
     horizons: Horizons,
     merges: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> Manifest:
-    """The version after `base` out of its pieces: (file, footer), in the order of their ranges.
+    """The version after `base`, from its pieces: (file, footer), in the order of their ranges.
 
-    `merges` are the files, with footers, that take the place of the runs they were made of.
+    `merges` are the files, with footers, that replace the runs they were merged from.
     """
     footers = [footer for _, footer in pieces]
     batch, epoch = footers[0]["batch"], footers[0]["epoch"]
@@ -170,7 +173,7 @@ def assemble(
         run
         for run in _swapped(base.runs, merges)
         if run.batch not in folded
-        and any(e.rows and e.newest >= bound for e, bound in zip(run.extents, horizon, strict=True))
+        and any(e.rows and e.newest >= bound for e, bound in zip(run.statistics, horizon, strict=True))
     ]
     late = dict(base.late)
     for footer in footers:
@@ -185,11 +188,11 @@ def assemble(
 
 
 def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> StoredRun:
-    """The run that files hold together; one without rows has no pieces."""
+    """The run that consists of `pieces`; a run without rows has none."""
     footers = [footer for _, footer in pieces]
     return StoredRun(
         batch,
-        (_extent(footers, 0), _extent(footers, 1)),
+        (_statistics(footers, 0), _statistics(footers, 1)),
         _sample(footers, "sample"),
         tuple(
             PieceRef(file, (Block.unpacked(footer["blocks"][0]), Block.unpacked(footer["blocks"][1])))
@@ -200,13 +203,13 @@ def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Stored
 
 
 def _swapped(runs: Sequence[StoredRun], merges: Sequence[tuple[str, Mapping[str, Any]]]) -> list[StoredRun]:
-    """The runs with merged ones in the place of those that they were made of."""
+    """The runs, with merged runs in place of their inputs."""
     out = list(runs)
     for file, footer in merges:
         keys = [run.key for run in out]
         begin = keys.index(footer["inputs"][0])
-        made = _made(footer["last"], [(file, footer)])
-        out[begin : begin + len(footer["inputs"])] = [made] if made.pieces else []
+        merged_run = _made(footer["last"], [(file, footer)])
+        out[begin : begin + len(footer["inputs"])] = [merged_run] if merged_run.pieces else []
     return out
 
 
@@ -222,11 +225,11 @@ def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:
     return left, right
 
 
-def _extent(footers: Sequence[Mapping[str, Any]], side: int) -> RunStatistics:
-    extents = [RunStatistics(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
-    if not extents:
+def _statistics(footers: Sequence[Mapping[str, Any]], side: int) -> RunStatistics:
+    pieces = [RunStatistics(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
+    if not pieces:
         return RunStatistics(0, 0, 0)
-    rows, oldest, newest = sum(e.rows for e in extents), min(e.oldest for e in extents), max(e.newest for e in extents)
-    middles = [(e.middle, e.rows) for e in extents if e.middle is not None]
-    middle = sum(m * n for m, n in middles) // rows if len(middles) == len(extents) else None
+    rows, oldest, newest = sum(e.rows for e in pieces), min(e.oldest for e in pieces), max(e.newest for e in pieces)
+    middles = [(e.middle, e.rows) for e in pieces if e.middle is not None]
+    middle = sum(m * n for m, n in middles) // rows if len(middles) == len(pieces) else None
     return RunStatistics(rows, oldest, newest, middle)

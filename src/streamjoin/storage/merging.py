@@ -1,10 +1,10 @@
 """Which runs of the log are folded into the next one.
 
-Decided from the manifest alone, so that the tasks of a batch decide alike without speaking to each other. Going
-back from the newest, a run is folded while it is not much larger than all that is newer: sizes fall
-geometrically, their number is logarithmic, and a row is rewritten a logarithmic number of times (PIM-Tree
-merges T_I into T_S; here in steps). No run grows beyond a share of the window: a large one is never rewritten, it
-is dropped whole when its last row expires, and until then holds at most that share of expired rows.
+The decision depends on the manifest alone, so all tasks of a batch decide alike without communication. From the newest
+run backwards, a run is folded while it is not much larger than all newer runs together. Sizes then decrease
+geometrically, the number of runs is logarithmic, and a row is rewritten a logarithmic number of times (PIM-Tree merges
+T_I into T_S; here in steps). No run grows beyond a share of the window. A large run is never rewritten: it is dropped
+when its last row expires, and until then holds at most that share of expired rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class MergePolicy:
 
     Args:
         slack: in percent, how much larger than all newer rows together a run may be and still be folded.
-        floor: runs of fewer rows than this are not worth a file and are folded always.
+        floor: runs with fewer rows than this are always folded.
         runs: a run holds at most one part in this many of all live rows, unless a batch alone holds more.
         inline: merges of more rows than this are left to the background (`background.py`).
-        crowd: with more runs than this the background has fallen behind, and batches merge all that is due.
+        crowd: with more runs than this the background has fallen behind, and batches do the merges themselves.
     """
 
     slack: int = 125
@@ -36,9 +36,9 @@ class MergePolicy:
 
 @dataclass(frozen=True)
 class RunStatistics:
-    """How many rows one side of a run has, from when to when, and about when half of them are older.
+    """The number of rows of one side of a run, their oldest and newest age, and about their median age.
 
-    Without the `middle` they count as evenly spread.
+    Without `middle` the ages are assumed to be evenly spread.
     """
 
     rows: int
@@ -48,14 +48,14 @@ class RunStatistics:
 
     @property
     def facts(self) -> list[int]:
-        """The numbers, as files have them."""
+        """The numbers in the order in which files store them."""
         return [self.rows, self.oldest, self.newest, *([] if self.middle is None else [self.middle])]
 
 
 def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: int) -> tuple[int, int]:
-    """For each side the oldest ticks that a row still to come can match: older rows are expired.
+    """For each side the oldest ticks that a future row can match; older rows are expired.
 
-    The next row of the other side has at least clock - lateness, and reaches back one window from there.
+    The next row of the other side is at least at clock - lateness, and its window reaches back from there.
     """
     left, right = (
         NEVER if clock is None else max(NEVER, clock - lateness - window)
@@ -64,20 +64,20 @@ def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: i
     return left, right
 
 
-def alive(extent: RunStatistics, horizon: int) -> int:
-    """About how many rows of `extent` are not expired, taking them as evenly spread over each half of its time.
+def alive(statistics: RunStatistics, horizon: int) -> int:
+    """An estimate of the rows that are not expired; it takes ages as evenly spread on each side of the median.
 
-    In two halves, as a few rows that moved on from an older run say nothing about the others.
+    The two halves are separate because a few rows of an older run would distort one estimate for all.
     """
-    if extent.rows == 0 or extent.newest < horizon:
+    if statistics.rows == 0 or statistics.newest < horizon:
         return 0
-    if extent.oldest >= horizon:
-        return extent.rows
-    middle = (extent.oldest + extent.newest) // 2 if extent.middle is None else extent.middle
-    half = extent.rows // 2
+    if statistics.oldest >= horizon:
+        return statistics.rows
+    middle = (statistics.oldest + statistics.newest) // 2 if statistics.middle is None else statistics.middle
+    half = statistics.rows // 2
     if horizon > middle:
-        return max(1, half * (extent.newest - horizon + 1) // (extent.newest - middle))
-    return extent.rows - half + half * (middle - horizon) // (middle - extent.oldest)
+        return max(1, half * (statistics.newest - horizon + 1) // (statistics.newest - middle))
+    return statistics.rows - half + half * (middle - horizon) // (middle - statistics.oldest)
 
 
 def first_folded(
@@ -86,12 +86,12 @@ def first_folded(
     """The index in `runs`, oldest first, from which on all are folded into the next run.
 
     Args:
-        runs: the extents of both sides of each run.
+        runs: the statistics of both sides of each run.
         horizon: see `horizons`.
-        fresh: the rows that the next batch will bring, as far as anyone knows.
+        fresh: the expected number of rows of the next batch.
         policy: how eagerly to fold.
     """
-    newer, held = max(fresh, policy.floor), fresh
+    newer, total = max(fresh, policy.floor), fresh
     first = len(runs)
     sizes = _sizes(runs, horizon)
     most = _most(sizes, fresh, policy)
@@ -99,10 +99,10 @@ def first_folded(
         most = min(most, max(policy.inline, policy.floor))
     while first:
         size = sizes[first - 1]
-        if size * 100 > newer * policy.slack or held + size > most:
+        if size * 100 > newer * policy.slack or total + size > most:
             break
         newer += size
-        held += size
+        total += size
         first -= 1
     return first
 
@@ -110,13 +110,13 @@ def first_folded(
 def spent(
     runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int], fresh: int, policy: MergePolicy
 ) -> int:
-    """How many of `runs`, from the oldest, will hold hardly a live row when the next batch is done.
+    """How many of `runs`, from the oldest, will have almost no live rows after the next batch.
 
-    `horizon` is where it will be then, as far as anyone knows. The few rows move on to the next run, so that no file
-    stays for the sake of a few. Should more be alive after all, at most twice as many as a batch brings are moved.
+    `horizon` is the expected one after that batch. The few live rows move to the next run, so that no file is kept for
+    a few rows. If the estimate is wrong, at most twice as many rows as a batch has are moved.
     """
     for i, (run, alive_) in enumerate(zip(runs, _sizes(runs, horizon), strict=True)):
-        rows = sum(extent.rows for extent in run)
+        rows = sum(side.rows for side in run)
         if alive_ > min(policy.floor, rows // 8) or rows > 2 * max(fresh, policy.inline):
             return i
     return len(runs)
@@ -125,9 +125,9 @@ def spent(
 def due(
     runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int], policy: MergePolicy
 ) -> tuple[int, int] | None:
-    """Which neighbours among `runs`, from one index to before another, should become one; the newest first.
+    """The begin and end of the neighbouring `runs` that should be merged; newer runs first.
 
-    If none, a single run of which so many rows are expired that writing it anew is worth it.
+    If there are none, a single run with so many expired rows that rewriting it pays off.
     """
     sizes = _sizes(runs, horizon)
     most = _most(sizes, 0, policy)
@@ -139,13 +139,13 @@ def due(
         if end - begin > 1:
             return begin, end
     for i, run in enumerate(runs):
-        if sum(extent.rows for extent in run) - sizes[i] > most + sizes[i] // 4:
+        if sum(side.rows for side in run) - sizes[i] > most + sizes[i] // 4:
             return i, i + 1
     return None
 
 
 def _sizes(runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int]) -> list[int]:
-    return [sum(alive(extent, bound) for extent, bound in zip(run, horizon, strict=True)) for run in runs]
+    return [sum(alive(side, bound) for side, bound in zip(run, horizon, strict=True)) for run in runs]
 
 
 def _most(sizes: Sequence[int], fresh: int, policy: MergePolicy) -> int:

@@ -1,8 +1,8 @@
 """Piece files: the rows of one range in one version of the log, written once and mapped by readers.
 
-A file is the magic word, the record batches of both sides (Arrow IPC, not compressed, each aligned so that it
-can be used where it is mapped), and a footer: JSON, its length and checksum, the magic again. A file is seen
-whole or not at all, and never changes: the first to publish a name wins, as all who try hold the same rows.
+A file has the magic word, the record batches of both sides (Arrow IPC, not compressed, aligned so that mapped bytes
+need no copy), and a footer: JSON, its length and checksum, and the magic word again. Files appear whole and never
+change. The first task that publishes a name wins; all tasks that try have the same rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAIL = struct.Struct("<qI8s")
 
 @dataclass(frozen=True)
 class Block:
-    """Where a record batch lies in its file, the words it spans, and its checksum."""
+    """The position of a record batch in its file, its smallest and largest word, and its checksum."""
 
     offset: int
     length: int
@@ -43,7 +43,7 @@ class Block:
     checksum: int
 
     def packed(self) -> list[int]:
-        """As JSON has it."""
+        """The block as JSON data."""
         return [self.offset, self.length, self.rows, self.first, self.last, self.checksum]
 
     @staticmethod
@@ -54,7 +54,7 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """A record batch to be written, with the smallest and the largest of its words."""
+    """A record batch to write, with its smallest and largest word."""
 
     batch: pa.RecordBatch
     first: int
@@ -88,7 +88,7 @@ def _append(file: Any, rows: BlockRows) -> Block:
 class atomic:  # noqa: N801 - used as a statement, like open
     """A file that appears under its name complete and on disk, or not at all.
 
-    It takes the place of one that is there; with `once`, the one that is there stays.
+    It replaces an existing file; with `once`, the existing file stays.
     """
 
     def __init__(self, path: Place, *, once: bool = False) -> None:
@@ -141,13 +141,13 @@ class atomic:  # noqa: N801 - used as a statement, like open
 
 
 def _named_once(draft: Path, path: Path) -> bool:
-    """Whether a file has the name `path` now: that one which was there, or else `draft`; False where none can tell."""
+    """Link `draft` as `path` unless that exists; False if `path` does not exist because links are not supported."""
     try:
         path.hardlink_to(draft)
     except FileExistsError:
         return True
     except OSError:
-        # Without links the moment between looking and renaming is left.
+        # Without links, another process can create the file between this check and the rename.
         return path.exists()
     return True
 
@@ -183,7 +183,7 @@ def damaged(path: Place, error: Exception | None = None) -> CheckpointError:
 
 
 class MappedPiece:
-    """A piece mapped into memory; its batches are checked when they are first used and then cost nothing."""
+    """A piece mapped into memory; its batches are checked when they are first used."""
 
     def __init__(self, path: Place) -> None:
         self._path = path
@@ -200,21 +200,21 @@ class MappedPiece:
             raise damaged(path, error) from error
 
     def current(self) -> bool:
-        """Whether the file is still the one that was mapped: who deletes a checkpoint may begin again in its place."""
+        """Whether the file is still the mapped one: a checkpoint can be deleted and started again in its place."""
         try:
             return _identity(self._path) == self._identity
         except OSError as error:
             raise damaged(self._path, error) from error
 
     def batch(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows of a block, where they are mapped."""
-        found = self._batches.get(block)
-        if found is None:
-            found = self._batches[block] = self._read(block, schema)
-        return found
+        """The rows of a block, without a copy."""
+        rows = self._batches.get(block)
+        if rows is None:
+            rows = self._batches[block] = self._read(block, schema)
+        return rows
 
     def check(self, block: Block) -> pa.Buffer:
-        """The bytes of a block, if they are those that were written."""
+        """The bytes of a block; raises if their checksum is wrong."""
         if block.offset + block.length > self._buffer.size:
             raise damaged(self._path)
         body = self._buffer.slice(block.offset, block.length)
@@ -236,8 +236,8 @@ class MappedPiece:
 def _identity(path: Place) -> tuple[int | None, int | None, int]:
     if isinstance(path, RemotePath):
         return _remote_identity(path, path.info())
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _remote_identity(path: RemotePath, info: fs.FileInfo) -> tuple[int | None, int | None, int]:

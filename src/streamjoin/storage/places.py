@@ -1,9 +1,9 @@
-"""Where a log can lie: a directory that all machines see, or any file system that Arrow reaches.
+"""Locations of a log: a directory that all machines share, or any file system that Arrow supports.
 
-`RemotePath` has the few methods of `pathlib.Path` that the log uses, over `pyarrow.fs` (S3, GCS, Azure, HDFS, and
-whatever fsspec knows, if that is installed). A file appears there under its name whole or not at all: object stores
-show an object when its upload ends, on others a draft is renamed. Object stores have no directories, and none are made.
-Whatever goes wrong is an OSError, also where Arrow or a client raises something else.
+`RemotePath` has the methods of `pathlib.Path` that the log uses, over `pyarrow.fs` (S3, GCS, Azure, HDFS, and the file
+systems of fsspec, if it is installed). Files appear whole or not at all: object stores show an object when its upload
+ends, and elsewhere a draft is renamed. Object stores have no directories, and none are created. Every failure is an
+OSError, even where Arrow or a client raises another exception.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from streamjoin.storage.s3_objects import s3_objects
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _AT_ONCE = "allow_delayed_open=true"
-# How Hadoop calls what Arrow calls otherwise.
+# Hadoop's schemes and Arrow's names for them.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
 
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what a file system's client raises as an OSError, which callers expect of files, with the true reason."""
+    """Turn exceptions of a file system's client into an OSError with the original reason."""
     try:
         yield
     except (OSError, MemoryError):
@@ -45,13 +45,13 @@ def _as_os_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Origin:
-    """The location that a file system was found by, and its path there."""
+    """The location that a file system was opened with, and its path on that file system."""
 
     location: str
     path: str
 
     def location_of(self, path: str) -> str:
-        """The location of another path on the same file system, by which it can be found again.
+        """The location of another path on the same file system, from which it can be opened again.
 
         >>> Origin("hdfs://host:8020/deep/log", "/deep/log").location_of("/deep/log/join")
         'hdfs://host:8020/deep/log/join'
@@ -75,7 +75,7 @@ class RemotePath:
 
     @property
     def _in_store(self) -> bool:
-        """Whether it is an object: there whole when its upload ends, under a name with slashes and no directories."""
+        """Whether the file system is an object store, which has whole objects and no directories."""
         return self.filesystem.type_name in _OBJECT_STORES
 
     def __str__(self) -> str:
@@ -106,12 +106,12 @@ class RemotePath:
         return RemotePath(self.filesystem, posixpath.dirname(self.path), self._origin)
 
     def info(self) -> fs.FileInfo:
-        """What the file system knows of it."""
+        """The file system's information about the path."""
         with _as_os_errors():
             return self.filesystem.get_file_info(self.path)
 
     def exists(self) -> bool:
-        """Whether there is something."""
+        """Whether the path exists."""
         return bool(self.info().type != fs.FileType.NotFound)
 
     def is_dir(self) -> bool:
@@ -119,13 +119,13 @@ class RemotePath:
         return bool(self.info().type == fs.FileType.Directory)
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What lies in the directory."""
+        """The entries of the directory."""
         here = fs.FileSelector(self.path, allow_not_found=True)
         with _as_os_errors():
             try:
                 infos = self.filesystem.get_file_info(here)
             except NotADirectoryError:
-                # Through fsspec "is it a directory" and "is it there" are two questions: it may appear between them.
+                # fsspec asks separately whether a path exists and whether it is a directory; it may appear in between.
                 if not self.is_dir():
                     raise
                 infos = self.filesystem.get_file_info(here)
@@ -133,7 +133,7 @@ class RemotePath:
             yield RemotePath(self.filesystem, info.path, self._origin)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """What lies below and fits `pattern`, in which a star stands for no slash."""
+        """The paths below that match `pattern`; a star does not match a slash."""
         first, _, rest = pattern.partition("/")
         for entry in self.iterdir():
             if fnmatch.fnmatchcase(entry.name, first):
@@ -143,7 +143,7 @@ class RemotePath:
                     yield entry
 
     def open(self, mode: str) -> Any:
-        """The file for reading bytes, at any place."""
+        """The file, opened for reading bytes at any offset."""
         if mode != "rb":
             raise ValueError(mode)
         with _as_os_errors():
@@ -160,10 +160,10 @@ class RemotePath:
             shutil.copyfileobj(file, target, 1 << 22)
 
     def publish(self, source: BinaryIO, *, once: bool = False) -> None:
-        """Make the file out of what `source` holds; it appears whole. With `once`, one that is there stays.
+        """Write the file with the content of `source`; it appears whole. With `once`, an existing file stays.
 
-        That is certain on S3 where boto3 is installed. On other object stores Arrow can only look first: of two that
-        write the same file at the same moment, the one that ends last has it.
+        On S3 with boto3 installed `once` is exact. On other object stores Arrow can only check first: if two processes
+        write the same file at the same time, the last one to finish wins.
         """
         with _as_os_errors():
             if self._in_store:
@@ -196,9 +196,9 @@ class RemotePath:
                 out.write(chunk)
 
     def _take_the_place_of(self, draft: RemotePath, once: bool) -> None:
-        """Rename `draft` to this path, also where that is refused, loudly or not, because there is a file already.
+        """Rename `draft` to this path, also where the file system rejects or ignores a rename onto an existing file.
 
-        With `once` that file stays: others rely on it, and there must be no moment without it.
+        With `once` the existing file stays: other processes rely on it, so it must never be absent.
         """
         try:
             if not once or not self.exists():
@@ -222,12 +222,12 @@ class RemotePath:
             try:
                 self.filesystem.delete_file(self.path)
             except OSError:
-                # HDFS does not say why it could not: another one may have removed it at the same time.
+                # HDFS gives no reason: another process may have removed the file at the same time.
                 if not missing_ok or self.exists():
                     raise
 
     def rmdir(self) -> None:
-        """Remove the directory if nothing lies in it; in an object store, the empty object that stands for it."""
+        """Remove the directory if it is empty; in an object store, the empty object that represents it."""
         with _as_os_errors():
             objects = s3_objects(self.filesystem)
             if objects is not None:
@@ -238,7 +238,7 @@ class RemotePath:
             self.filesystem.delete_dir(self.path)
 
     def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
-        """Make the directory and those above it."""
+        """Create the directory and its parents."""
         if not (parents and exist_ok):
             raise ValueError("a directory is made with those above it, also if it is there")
         if not self._in_store:
@@ -250,12 +250,12 @@ Place = Path | RemotePath
 
 
 def in_order(places: Iterable[Place]) -> list[Place]:
-    """The places by their names."""
+    """The places sorted by name."""
     return sorted(places, key=str)
 
 
 def entries(directory: Place) -> list[Place]:
-    """What lies in a directory, by name; nothing where there is none, also if it goes while it is listed."""
+    """The entries of a directory, by name; none if it does not exist or disappears while it is listed."""
     try:
         return in_order(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -263,7 +263,7 @@ def entries(directory: Place) -> list[Place]:
 
 
 def place(location: str) -> Place:
-    """A location as Spark writes it, as a path; `file:` and plain ones are paths of this machine."""
+    """The path of a location as Spark writes it; `file:` and plain locations are local paths."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", location)
     if scheme is None or scheme[1] == "file":
         return Path(re.sub("^/+", "/", location.removeprefix("file:") if scheme else location))
@@ -276,40 +276,40 @@ def _remote(scheme: str, location: str) -> RemotePath:
     try:
         filesystem, path = _through_arrow(uri)
     except Exception as error:
-        # Besides OSError and ValueError whatever a cloud's library raises, such as for credentials that are missing.
-        found = _through_fsspec(uri)
-        if found is None:
+        # A cloud's library raises exceptions of its own, for example for missing credentials.
+        target = _through_fsspec(uri)
+        if target is None:
             raise SetupError(
                 f"the checkpoint is on {scheme}:, which Arrow can't reach ({error}): set up its access on all "
                 "machines, install the fsspec package for it, or use a directory that all machines see"
             ) from error
-        filesystem, path = found
+        filesystem, path = target
     return RemotePath(filesystem, path, Origin(location, path.rstrip("/")))
 
 
 def _through_arrow(uri: str) -> tuple[fs.FileSystem, str]:
-    found: tuple[fs.FileSystem, str] | None = None
+    target: tuple[fs.FileSystem, str] | None = None
     if uri.startswith("s3:"):
-        # A small file is then written by one request instead of three. Versions of Arrow that do not know it refuse it.
+        # Writes a small file with one request instead of three; older versions of Arrow reject the option.
         with contextlib.suppress(ValueError):
-            found = fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}{_AT_ONCE}")
-    return found or fs.FileSystem.from_uri(uri)
+            target = fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}{_AT_ONCE}")
+    return target or fs.FileSystem.from_uri(uri)
 
 
 class _Forgetful(fs.FSSpecHandler):  # type: ignore[misc]
-    """Many of fsspec's clients answer from listings that they made before; here others write all the time."""
+    """An fsspec handler without a listing cache, because other processes write all the time."""
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        """What is there now."""
+        """The current information, not a cached one."""
         self.fs.invalidate_cache()
-        found: list[fs.FileInfo] = super().get_file_info(paths)
-        return found
+        infos: list[fs.FileInfo] = super().get_file_info(paths)
+        return infos
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        """What is there now."""
+        """The current information, not a cached one."""
         self.fs.invalidate_cache()
-        found: list[fs.FileInfo] = super().get_file_info_selector(selector)
-        return found
+        infos: list[fs.FileInfo] = super().get_file_info_selector(selector)
+        return infos
 
 
 def _through_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:

@@ -1,13 +1,13 @@
-"""Partitions as ranges of index words, cut at the quantiles of the log.
+"""Partitions as ranges of index words, split at the quantiles of the log.
 
-A cut is a word and a share: what lies before it are the smaller words and that share of the word's own rows. Almost
-every cut has the share 0 and so falls between words. A word that alone holds more rows than a partition should, half
-of the stream on one key, is cut within: its rows are divided by position and whoever can match it probes every
-part, as ScaleJoin does for all tuples. A join without any key is one such word.
+A split point is a word and a share: the smaller words, and that share of the word's own rows, come before it. Almost
+every split point has the share 0 and falls between words. A heavy word has more rows than one partition should hold,
+for example half of the stream. It is split: its rows are divided by position, and a tuple that can match it probes
+every part, as in ScaleJoin. In a join without a key all rows have one such word.
 
-Every row is stored in exactly one range; a row's interval of matches may touch several, and a copy of it probes each of
-them. Ranges are computed anew for every batch: they own no files, so another number of partitions or other quantiles
-move no state.
+Every row is stored in exactly one range. If the interval of a row overlaps several ranges, a copy of the row probes
+each of them. Ranges are computed again for every batch. They own no files, so a change of their number or of the
+quantiles moves no state.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ import numpy as np
 from streamjoin._arrays import Array
 
 Sample = Sequence[tuple[int, int]]
-"""Words, each with the number of rows it stands for."""
+"""Words, each with the number of rows it represents."""
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 MOST_PARTITIONS = 100_000
 
 WHOLE = 1 << 16
-"""A share is counted in these parts of a word's rows."""
+"""The unit of a share: this many make up all rows of a word."""
 
-# Multiples of it, modulo WHOLE, fill the shares evenly however many are taken.
+# Multiples of this number, modulo WHOLE, are spread evenly, for any number of them.
 _SPREAD = 40_503
 
 
 @dataclass(frozen=True)
-class Span:
-    """A range: from a cut to the next one. Rows of a cut word belong to it in part."""
+class WordRange:
+    """A range: from one split point to the next. It owns part of the rows of a word that is split."""
 
     first: tuple[int, int]
     last: tuple[int, int] | None
 
     def touches(self, least: int, most: int) -> bool:
-        """Whether words from `least` to `most` can lie in it."""
+        """Whether words from `least` to `most` overlap the range."""
         return most >= self.first[0] and (self.last is None or (least, 0) < self.last)
 
     def part(self, words: Array) -> tuple[int, int]:
-        """The places of its rows among sorted words: every place belongs to one of the spans between the same cuts."""
+        """The first and the end position of its rows in sorted words; each position belongs to exactly one range."""
         begin = _place(words, *self.first)
         return begin, max(begin, words.size if self.last is None else _place(words, *self.last))
 
@@ -57,64 +57,64 @@ def _place(words: Array, word: int, share: int) -> int:
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """The cuts between ranges: sorted words, each with a share of its rows."""
+class SplitPoints:
+    """The boundaries between ranges: sorted words, each with a share of its rows."""
 
     words: Array
     shares: Array
 
     @property
     def ranges(self) -> int:
-        """How many ranges they make."""
+        """The number of ranges."""
         return int(self.words.size) + 1
 
-    def span(self, partition: int) -> Span:
-        """One of the ranges."""
+    def word_range(self, partition: int) -> WordRange:
+        """The range with the number `partition`."""
         first = (LEAST, 0) if partition == 0 else self._at(partition - 1)
-        return Span(first, None if partition == self.words.size else self._at(partition))
+        return WordRange(first, None if partition == self.words.size else self._at(partition))
 
     def _at(self, i: int) -> tuple[int, int]:
         return int(self.words[i]), int(self.shares[i])
 
     def range_of(self, word: Array, share: Array | int) -> Array:
-        """In which range each (word, share) lies."""
-        found: Array = np.searchsorted(self.words, word, side="right").astype(np.int64)
+        """The range of each (word, share)."""
+        ranges: Array = np.searchsorted(self.words, word, side="right").astype(np.int64)
         for heavy in np.unique(self.words[self.shares > 0]):
             begin, end = (int(np.searchsorted(self.words, heavy, side)) for side in ("left", "right"))
             rows = np.flatnonzero(word == heavy)
             own = share if isinstance(share, int) else share[rows]
-            found[rows] = begin + np.searchsorted(self.shares[begin:end], own, side="right")
-        return found
+            ranges[rows] = begin + np.searchsorted(self.shares[begin:end], own, side="right")
+        return ranges
 
     def owners(self, word: Array, first: int) -> Array:
-        """The range that stores each row; `first` numbers the rows, so that heavy words are dealt out evenly."""
+        """The range that stores each row; `first` is the number of the first row and spreads heavy words evenly."""
         numbers = np.arange(first, first + word.size, dtype=np.int64)
         return self.range_of(word, numbers * _SPREAD % WHOLE)
 
     def copies(self, owner: Array, lo: Array, hi: Array) -> tuple[Array, Array]:
-        """(row, range) for each range other than its owner in which a row can find a match."""
+        """(row, range) for each range where a row can have matches, except its owner."""
         from_, to = self.range_of(lo, 0), self.range_of(hi, WHOLE - 1)
         apart = np.flatnonzero(((from_ != owner) | (to != owner)) & (lo <= hi))
         counts = to[apart] - from_[apart] + 1
-        copied = np.repeat(apart, counts)
-        within = np.arange(copied.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(apart, counts)
+        within = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts)
         target = np.repeat(from_[apart], counts) + within
-        foreign = target != owner[copied]
-        return copied[foreign], target[foreign]
+        foreign = target != owner[rows]
+        return rows[foreign], target[foreign]
 
     def to_json(self) -> list[list[int]]:
-        """As plain data."""
+        """The points as JSON data."""
         return [self.words.tolist(), self.shares.tolist()]
 
     @classmethod
-    def from_json(cls, data: Sequence[Sequence[int]]) -> Cuts:
-        """Read back what `to_json` gave."""
+    def from_json(cls, data: Sequence[Sequence[int]]) -> SplitPoints:
+        """The points from the data that `to_json` returned."""
         words, shares = (np.array(column, np.int64) for column in data)
         return cls(words, shares)
 
 
 def sample(words: Array, size: int) -> list[tuple[int, int]]:
-    """About `size` evenly spaced words out of sorted ones, with the rows that each stands for."""
+    """About `size` evenly spaced words of the sorted `words`, each with the number of rows it represents."""
     n = words.size
     if n == 0:
         return []
@@ -124,47 +124,47 @@ def sample(words: Array, size: int) -> list[tuple[int, int]]:
 
 
 def thinned(samples: Sample, size: int) -> list[tuple[int, int]]:
-    """The same distribution in at most `size` words."""
+    """The same distribution, with at most `size` words."""
     ordered = sorted(samples)
     if len(ordered) <= size:
         return ordered
     total = sum(rows for _, rows in ordered)
     out: list[tuple[int, int]] = []
-    seen = given = 0
+    total_rows = used_rows = 0
     for word, rows in ordered:
-        seen += rows
-        if seen * size >= (len(out) + 1) * total:
-            out.append((word, seen - given))
-            given = seen
+        total_rows += rows
+        if total_rows * size >= (len(out) + 1) * total:
+            out.append((word, total_rows - used_rows))
+            used_rows = total_rows
     return out
 
 
-def even_cuts(partitions: int) -> Cuts:
-    """The whole domain cut evenly, which is right for hashes."""
+def even_split_points(partitions: int) -> SplitPoints:
+    """Ranges of equal width over all words, which suits hashes."""
     width = (1 << 64) // partitions
     words = np.array([LEAST + width * i for i in range(1, partitions)], np.int64)
-    return Cuts(words, np.zeros(words.size, np.int64))
+    return SplitPoints(words, np.zeros(words.size, np.int64))
 
 
-def shared_cuts(partitions: int) -> Cuts:
-    """One word for all rows, divided by position: what a join without a key has."""
+def shared_split_points(partitions: int) -> SplitPoints:
+    """Ranges that divide the rows of one word by position, for a join without a key."""
     shares = WHOLE * np.arange(1, partitions, dtype=np.int64) // partitions
-    return Cuts(np.zeros(shares.size, np.int64), shares)
+    return SplitPoints(np.zeros(shares.size, np.int64), shares)
 
 
-def cuts(samples: Sample, partitions: int) -> Cuts:
-    """The cuts of `partitions` ranges that hold about as many rows each; with nothing known, even ones."""
+def split_points(samples: Sample, partitions: int) -> SplitPoints:
+    """Split points of `partitions` ranges with about equally many rows; ranges of equal width without samples."""
     if not samples:
-        return even_cuts(partitions)
+        return even_split_points(partitions)
     ordered = np.array(sorted(samples), np.int64)
     words, at, entries = np.unique(ordered[:, 0], return_index=True, return_counts=True)
     rows = np.add.reduceat(ordered[:, 1], at)
     total, ends = int(rows.sum()), np.cumsum(rows)
     targets = total * np.arange(1, partitions, dtype=np.int64) // partitions
     inside = np.minimum(np.searchsorted(ends, targets, side="right"), words.size - 1)
-    # A word that was drawn once may stand for its neighbours: only one that keeps coming back is known to be heavy.
+    # A word that was sampled once may represent its neighbours; only one that was sampled repeatedly is heavy.
     heavy = (entries[inside] > 1) & (rows[inside] * 2 * partitions >= total)
-    # The word of a light sample stands in the middle of its rows.
+    # The word of a sample that is not heavy lies in the middle of the rows it represents.
     places = np.minimum(np.searchsorted(2 * ends - rows, 2 * targets), words.size - 1)
     shares = (targets - ends[inside] + rows[inside]) * WHOLE // rows[inside]
-    return Cuts(words[np.where(heavy, inside, places)], np.where(heavy, np.minimum(shares, WHOLE - 1), 0))
+    return SplitPoints(words[np.where(heavy, inside, places)], np.where(heavy, np.minimum(shares, WHOLE - 1), 0))

@@ -1,8 +1,8 @@
-"""What Arrow can't ask of S3: a write that fails if the object is there, and a removal that leaves nothing behind.
+"""S3 requests that Arrow lacks: a write that fails if the object exists, and a removal without leftovers.
 
-Arrow overwrites whatever has the name. Whenever it removes an object it makes sure, with up to three more requests,
-that the "directory" still exists, by an empty object. With boto3 installed (`pip install 'streamjoin[s3]'`) the log
-writes its files by conditional requests (`If-None-Match: *`) and removes each by one request.
+Arrow overwrites existing objects. When it removes an object it uses up to three more requests to keep the "directory"
+as an empty object. With boto3 installed (`pip install 'streamjoin[s3]'`) the log writes its files with conditional
+requests (`If-None-Match: *`) and removes each with one request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 PART = 32 << 20
-"""Files from this size on are sent in parts of it."""
+"""Files of at least this size are uploaded in parts of this size."""
 
 _TAKEN = ("PreconditionFailed", "412")
 _UNABLE = ("NotImplemented", "501")
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class S3Objects:
-    """Objects of the store that an Arrow file system reaches, by boto3. Paths begin with the bucket."""
+    """The objects of an Arrow file system's store, through boto3. Paths begin with the bucket."""
 
     def __init__(self, client: Any, errors: tuple[type[Exception], type[Exception]]) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class S3Objects:
         self._conditional = True
 
     def put_new(self, path: str, source: BinaryIO) -> bool:
-        """Make an object unless there is one, which then stays; False where the store knows no conditional writes."""
+        """Create an object unless it exists; False if the store has no conditional writes."""
         if not self._conditional:
             return False
         begin = source.tell()
@@ -68,13 +68,13 @@ class S3Objects:
                 part = source.read(PART)
             self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*")
         except BaseException:
-            # Parts of an upload that is never completed would stay, unseen and paid for.
+            # The parts of an incomplete upload would stay in the store and cost money.
             with contextlib.suppress(self._refused, self._failed):
                 self._client.abort_multipart_upload(**upload)
             raise
 
     def delete(self, path: str) -> None:
-        """Remove an object, if there is one."""
+        """Remove an object, if it exists."""
         bucket, key = _split(path)
         try:
             self._client.delete_object(Bucket=bucket, Key=key)
@@ -83,15 +83,15 @@ class S3Objects:
 
 
 def s3_objects(filesystem: fs.FileSystem) -> S3Objects | None:
-    """The objects behind an Arrow file system; None where it is not S3, or boto3 is not there."""
+    """The objects of an Arrow file system; None if it is not S3 or boto3 is not installed."""
     if filesystem.type_name != "s3":
         return None
     settings = filesystem.__reduce__()[1][0]
-    named = (
+    names = (
         "access_key", "secret_key", "session_token", "region", "scheme", "endpoint_override", "anonymous", "role_arn",
         "force_virtual_addressing", "tls_ca_file_path",
     )  # fmt: skip
-    return _client(os.getpid(), *(settings.get(name) or None for name in named))
+    return _client(os.getpid(), *(settings.get(name) or None for name in names))
 
 
 @functools.lru_cache(maxsize=16)
@@ -108,13 +108,13 @@ def _client(
     virtual: bool | None,
     certificates: str | None,
 ) -> S3Objects | None:
-    """A client with the settings of Arrow's; credentials that these do not name are found by boto3, in the same places.
+    """A client with Arrow's settings; boto3 looks for other credentials in the same places as Arrow.
 
-    One for each `process`: connections are not shared with a process that was forked.
+    Each `process` has its own: connections must not be shared with a forked process.
     """
     del process
     if role or anonymous:
-        # Given in code alone, never by a location.
+        # A location can't contain these; they are set in code only.
         return None
     try:
         boto3 = importlib.import_module("boto3")
@@ -136,7 +136,7 @@ def _client(
         verify=certificates,
         config=config.Config(
             s3={"addressing_style": style},
-            # Checksums of its own are what other stores than Amazon's often refuse; files of the log have theirs.
+            # Other stores often reject boto3's checksums; the log's files contain their own.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),

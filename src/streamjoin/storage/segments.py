@@ -1,8 +1,8 @@
-"""Sorted rows of one side in a range: slices of the log where they are mapped, and a batch's own rows.
+"""Sorted rows of one side in a range: mapped slices of the log, or the rows of a batch.
 
-A stored row is its columns and what can't be read off them: its index word, its ticks, its words of the terms that the
-index leaves open, and behind a gate its number in its side's stream. A key of 64 bits is its own word and is not
-stored twice. Rows are sorted by word; rows of equal words stay in the order in which they came.
+A stored row consists of its columns and of the values that can't be computed from them cheaply: its index word, its
+ticks, its words of the terms that the index does not decide, and, after a gate, its position in its side. A 64-bit key
+is its own word and is stored once. Rows are sorted by word; rows with equal words keep their order of arrival.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, StoredRun
 from streamjoin.storage.merging import RunStatistics
 from streamjoin.storage.pieces import BlockRows
-from streamjoin.storage.ranges import Span
+from streamjoin.storage.ranges import WordRange
 from streamjoin.windows.encoding import integer_values
 from streamjoin.windows.merging import merged_order
 
 BLOCK_ROWS = 1 << 20
-"""Rows of a record batch in a piece: enough to sweep, few enough for the offsets of strings."""
+"""Rows per record batch of a piece: enough for a fast sweep, few enough for the 32-bit offsets of strings."""
 
 _SAMPLE = 1023
 
@@ -35,7 +35,7 @@ _SAMPLE = 1023
 class Segment:
     """Rows sorted by word.
 
-    `ids` only where a tuple could meet itself, `seqs` (each row's number in its side's stream) only behind a gate.
+    `ids` is set where a tuple could match itself, `seqs` (each row's position in its side) after a gate.
     """
 
     words: Array
@@ -47,19 +47,19 @@ class Segment:
 
     @property
     def n(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return int(self.words.size)
 
     def ages(self, counted: bool) -> Array:
-        """What the window measures: times, or numbers in the stream."""
+        """The values that the window measures: times, or positions in the stream."""
         if not counted:
             return self.ticks
         if self.seqs is None:
             raise AssertionError("a count window without a gate")
         return self.seqs
 
-    def extent(self, counted: bool) -> RunStatistics:
-        """How many rows of which ages; the middle is that of a sample."""
+    def statistics(self, counted: bool) -> RunStatistics:
+        """The number of rows and their ages; the median is that of a sample."""
         if self.n == 0:
             return RunStatistics(0, 0, 0)
         ages = self.ages(counted)
@@ -70,9 +70,9 @@ class Segment:
         """The rows from `begin` to `end`."""
         return self._mapped(lambda column: column[begin:end], self.rows.slice(begin, end - begin))
 
-    def within(self, span: Span) -> Segment:
-        """The rows that belong to `span`."""
-        return self.part(*span.part(self.words))
+    def within(self, word_range: WordRange) -> Segment:
+        """The rows that belong to `word_range`."""
+        return self.part(*word_range.part(self.words))
 
     def since(self, horizon: int, counted: bool) -> Segment:
         """The rows that are not older than `horizon`."""
@@ -99,14 +99,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class SegmentLayout:
-    """Where each array of a stored segment is found: in a column of the rows, or in one of its own."""
+    """Where each array of a segment is stored: in a column of the rows, or in a column of its own."""
 
     names: tuple[str, ...]
     own: tuple[str, ...]
     schema: pa.Schema
 
     def segment(self, batch: pa.RecordBatch, gated: bool) -> Segment:
-        """A stored record batch, read where it lies."""
+        """The segment of a stored record batch, without a copy."""
         arrays = [integer_values(batch.column(name)) for name in self.names]
         rows = pa.Table.from_batches([batch]).select(range(len(self.own), batch.num_columns))
         terms = arrays[2 : len(arrays) - gated]
@@ -118,17 +118,17 @@ def layout(blueprint: Blueprint, side: int) -> SegmentLayout:
     bound = blueprint.bound
     names = [_word_column(bound.index[0], side) if len(bound.index) == 1 else None, _time_column(blueprint, side)]
     names += [_word_column(bound.terms[i], side) for i in blueprint.open_terms]
-    given = ["#word", "#ticks", *(f"#term{i}" for i in blueprint.open_terms)]
-    found = [name or own for name, own in zip(names, given, strict=True)]
+    own_names = ["#word", "#ticks", *(f"#term{i}" for i in blueprint.open_terms)]
+    columns = [name or own for name, own in zip(names, own_names, strict=True)]
     if blueprint.gate is not None:
-        found.append("#seq")
-    own = tuple(name for name in found if name.startswith("#"))
+        columns.append("#seq")
+    own = tuple(name for name in columns if name.startswith("#"))
     schema = pa.schema([*(pa.field(name, pa.int64()) for name in own), *blueprint.schema(side)])
-    return SegmentLayout(tuple(found), own, schema)
+    return SegmentLayout(tuple(columns), own, schema)
 
 
 def _word_column(term: KeyTerm, side: int) -> str | None:
-    """The column whose values are the words of `term` as they are."""
+    """The column whose values are the words of `term`, unchanged."""
     column = term.right if side else term.left
     plain = term.kind is WordKind.INTEGER and not column.unsigned and _is_64_bit(column.type)
     return column.name if plain and not column.name.startswith("#") else None
@@ -152,39 +152,39 @@ def stored(
     manifest: Manifest,
     runs: Sequence[StoredRun],
     side: int,
-    span: Span,
+    word_range: WordRange,
     *,
     shared: bool = True,
 ) -> list[Segment]:
-    """The rows of `runs` that belong to `span`, oldest run first; see `WindowLog.piece` for `shared`."""
+    """The rows of `runs` that belong to `word_range`, oldest run first; see `WindowLog.piece` for `shared`."""
     plan = layout(blueprint, side)
-    found = []
+    segments = []
     for run in runs:
         for piece in run.pieces:
             for block in piece.blocks[side]:
-                if span.touches(block.first, block.last):
+                if word_range.touches(block.first, block.last):
                     batch = log.piece(manifest, piece.file, shared).batch(block, plan.schema)
-                    segment = plan.segment(batch, blueprint.gate is not None).within(span)
+                    segment = plan.segment(batch, blueprint.gate is not None).within(word_range)
                     if segment.n:
-                        found.append(segment)
-    return found
+                        segments.append(segment)
+    return segments
 
 
 def merged(segments: Sequence[Segment]) -> Segment:
-    """All rows of `segments`, of equal words those of earlier segments first."""
+    """All rows of `segments`; among equal words, rows of earlier segments come first."""
     if len(segments) == 1:
         return segments[0]
     columns = zip(*(segment.terms for segment in segments), strict=True)
     rows = pa.concat_tables([segment.rows for segment in segments]).combine_chunks()
     seqs = [segment.seqs for segment in segments if segment.seqs is not None]
-    together = Segment(
+    unsorted = Segment(
         np.concatenate([segment.words for segment in segments]),
         np.concatenate([segment.ticks for segment in segments]),
         tuple(np.concatenate(column) for column in columns),
         rows,
         seqs=np.concatenate(seqs) if seqs else None,
     )
-    return together.take(merged_order([segment.words for segment in segments]))
+    return unsorted.take(merged_order([segment.words for segment in segments]))
 
 
 def block_rows(segment: Segment, plan: SegmentLayout) -> list[BlockRows]:

@@ -148,7 +148,7 @@ class Watch:
             # The join pruned a version between the listing and the reading; the next update finds a newer one.
             return
         self._manifest = latest
-        trades, quotes = (sum(run.extents[side].rows for run in manifest.runs) for side in (0, 1))
+        trades, quotes = (sum(run.statistics[side].rows for run in manifest.runs) for side in (0, 1))
         blocks = [b for run in manifest.runs for piece in run.pieces for side in piece.blocks for b in side]
         late = sum(manifest.late.values())
         self.figures.window = Window(trades, quotes, sum(b.length for b in blocks), len(manifest.runs), late)

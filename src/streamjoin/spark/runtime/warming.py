@@ -71,6 +71,6 @@ def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
         collected = [row for side in (0, 1) for row in Collect(blueprint, side, 0).part(rows, 0, 0).packed()]
         yield from GateOfBatch(blueprint, log, batch).parts(opened(collected)[1], None)
         return
-    cut = planned(blueprint, log.version(batch - 1))
+    points = planned(blueprint, log.version(batch - 1))
     for side in (0, 1):
-        yield from Route(blueprint, side).cut(rows, cut, side, 0, 0)
+        yield from Route(blueprint, side).cut(rows, points, side, 0, 0)

@@ -63,7 +63,7 @@ def standing(
     """The empty parts of a routing task, with what it knows of the window and the gate."""
     blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
     window = [
-        *(sum(run.extents[side].rows for run in before.runs) for side in (0, 1)),
+        *(sum(run.statistics[side].rows for run in before.runs) for side in (0, 1)),
         sum(block.length for block in blocks),
         len(before.runs),
         before.merged_runs,

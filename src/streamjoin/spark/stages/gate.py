@@ -38,7 +38,7 @@ from streamjoin.spark.stages.scaling import agreed, planned
 from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import Block, BlockRows
-from streamjoin.storage.ranges import Cuts, sample
+from streamjoin.storage.ranges import SplitPoints, sample
 from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
 
@@ -128,13 +128,13 @@ class GateOfBatch:
         held = [_together(old, new) for old, new in zip(waited, kept, strict=True)]
         ready = [ready_in(after, side, side_held.rows) for side, side_held in zip(self._sides, held, strict=True)]
         tables, after = self._numbered(after, held, ready)
-        cut = planned(self._blueprint, self.before, self._sample(tables))
+        points = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_held, ~mask) for side_held, mask in zip(held, ready, strict=True)]
-        self.ranges, self.mark = cut.ranges, agreed(self.before, cut)
-        self._publish(stood, after, rest, late, cut)
+        self.ranges, self.mark = points.ranges, agreed(self.before, points)
+        self._publish(stood, after, rest, late, points)
         for role, table in enumerate(tables):
             for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):
-                for target, kind, rows in by_range(self._blueprint, role, batch_rows, cut, number * _PART_ROWS):
+                for target, kind, rows in by_range(self._blueprint, role, batch_rows, points, number * _PART_ROWS):
                     yield Part(target, role + kind, 0, number, rows)
 
     def _resumed(self) -> tuple[Standing, list[WaitingRows]]:
@@ -237,7 +237,12 @@ class GateOfBatch:
         return found
 
     def _publish(
-        self, before: Standing, after: Standing, rest: Sequence[WaitingRows], late: Sequence[pa.Table], cut: Cuts
+        self,
+        before: Standing,
+        after: Standing,
+        rest: Sequence[WaitingRows],
+        late: Sequence[pa.Table],
+        points: SplitPoints,
     ) -> None:
         if late:
             self._log.write_late(self._batch, 0, pa.concat_tables(late))
@@ -258,7 +263,7 @@ class GateOfBatch:
             "late": _counted(late),
             "lag": after.lag,
             "bound": tick,
-            "cuts": cut.to_json(),
+            "cuts": points.to_json(),
             "positions": positions,
         }
         self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts)

@@ -21,7 +21,7 @@ from streamjoin.spark.stages.figures import packed, standing
 from streamjoin.spark.stages.parts import COPIES, Part
 from streamjoin.spark.stages.scaling import agreed, planned
 from streamjoin.storage.blueprint import Blueprint
-from streamjoin.storage.ranges import Cuts
+from streamjoin.storage.ranges import SplitPoints
 from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.words import TermWords
 
@@ -46,19 +46,19 @@ class Route:
         log, batch_id = open_log(self.blueprint)
         with log.advising(batch_id):
             before = log.version(batch_id - 1, keep=False)
-        cut = planned(self.blueprint, before)
+        points = planned(self.blueprint, before)
         context = TaskContext.get()
         source = context.partitionId() if context else 0
-        yield standing(self.blueprint.partitions, before, cut.ranges, agreed(before, cut))
+        yield standing(self.blueprint.partitions, before, points.ranges, agreed(before, points))
         seen = 0
         for number, batch in enumerate(batches):
             if batch.num_rows == 0:
                 continue
-            for part in self.cut(batch, cut, source, number, seen):
+            for part in self.cut(batch, points, source, number, seen):
                 yield from packed(part)
             seen += batch.num_rows
 
-    def cut(self, batch: pa.RecordBatch, cut: Cuts, source: int, number: int, seen: int) -> Iterator[Part]:
+    def cut(self, batch: pa.RecordBatch, points: SplitPoints, source: int, number: int, seen: int) -> Iterator[Part]:
         """The parts of one input batch."""
         rows = conformed(batch, self.blueprint.schema(self.side))
         roles = [self.side]
@@ -67,7 +67,7 @@ class Route:
             rows = rows.append_column(ROW_ID, pa.array(ids))
             roles = [0, 1]
         for role in roles:
-            for partition, kind, part in by_range(self.blueprint, role, rows, cut, seen):
+            for partition, kind, part in by_range(self.blueprint, role, rows, points, seen):
                 yield Part(partition, role + kind, source, number, part)
 
 
@@ -97,22 +97,22 @@ def index_words(encoded: Encoded) -> TermWords:
 
 
 def by_range(
-    blueprint: Blueprint, role: int, rows: pa.RecordBatch, cut: Cuts, first: int
+    blueprint: Blueprint, role: int, rows: pa.RecordBatch, points: SplitPoints, first: int
 ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     """(range, 0 or `COPIES`, rows) for every range that gets some; `first` is the number of the first row."""
-    if cut.ranges == 1:
+    if points.ranges == 1:
         yield 0, 0, rows
         return
     side: Literal["left", "right"] = "right" if role else "left"
     encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
     index = index_words(encoded)
-    owner, lo, hi = cut.owners(index.word, first), index.lo, index.hi
+    owner, lo, hi = points.owners(index.word, first), index.lo, index.hi
     if encoded.valid is not None:
-        anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % cut.ranges
+        anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges
         owner = np.where(encoded.valid, owner, anywhere)
         lo, hi = np.where(encoded.valid, lo, 1), np.where(encoded.valid, hi, 0)
     numbers = np.arange(encoded.n, dtype=np.int64)
-    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, cut.copies(owner, lo, hi))):
+    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, points.copies(owner, lo, hi))):
         for target, part in _grouped(rows, row, partition):
             yield target, kind, part
 

@@ -17,7 +17,7 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place
-from streamjoin.storage.ranges import Cuts, Sample, cuts, shared_cuts
+from streamjoin.storage.ranges import Sample, SplitPoints, shared_split_points, split_points
 
 ROWS_A_TASK = 20_000
 """With partitions="auto" a task more for this many rows of the batch before: fewer cost less than a task's start."""
@@ -27,17 +27,17 @@ COMPARISONS_A_TASK = 20_000_000
 _CONTROL = "partitions.json"
 
 
-def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Cuts:
+def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> SplitPoints:
     """The cuts of the batch after `before`; `batch` is a sample of its own words, where that is known."""
     ranges = ranges_after(blueprint, before)
     if not blueprint.bound.index:
-        return shared_cuts(ranges)
-    return cuts([*before.samples, *(batch or before.fresh_sample)], ranges)
+        return shared_split_points(ranges)
+    return split_points([*before.samples, *(batch or before.fresh_sample)], ranges)
 
 
-def agreed(before: Manifest, cut: Cuts) -> int:
+def agreed(before: Manifest, points: SplitPoints) -> int:
     """A number, not 0, for what the tasks of the batch after `before` go by: it is the same in all of them."""
-    known = [before.batch, before.epoch, [run.key for run in before.runs], cut.to_json()]
+    known = [before.batch, before.epoch, [run.key for run in before.runs], points.to_json()]
     return zlib.crc32(json.dumps(known).encode()) >> 2 | 1
 
 
@@ -49,7 +49,7 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
     if blueprint.auto and before.batch >= 0:
         wanted = -(-before.fresh // ROWS_A_TASK)
         if not blueprint.bound.index:
-            stored = sum(extent.rows for run in before.runs for extent in run.extents)
+            stored = sum(side.rows for run in before.runs for side in run.statistics)
             wanted = max(wanted, -(-before.fresh * stored // COMPARISONS_A_TASK))
         return max(1, min(wanted, most))
     return min(blueprint.first or most, most)

@@ -29,7 +29,7 @@ from streamjoin.spark.stages.spending import tell
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.places import place
-from streamjoin.storage.ranges import Cuts, sample
+from streamjoin.storage.ranges import SplitPoints, sample
 from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
 
 T = TypeVar("T")
@@ -88,10 +88,10 @@ class RangeOfBatch:
         self.bound: int | None = None
         """The time before which no result follows this batch."""
         if blueprint.gate is None:
-            self._cuts = planned(blueprint, self._before)
+            self._split_points = planned(blueprint, self._before)
         else:
             footer, _ = log.gate(batch)
-            self._cuts = Cuts.from_json(footer["cuts"])
+            self._split_points = SplitPoints.from_json(footer["cuts"])
             self._clocks = footer["clocks"]
             self.positions = footer["positions"]
             self.bound = footer["bound"]
@@ -100,7 +100,7 @@ class RangeOfBatch:
 
     def check(self, sent: set[int]) -> None:
         """Refuse rows that were sent by another version of the log than this task goes by: they may be elsewhere."""
-        if not sent <= {agreed(self._before, self._cuts)}:
+        if not sent <= {agreed(self._before, self._split_points)}:
             raise CheckpointError(
                 f"tasks of one batch have found different versions of the window log in {self._log.root}: another "
                 "query, or a task that Spark had abandoned, wrote to it in the meantime"
@@ -108,12 +108,12 @@ class RangeOfBatch:
 
     def join(self, received: tuple[Received, Received]) -> Iterator[FoundPairs]:
         """Publish this range's piece, then yield its results; a task without a range has neither."""
-        if self._partition >= self._cuts.ranges:
+        if self._partition >= self._split_points.ranges:
             return
         left, right = (arrivals(self._blueprint, side, received[side], self._before.clocks[side]) for side in (0, 1))
-        span = self._cuts.span(self._partition)
+        words = self._split_points.word_range(self._partition)
         old = [
-            [stored(self._log, self._blueprint, self._before, [run], side, span) for run in self._before.runs]
+            [stored(self._log, self._blueprint, self._before, [run], side, words) for run in self._before.runs]
             for side in (0, 1)
         ]
         self._publish((left, right), old)
@@ -147,7 +147,7 @@ class RangeOfBatch:
             "fresh": sum(side.owned.rows.n for side in new),
             "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, _SAMPLE)],
             "late": self._late | {name: n for side in new for name, n in side.late_counts.items() if n},
-            "extents": [run.extent(counted).facts for run, counted in zip(runs, plan.counted, strict=True)],
+            "extents": [run.statistics(counted).facts for run, counted in zip(runs, plan.counted, strict=True)],
             "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
@@ -156,10 +156,10 @@ class RangeOfBatch:
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
-        self._log.publish(self._batch, self._partition, self._cuts.ranges, (left, right), facts)
+        self._log.publish(self._batch, self._partition, self._split_points.ranges, (left, right), facts)
         if plan.late is not None:
             try:
-                write_batch(self._log, place(plan.late), self._batch, self._cuts.ranges)
+                write_batch(self._log, place(plan.late), self._batch, self._split_points.ranges)
             except (StreamJoinError, OSError) as error:
                 # The rows are in the log: the driver writes them after the batch, or the next start of the query.
                 _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
