@@ -73,7 +73,7 @@ def test_an_answer_is_made_once_a_batch_and_never_kept_for_long(made: Made) -> N
     assert made.ask() == b"4"
 
 
-def test_dear_answers_outlive_batches_but_no_change(made: Made) -> None:
+def test_expensive_answers_outlive_batches_but_no_change(made: Made) -> None:
     for path in ("/api/v1/plan", "/api/v1/history"):
         first = made.ask(path)
         made.hub.publish("a batch")

@@ -110,24 +110,24 @@ class Client:
     ) -> tuple[_Connection, http.client.HTTPResponse]:
         """Ask, and again while the engine is starting."""
         until = monotonic() + self.patience
-        told = False
+        has_reported = False
         while True:
             try:
                 return self._ask_once(method, path, body, params, timeout)
             except ServiceError as error:
                 if error.problem.get("type") != _STARTING or monotonic() >= until:
                     raise
-            if not told:
+            if not has_reported:
                 typer.echo("the engine is starting ...", err=True)
-                told = True
+                has_reported = True
             sleep(_PAUSE)
 
     def _ask_once(
         self, method: str, path: str, body: object, params: dict[str, object], timeout: float
     ) -> tuple[_Connection, http.client.HTTPResponse]:
         connection = self._connection(timeout)
-        given = {key: value for key, value in params.items() if value is not None}
-        target = f"/api/v1/{path}" + (f"?{urllib.parse.urlencode(given)}" if given else "")
+        query = {key: value for key, value in params.items() if value is not None}
+        target = f"/api/v1/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
         headers = {"Accept": "*/*"}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"

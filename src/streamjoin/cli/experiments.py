@@ -37,10 +37,10 @@ def listed(as_json: bool) -> str:
     out = subprocess.run([sys.executable, "-c", _LIST], cwd=place, capture_output=True, text=True, check=False)
     if out.returncode:
         raise SetupError(f"the experiments can't be listed: {out.stderr.strip().splitlines()[-1:]}")
-    found = json.loads(out.stdout)
+    experiments = json.loads(out.stdout)
     if as_json:
-        return json.dumps({"experiments": found}, indent=2)
-    return "\n".join(f"{item['name']:<22} {item['title'] or 'unavailable: ' + item['reason']}" for item in found)
+        return json.dumps({"experiments": experiments}, indent=2)
+    return "\n".join(f"{item['name']:<22} {item['title'] or 'unavailable: ' + item['reason']}" for item in experiments)
 
 
 def run_experiment(arguments: list[str]) -> int:

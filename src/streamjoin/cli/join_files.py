@@ -1,7 +1,7 @@
-"""`streamjoin run --left ... --right ...`: two files joined in this process, batch by batch, without Spark.
+"""`streamjoin run --left ... --right ...`: joins two files in this process, batch by batch, without Spark.
 
-The side whose time is behind is read next, so that what waits at the gate stays small however long the files are.
-Rows that come too late are counted and told.
+The side whose time is behind is read next, so that few rows wait at the gate, however long the files are. Late rows are
+counted and reported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Write = Callable[[pa.Table], None]
 
 @dataclass(frozen=True)
 class FileJoin:
-    """What the flags say."""
+    """The join that the flags describe."""
 
     left: Path
     right: Path
@@ -59,10 +59,10 @@ class FileJoin:
     result_time: str | None = None
 
     def spec(self) -> JoinSpec:
-        """The join.
+        """The spec of the join.
 
         Raises:
-            PipelineFileError: a flag says something that can't be.
+            PipelineFileError: a flag is invalid.
         """
         try:
             times = _names(self.time) if self.time else []
@@ -95,22 +95,22 @@ def _window(text: str) -> Window:
     return TimeWindow(int(text) if text.strip().isdigit() else text)
 
 
-def join_files(given: FileJoin, out: Path | None, console: Console) -> None:
+def join_files(file_join: FileJoin, out: Path | None, console: Console) -> None:
     """Join the files and write the rows.
 
     Raises:
-        PipelineFileError: the flags can't be, or a file can't be read.
-        SchemaError: the join does not fit the files' columns.
+        PipelineFileError: a flag is invalid, or a file can't be read.
+        SchemaError: the join does not match the files' columns.
     """
-    spec = given.spec()
-    sides = {"left": _Side(given.left), "right": _Side(given.right)}
+    spec = file_join.spec()
+    sides = {"left": _Side(file_join.left), "right": _Side(file_join.right)}
     rows = late = 0
     with (
         open_join(
             spec,
             left_schema=sides["left"].schema,
             right_schema=sides["right"].schema,
-            columns=_names(given.columns) if given.columns else None,
+            columns=_names(file_join.columns) if file_join.columns else None,
         ) as join,
         _writer(out) as write,
     ):
@@ -118,14 +118,14 @@ def join_files(given: FileJoin, out: Path | None, console: Console) -> None:
         if join.schema is not None:
             write(join.schema.empty_table())
         for side, batch in _in_turn(sides, times):
-            # Table by table: keys that many rows share may have more matches than fit into memory.
-            for found in join.push_iter(**{side: batch}):
-                rows += found.num_rows
-                write(found)
+            # Table by table: all matches of a frequent key may not fit into memory.
+            for matches in join.push_iter(**{side: batch}):
+                rows += matches.num_rows
+                write(matches)
             late += join.late().num_rows
-        for found in join.close_iter():
-            write(found)
-            rows += found.num_rows
+        for matches in join.close_iter():
+            write(matches)
+            rows += matches.num_rows
     console.print(f"{rows:,} rows{f' in {out}' if out else ''}", highlight=False)
     if late:
         console.print(f"{late:,} late rows were left out; --lateness admits them", highlight=False)
@@ -162,7 +162,7 @@ class _Side:
         return pa.Table.from_batches([batch])
 
     def _advance(self, times: pa.Array) -> None:
-        """Move `reached` on; in nanoseconds where the column has a unit, so that sides of different units compare."""
+        """Advance `reached`; in nanoseconds if the column has a unit, so that sides with different units compare."""
         unit = 1
         if pa.types.is_temporal(times.type):
             unit = tick_ns(times.type)
@@ -173,7 +173,7 @@ class _Side:
 
 
 def _in_turn(sides: dict[str, _Side], times: dict[str, str | None]) -> Iterator[tuple[str, pa.Table]]:
-    """Batches of both sides, of the one that is behind first."""
+    """Batches of both sides; the side that is behind comes first."""
     unfinished = list(sides)
     while unfinished:
         unread = [side for side in unfinished if sides[side].reached is None]

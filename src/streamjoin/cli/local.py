@@ -68,13 +68,15 @@ def run(
     time: Annotated[str | None, typer.Option(help="The time column, or 'left,right'; not for row windows.")] = None,
     lateness: Annotated[str | None, typer.Option(help="How far a row may be behind the newest time.")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="The columns of the result, such as 'sym,px'; default: all.")
+        str | None, typer.Option(help="Columns of the result, separated by commas, such as 'sym,px'; default: all.")
     ] = None,
     suffixes: Annotated[
-        str | None, typer.Option(help="Suffixes of names that both sides have; default '_left,_right'.")
+        str | None, typer.Option(help="Suffixes for columns that both sides have; default: '_left,_right'.")
     ] = None,
-    both_keys: Annotated[bool, typer.Option("--both-keys", help="Keep both keys of one name, with suffixes.")] = False,
-    result_time: Annotated[str | None, typer.Option(help="The name of the result's time column.")] = None,
+    both_keys: Annotated[
+        bool, typer.Option("--both-keys", help="Keep the key columns of both sides, with suffixes.")
+    ] = False,
+    result_time: Annotated[str | None, typer.Option(help="Name of the result's time column.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output file: .parquet, .csv, .json or .arrow.")] = None,
 ) -> None:
     """Run a join: a pipeline file on Spark, or two files in this process.
@@ -91,7 +93,7 @@ def run(
             )
         from streamjoin.cli.join_files import FileJoin, join_files
 
-        given = FileJoin(
+        file_join = FileJoin(
             left or Path(),
             right or Path(),
             on or "",
@@ -103,7 +105,7 @@ def run(
             both_keys,
             result_time,
         )
-        join_files(given, out, Console(stderr=True))
+        join_files(file_join, out, Console(stderr=True))
         return
     if any(
         value is not None
@@ -178,5 +180,5 @@ def bench(
     if experiment is None:
         typer.echo(listed(as_json))
         return
-    given = [experiment, *(["--quick"] if quick else []), *(["--keep"] if keep else []), "--seed", str(seed)]
-    raise typer.Exit(run_experiment([*given, *(["--repeats", str(repeats)] if repeats else [])]))
+    arguments = [experiment, *(["--quick"] if quick else []), *(["--keep"] if keep else []), "--seed", str(seed)]
+    raise typer.Exit(run_experiment([*arguments, *(["--repeats", str(repeats)] if repeats else [])]))

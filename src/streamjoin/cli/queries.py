@@ -44,15 +44,15 @@ def _asked(context: typer.Context, path: str) -> Any:
 
 def _names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of queries with this prefix."""
-    found = _asked(context, "queries")
-    queries = found.get("queries", []) if isinstance(found, dict) else []
+    reply = _asked(context, "queries")
+    queries = reply.get("queries", []) if isinstance(reply, dict) else []
     return [query["name"] for query in queries if query["name"].startswith(incomplete)]
 
 
 def _sinks(context: typer.Context, incomplete: str) -> list[str]:
     """The sinks of the service's file with this prefix."""
-    found = _asked(context, "info")
-    sinks = found.get("sinks", []) if isinstance(found, dict) else []
+    reply = _asked(context, "info")
+    sinks = reply.get("sinks", []) if isinstance(reply, dict) else []
     return [name for name in sinks if name.startswith(incomplete)]
 
 
@@ -84,8 +84,8 @@ def add(
     client = Client(url, token)
     body = {"sql": read_sql(sql, file), "name": name, "sink": sink}
     if dry_run:
-        found = client.post("queries", body, dry_run="true")
-        _echo(found) if as_json else tables.preview(found)
+        reply = client.post("queries", body, dry_run="true")
+        _echo(reply) if as_json else tables.preview(reply)
         return
     created = client.post("queries", body)
     _echo(created) if as_json else tables.query(created)
@@ -94,15 +94,15 @@ def add(
 @commands.command("list")
 def list_queries(as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
     """List the queries."""
-    found = Client(url, token).get("queries")
-    _echo(found) if as_json else tables.queries(found["queries"])
+    reply = Client(url, token).get("queries")
+    _echo(reply) if as_json else tables.queries(reply["queries"])
 
 
 @commands.command("show")
 def show(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
     """Show a query and its metrics."""
-    found = Client(url, token).get(f"queries/{_path(name)}")
-    _echo(found) if as_json else tables.query(found)
+    reply = Client(url, token).get(f"queries/{_path(name)}")
+    _echo(reply) if as_json else tables.query(reply)
 
 
 @commands.command("drop")
@@ -115,15 +115,15 @@ def drop(name: Name, url: Url = DEFAULT_URL, token: Token = None) -> None:
 @commands.command("pause")
 def pause(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
     """Pause a query: it produces no rows until it is resumed."""
-    found = Client(url, token).post(f"queries/{_path(name)}/pause")
-    _echo(found) if as_json else tables.query(found)
+    reply = Client(url, token).post(f"queries/{_path(name)}/pause")
+    _echo(reply) if as_json else tables.query(reply)
 
 
 @commands.command("resume")
 def resume(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, token: Token = None) -> None:
     """Resume a paused query."""
-    found = Client(url, token).post(f"queries/{_path(name)}/resume")
-    _echo(found) if as_json else tables.query(found)
+    reply = Client(url, token).post(f"queries/{_path(name)}/resume")
+    _echo(reply) if as_json else tables.query(reply)
 
 
 @commands.command("tail")
@@ -173,12 +173,12 @@ def streams(
         raise typer.BadParameter("give either --late or --malformed, not both")
     stream = late if late is not None else malformed
     if stream is None:
-        found = client.get("streams")
-        _echo(found) if as_json else tables.streams(found["streams"])
+        reply = client.get("streams")
+        _echo(reply) if as_json else tables.streams(reply["streams"])
         return
     kind = "late" if late is not None else "malformed"
-    found = client.get(f"streams/{_path(stream)}/{kind}", limit=str(limit))
-    _echo(found) if as_json else tables.aside(found)
+    reply = client.get(f"streams/{_path(stream)}/{kind}", limit=str(limit))
+    _echo(reply) if as_json else tables.aside(reply)
 
 
 def plan(

@@ -29,8 +29,10 @@ def init(
         file.write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
     except OSError as error:
         raise SetupError(f"can't write {file}: {error.strerror}") from error
-    named = "" if file == DEFAULT_FILE else f" {file}"
-    Console(stderr=True).print(f"wrote {file}; start it with: streamjoin serve{named}", markup=False, highlight=False)
+    argument = "" if file == DEFAULT_FILE else f" {file}"
+    Console(stderr=True).print(
+        f"wrote {file}; start it with: streamjoin serve{argument}", markup=False, highlight=False
+    )
 
 
 def serve(

@@ -29,13 +29,13 @@ def _print(table: Table | str) -> None:
     console.print(table, highlight=False)
 
 
-def queries(found: Sequence[Record]) -> None:
+def queries(records: Sequence[Record]) -> None:
     """All queries."""
-    if not found:
+    if not records:
         _print("no queries; add one with: streamjoin query add 'SELECT ...'")
         return
     table = _table("name", "state", "rows", "rows/s", "latency", "sink", "query", right=("rows", "rows/s", "latency"))
-    for query_ in found:
+    for query_ in records:
         table.add_row(
             query_["name"],
             _state(query_["state"]),
@@ -48,32 +48,32 @@ def queries(found: Sequence[Record]) -> None:
     _print(table)
 
 
-def query(found: Record) -> None:
+def query(record: Record) -> None:
     """One query."""
     table = _table("", "")
     table.show_header = False
-    columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"])
-    created = datetime.datetime.fromtimestamp(found["created_at"], datetime.UTC).isoformat(timespec="seconds")
+    columns = ", ".join(f"{name} {kind}" for name, kind in record["columns"])
+    created = datetime.datetime.fromtimestamp(record["created_at"], datetime.UTC).isoformat(timespec="seconds")
     for key, value in (
-        ("name", found["name"]),
-        ("state", _state(found["state"])),
-        ("query", escape(found["sql"])),
+        ("name", record["name"]),
+        ("state", _state(record["state"])),
+        ("query", escape(record["sql"])),
         ("columns", escape(columns)),
-        ("created", f"{created}, batch {found['created_batch']}"),
-        ("rows", f"{found['rows']:,} ({found['rows_per_second']:,.1f} per second)"),
-        ("latency", _latency(found["latency_ms"])),
-        ("sink", escape(str(found["sink"]))),
-        *((("error", f"[red]{escape(found['error'])}[/]"),) if found["error"] else ()),
+        ("created", f"{created}, batch {record['created_batch']}"),
+        ("rows", f"{record['rows']:,} ({record['rows_per_second']:,.1f} per second)"),
+        ("latency", _latency(record["latency_ms"])),
+        ("sink", escape(str(record["sink"]))),
+        *((("error", f"[red]{escape(record['error'])}[/]"),) if record["error"] else ()),
     ):
         table.add_row(f"[bold]{key}[/]", str(value))
     _print(table)
 
 
-def streams(found: Sequence[Record]) -> None:
+def streams(records: Sequence[Record]) -> None:
     """All streams."""
     figures = ("rows", "rows/s", "lag", "late", "untimed", "malformed")
     table = _table("stream", "state", *figures, "columns", right=figures)
-    for stream in found:
+    for stream in records:
         lag = stream["lag_seconds"]
         columns = ", ".join(f"{name} {kind}{' (time)' * (name == stream['time'])}" for name, kind in stream["columns"])
         table.add_row(
@@ -86,7 +86,7 @@ def streams(found: Sequence[Record]) -> None:
             escape(columns),
         )
     _print(table)
-    for stream in found:
+    for stream in records:
         if stream["error"]:
             _print(f"[red]{escape(stream['error'])}[/]{_retry(stream['retry_at'])}")
 
@@ -97,40 +97,40 @@ def _retry(at: float | None) -> str:
     return f"; next attempt at {datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec='seconds')}"
 
 
-def aside(found: Record) -> None:
+def aside(reply: Record) -> None:
     """Rows of a stream that were set aside."""
-    if not found["total"]:
+    if not reply["total"]:
         _print("none")
         return
-    table = _table(*(name for name, _ in found["columns"]))
-    for row in found["rows"]:
+    table = _table(*(name for name, _ in reply["columns"]))
+    for row in reply["rows"]:
         table.add_row(*("" if value is None else escape(str(value)) for value in row))
     _print(table)
-    shown = len(found["rows"])
-    if shown < found["total"]:
-        Console(stderr=True).print(f"the newest {shown:,} of {found['total']:,}", highlight=False)
+    shown = len(reply["rows"])
+    if shown < reply["total"]:
+        Console(stderr=True).print(f"the newest {shown:,} of {reply['total']:,}", highlight=False)
 
 
-def preview(found: Record) -> None:
+def preview(reply: Record) -> None:
     """What a query would be."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"])
-    shared = ", ".join(found["shares_with"]) or "no other query"
+    columns = ", ".join(f"{name} {kind}" for name, kind in reply["columns"])
+    shared = ", ".join(reply["shares_with"]) or "no other query"
     lines = [
         "[green]the query is valid[/]; nothing was created",
         f"[bold]columns[/]  {escape(columns)}",
-        f"[bold]shares[/]   {found['shared_joins']} joins with {escape(shared)}; {found['new_joins']} new",
-        f"[bold]cost[/]     {found['cost_shared']:,.4g} shared, {found['cost_apart']:,.4g} not shared (per batch)",
-        escape(str(found["text"])),
+        f"[bold]shares[/]   {reply['shared_joins']} joins with {escape(shared)}; {reply['new_joins']} new",
+        f"[bold]cost[/]     {reply['cost_shared']:,.4g} shared, {reply['cost_apart']:,.4g} not shared (per batch)",
+        escape(str(reply["text"])),
     ]
     _print("\n".join(lines))
 
 
-def explained(found: Record, nodes: Sequence[Record]) -> None:
+def explained(record: Record, nodes: Sequence[Record]) -> None:
     """A query's part of the plan."""
-    query(found)
+    query(record)
     table = _table("step", "what", "shared with", "a batch", "selectivity", right=("a batch", "selectivity"))
     for node in nodes:
-        others = [name for name in node["queries"] if name != found["name"]]
+        others = [name for name in node["queries"] if name != record["name"]]
         table.add_row(
             node["kind"],
             escape(node["label"]),

@@ -1,7 +1,7 @@
-"""`streamjoin query tail`: rows as they come, one to a line, until Ctrl-C.
+"""`streamjoin query tail`: prints rows as they arrive, one per line, until Ctrl-C.
 
-What the service skipped because the terminal was too slow is told on the standard error, never left out silently. With
-a limit, rows before the first one printed are not missed: whoever wants two rows wants any two.
+If the terminal is too slow and the service skips rows, their number goes to the standard error. With a limit, rows that
+were skipped before the first printed row are not reported: any rows will do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tail_rows(client: Client, name: str, *, first: int, limit: int | None, as_js
     Raises:
         ServiceError: there is no such query, or the service went away.
     """
-    # Ctrl-C is the way to stop, also while the first answer is on its way.
+    # Ctrl-C ends the command, also while it waits for the first response.
     with contextlib.suppress(KeyboardInterrupt):
         start = client.get(f"queries/{name}/rows", limit=max(1, first))
         printer = _Printer([column for column, _ in start["columns"]], limit, as_json)
@@ -41,13 +41,13 @@ def tail_rows(client: Client, name: str, *, first: int, limit: int | None, as_js
                     seen = event.data["total"]
                 if _shown(event, printer):
                     return
-            # The service gave the place to another reader: go on where this one was.
+            # The service gave the slot to another reader: continue after the last row.
             if seen == before:
                 sleep(_PAUSE)
 
 
 def _shown(event: ServerEvent, printer: _Printer) -> bool:
-    """Print what an event says; True when that is the end."""
+    """Print an event; True if it was the last one."""
     if event.name == "rows":
         if event.data["skipped"] and not printer.wants_any:
             typer.echo(f"... {event.data['skipped']:,} rows skipped", err=True)
@@ -73,21 +73,21 @@ class _Printer:
 
     @property
     def wants_any(self) -> bool:
-        """Whether any rows will do: so many are wanted, and none was printed that others should follow on."""
+        """Whether any rows will do: there is a limit, and no row was printed yet."""
         return self._limited and not self._printed
 
     def rows(self, rows: list[list[Any]]) -> bool:
-        """Print them; True when that is enough."""
-        chosen = rows if self._left is None else rows[: self._left]
-        for row in chosen:
+        """Print `rows` up to the limit; True when the limit is reached."""
+        page = rows if self._left is None else rows[: self._left]
+        for row in page:
             if self._as_json:
                 typer.echo(json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False))
             else:
                 typer.echo("\t".join("" if value is None else _cell(value) for value in row))
         sys.stdout.flush()
-        self._printed += len(chosen)
+        self._printed += len(page)
         if self._left is not None:
-            self._left -= len(chosen)
+            self._left -= len(page)
         return self._left == 0
 
 

@@ -125,10 +125,10 @@ def _term(table: ConfigTable) -> JoinPredicate:
 
 
 def _distance(table: ConfigTable, key: str) -> int | float | str | None:
-    found: int | float | str | None = table.get(
+    distance: int | float | str | None = table.get(
         key, (int, float, str), example=f'{key} = 0.25, or "2 seconds" for times'
     )
-    return found
+    return distance
 
 
 def _two(names: str | tuple[str, str]) -> tuple[str, str]:

@@ -184,8 +184,8 @@ def without_secrets(text: str, *option_sets: Mapping[str, str]) -> str:
                 # A JAAS setting is a whole sentence: what repeats only the password in it is caught too.
                 for secret in (value, *_WITHIN.findall(value)):
                     text = text.replace(secret, "***")
-    for found in _WITHIN.findall(text):
-        text = text.replace(found, "***")
+    for match in _WITHIN.findall(text):
+        text = text.replace(match, "***")
     return _in_url(text)
 
 

@@ -53,7 +53,7 @@ def read_pipeline(file: Path) -> Pipeline:
     join = _part(top, "join", "[join] with on and window")
     spec, settings = read_join(join, place_in(join, "late", 'late = "out/late"', here))
     tables = _source_tables(_part(top, "source", "[source.left] and [source.right]"), spec.self_join)
-    sources = {name: read_source(found, here) for name, found in tables.items()}
+    sources = {name: read_source(source_table, here) for name, source_table in tables.items()}
     table = _part(top, "sink", '[sink] with format = "parquet"')
     sink = _sink(table, here)
     checkpoint = _checkpoint(top, sink, here)
@@ -74,9 +74,9 @@ def read_pipeline(file: Path) -> Pipeline:
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
     lines |= {f"join.{key}": join.line(key) for key in ("time", "columns")} | term_lines(join)
     lines |= {f"sink.{key}": table.line(key) for key in ("select", "key")}
-    for name_, found in tables.items():
-        lines[name_] = found.line()
-        lines |= {f"{name_}.{key}": found.line(key) for key in ("schema", "select", "where", "by", "position")}
+    for name_, source_table in tables.items():
+        lines[name_] = source_table.line()
+        lines |= {f"{name_}.{key}": source_table.line(key) for key in ("schema", "select", "where", "by", "position")}
     return Pipeline(
         file=str(file),
         left=sources.pop("left"),
@@ -114,42 +114,42 @@ def _part(top: ConfigTable, key: str, example: str) -> ConfigTable:
 def _source_tables(sources: ConfigTable, self_join: bool) -> dict[str, ConfigTable]:
     """The tables of all sources; a side with several of them calls the others left-2, left-3."""
     sources.only("left", "right")
-    found: dict[str, ConfigTable] = {}
+    by_name: dict[str, ConfigTable] = {}
     for side in ("left", "right"):
         tables = sources.tables(side)
-        found |= {f"{side}-{i + 1}" if i else side: table for i, table in enumerate(tables)}
-    if "left" not in found:
+        by_name |= {f"{side}-{i + 1}" if i else side: table for i, table in enumerate(tables)}
+    if "left" not in by_name:
         sources.missing("left", '[source.left] with format = "kafka"')
-    if "right" not in found and not self_join:
+    if "right" not in by_name and not self_join:
         sources.missing("right", '[source.right] with format = "kafka", or self_join = true in [join]')
-    if "right" in found and self_join:
+    if "right" in by_name and self_join:
         sources.fail("a self-join has one stream: remove [source.right], or self_join from [join]", "right")
-    return found
+    return by_name
 
 
 def read_source(table: ConfigTable, here: Path, further: tuple[str, ...] = ()) -> PipelineSource:
     """A stream's source; relative paths are taken from `here`; `further` are keys that are read elsewhere."""
     table.only(*SOURCE_KEYS, *further)
     format_ = table.one_of("format", SOURCE_FORMATS)
-    given: dict[str, Any] = {"options": table.options("options")}
+    fields: dict[str, Any] = {"options": table.options("options")}
     if format_ == "kafka":
-        given |= _kafka_source(table, given["options"])
+        fields |= _kafka_source(table, fields["options"])
     elif format_ != "rate":
-        given["path"] = place_in(table, "path", f'path = "data/{format_}"', here, required=True)
-    if format_ != "rate" and given.get("decode") not in ("text", "binary"):
-        given["schema"] = _schema(table)
-    given["select"] = table.texts("select", 'select = ["timestamp AS ts", "value % 10 AS k"]')
-    given["where"] = table.text("where", 'where = "px > 0"')
-    given["by"] = table.text("by", 'by = "part", a column that identifies physical sources')
-    given["position"] = table.text("position", 'position = "place", a column that rises along each source')
-    given["values"] = table.texts("values", 'values = ["0", "1"], the values of `by` to wait for from the beginning')
-    if given["values"] and given["by"] is None:
+        fields["path"] = place_in(table, "path", f'path = "data/{format_}"', here, required=True)
+    if format_ != "rate" and fields.get("decode") not in ("text", "binary"):
+        fields["schema"] = _schema(table)
+    fields["select"] = table.texts("select", 'select = ["timestamp AS ts", "value % 10 AS k"]')
+    fields["where"] = table.text("where", 'where = "px > 0"')
+    fields["by"] = table.text("by", 'by = "part", a column that identifies physical sources')
+    fields["position"] = table.text("position", 'position = "place", a column that rises along each source')
+    fields["values"] = table.texts("values", 'values = ["0", "1"], the values of `by` to wait for from the beginning')
+    if fields["values"] and fields["by"] is None:
         table.fail('values are those of a column: name it with by = "..."', "values")
-    given["name"] = table.text("name", 'name = "eu", which distinguishes this source from others of its side')
-    source = PipelineSource(format=format_, **given)
+    fields["name"] = table.text("name", 'name = "eu", which distinguishes this source from others of its side')
+    source = PipelineSource(format=format_, **fields)
     if source.can_be_malformed:
         source = PipelineSource(
-            format=format_, **given, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here)
+            format=format_, **fields, malformed=place_in(table, "malformed", 'malformed = "out/bad"', here)
         )
     elif "malformed" in table.values:
         table.fail("this source is not decoded, so no record can be malformed: remove the line", "malformed")
@@ -158,15 +158,15 @@ def read_source(table: ConfigTable, here: Path, further: tuple[str, ...] = ()) -
 
 
 def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]:
-    given = {"kafka.bootstrap.servers": table.required("servers", _SERVERS)}
+    settings = {"kafka.bootstrap.servers": table.required("servers", _SERVERS)}
     topics = table.texts("topic", 'topic = "trades", or ["trades-eu", "trades-us"]')
     pattern = table.text("pattern", 'pattern = "trades-.*"')
     if bool(topics) == (pattern is not None):
         table.fail('a Kafka source reads either topic = "..." or pattern = "..."', "topic" if topics else "pattern")
-    given |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": str(pattern)}
+    settings |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": str(pattern)}
     # Spark's own default is "latest", which passes over everything sent before the first start.
-    given["startingOffsets"] = table.text("from", 'from = "earliest"') or "earliest"
-    for key in given.keys() & options.keys():
+    settings["startingOffsets"] = table.text("from", 'from = "earliest"') or "earliest"
+    for key in settings.keys() & options.keys():
         table.fail(f"{key} has a key of its own here (servers, topic, pattern, from): use that one", "options", key)
     metadata = table.options("metadata")
     for column in metadata:
@@ -177,7 +177,7 @@ def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]
     if decode_options and decode not in ("json", "csv"):
         table.fail(f"decode = {decode!r} has no options: remove the line", "decode_options")
     return {
-        "options": {**given, **options},
+        "options": {**settings, **options},
         "decode": decode,
         "decode_options": decode_options,
         "metadata": metadata,
@@ -198,7 +198,7 @@ def _sink(table: ConfigTable, here: Path) -> PipelineSink:
     table.only(*_SINK)
     format_ = table.one_of("format", SINK_FORMATS)
     options = table.options("options")
-    given: dict[str, Any] = {"select": table.texts("select", 'select = ["sym", "px", "bid"]')}
+    fields: dict[str, Any] = {"select": table.texts("select", 'select = ["sym", "px", "bid"]')}
     if format_ == "kafka":
         own = {
             "kafka.bootstrap.servers": table.required("servers", _SERVERS),
@@ -207,13 +207,13 @@ def _sink(table: ConfigTable, here: Path) -> PipelineSink:
         for key in own.keys() & options.keys():
             table.fail(f"{key} has a key of its own here (servers, topic): use that one", "options", key)
         options = {**own, **options}
-        given["key"] = table.text("key", 'key = "sym"')
+        fields["key"] = table.text("key", 'key = "sym"')
     elif format_ == "memory":
-        given["name"] = table.required("name", 'name = "matches"')
+        fields["name"] = table.required("name", 'name = "matches"')
     elif format_ != "console":
-        given["path"] = place_in(table, "path", 'path = "out/matches"', here, required=True)
+        fields["path"] = place_in(table, "path", 'path = "out/matches"', here, required=True)
     table.finish()
-    return PipelineSink(format=format_, options=options, **given)
+    return PipelineSink(format=format_, options=options, **fields)
 
 
 def _checkpoint(top: ConfigTable, sink: PipelineSink, here: Path) -> str | None:
@@ -261,10 +261,10 @@ def read_trigger(top: ConfigTable) -> Trigger:
 
 def read_spark(table: ConfigTable) -> dict[str, Any]:
     """The session's settings."""
-    found = {
+    settings = {
         "master": table.text("master", 'master = "local[4]", or "spark://host:7077"'),
         "memory": table.text("memory", 'memory = "4g"'),
         "conf": table.options("conf"),
     }
     table.finish()
-    return found
+    return settings

@@ -1,7 +1,7 @@
 """A table of a TOML file that is read key by key: each mistake is an error with the file's line and the fix.
 
-Every key must be asked for: `finish` refuses what nobody took, with the nearest name that is known. Where a key is
-needed, `only` comes first, so that a misspelt one is not told as missing.
+Every key must be read: `finish` rejects keys that were not, and suggests the nearest known name. For required keys
+`only` is called first, so that a misspelt key is not reported as missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 class ConfigTable:
-    """One table: its values, its place in the file, and which keys were asked for."""
+    """One table: its values, its place in the file, and the keys that were read."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ConfigTable:
         lines: Mapping[KeyPath, int],
         variables: Mapping[KeyPath, str] | None = None,
     ) -> None:
-        """`variables` names the environment variable of each path whose value is not the file's."""
+        """`variables` maps each path that an environment variable overrides to the variable's name."""
         self.file = file
         self.values = values
         self.path = path
@@ -49,11 +49,11 @@ class ConfigTable:
         return f"[{dotted(self.path)}]" if self.path else "the file"
 
     def line(self, *keys: str | int) -> int:
-        """The line of something in this table, or of the table."""
+        """The line of a key of this table, or of the table."""
         return line_of(self._lines, (*self.path, *keys))
 
     def fail(self, what: str, *keys: str | int) -> NoReturn:
-        """Raise what is wrong, at the line of `keys`, or in the variable that says it."""
+        """Raise an error with the line of `keys`, or with the environment variable that sets it."""
         variable = self._variables.get((*self.path, *keys))
         place = f"{self.file}, line {self.line(*keys)}" if variable is None else f"the environment variable {variable}"
         raise PipelineFileError(f"{place}: {what}")
@@ -71,8 +71,8 @@ class ConfigTable:
         if isinstance(value, str) and (*self.path, key) in self._variables:
             value = of_kind(value, kinds)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wanted = " or ".join(dict.fromkeys(_NAMES[kind] for kind in kinds))
-            self.fail(f"{key} is {wanted}, not {_NAMES.get(type(value), repr(value))}: write {example}", key)
+            types = " or ".join(dict.fromkeys(_NAMES[kind] for kind in kinds))
+            self.fail(f"{key} is {types}, not {_NAMES.get(type(value), repr(value))}: write {example}", key)
         return value
 
     def text(self, key: str, example: str, *, required: bool = False) -> str | None:
@@ -114,10 +114,10 @@ class ConfigTable:
 
     def pair(self, key: str, example: str) -> str | tuple[str, str] | None:
         """One name for both sides, or a list of two."""
-        found = self.texts(key, example)
-        if len(found) > 2:
-            self.fail(f"{key} names {len(found)} columns; it is one name, or a left and a right one: {example}", key)
-        return None if not found else found[0] if len(found) == 1 else (found[0], found[1])
+        names = self.texts(key, example)
+        if len(names) > 2:
+            self.fail(f"{key} names {len(names)} columns; it is one name, or a left and a right one: {example}", key)
+        return None if not names else names[0] if len(names) == 1 else (names[0], names[1])
 
     def options(self, key: str) -> dict[str, str]:
         """A table of settings as Spark takes them; dotted keys may stand with or without quotes."""
@@ -126,33 +126,33 @@ class ConfigTable:
 
     def flat(self, prefix: KeyPath = ()) -> dict[str, str]:
         """All values below as texts under dotted keys."""
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for key, value in (self.values if not prefix else self._at(prefix)).items():
             path = (*prefix, key)
             if isinstance(value, dict):
-                found |= self.flat(path)
+                texts |= self.flat(path)
             elif isinstance(value, list):
                 self.fail(f"{dotted(path)} is a list; an option is one text, number, true or false", *path)
             else:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                found[".".join(map(str, path))] = self.expanded(text, *path)
-        return found
+                texts[".".join(map(str, path))] = self.expanded(text, *path)
+        return texts
 
     def _at(self, path: KeyPath) -> Mapping[str, Any]:
         values: Any = self.values
         for key in path:
             values = values[key]
-        found: Mapping[str, Any] = values
-        return found
+        table: Mapping[str, Any] = values
+        return table
 
     def expanded(self, text: str, *keys: str | int) -> str:
         """`text` with every ${NAME} taken from the environment."""
 
         def value(variable: re.Match[str]) -> str:
-            found = os.environ.get(variable[1])
-            if found is None:
+            text_value = os.environ.get(variable[1])
+            if text_value is None:
                 self.fail(f"the environment has no variable {variable[1]!r}: set it, or write the value here", *keys)
-            return found
+            return text_value
 
         return _VARIABLE.sub(value, text)
 
@@ -199,7 +199,7 @@ class ConfigTable:
 
 def _nearest(key: str, keys: Sequence[str]) -> str | None:
     """The key that was meant, if one is near; upper and lower case do not count."""
-    lowered = {known.lower(): known for known in keys}
+    lowered = {name.lower(): name for name in keys}
     near = difflib.get_close_matches(key.lower(), lowered, n=1)
     return lowered[near[0]] if near else None
 

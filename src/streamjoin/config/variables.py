@@ -23,22 +23,22 @@ def overlay(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     >>> overlay({"service": {"port": 1}}, {"STREAMJOIN_SERVICE__PORT": "9000", "STREAMJOIN_URL": "x"})
     ({'service': {'port': '9000'}}, {('service', 'port'): 'STREAMJOIN_SERVICE__PORT'})
     """
-    found = dict(values)
+    table = dict(values)
     variables: dict[KeyPath, str] = {}
     for name in sorted(environment):
         parts = name.removeprefix(PREFIX).split(_BETWEEN)
         if not name.startswith(PREFIX) or len(parts) < 2 or not all(parts):
             continue
-        path = _set(found, parts, environment[name])
+        path = _set(table, parts, environment[name])
         for length in range(1, len(path) + 1):
             # A table that only the environment has is the variable's too.
             if length == len(path) or not _has(values, path[:length]):
                 variables.setdefault(path[:length], name)
-    return found, variables
+    return table, variables
 
 
 def _set(table: dict[str, Any], parts: list[str], text: str) -> KeyPath:
-    key = next((known for known in table if known.lower() == parts[0].lower()), parts[0].lower())
+    key = next((name for name in table if name.lower() == parts[0].lower()), parts[0].lower())
     if len(parts) == 1:
         table[key] = text
         return (key,)
@@ -68,5 +68,5 @@ def of_kind(text: str, kinds: tuple[type, ...]) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    wanted = tuple(kind for kind in kinds if kind not in (str, bool))
-    return value if isinstance(value, wanted) and not isinstance(value, bool) else text
+    types = tuple(kind for kind in kinds if kind not in (str, bool))
+    return value if isinstance(value, types) and not isinstance(value, bool) else text

@@ -56,15 +56,15 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     top.only("service", "engine", "limits", "streams", "sinks", "spark")
     here = file.resolve().parent
     service = _table(top, "service")
-    given: dict[str, Any] = {**_service(service), **_engine(_table(top, "engine"), here)}
-    given["limits"] = _limits(_table(top, "limits"))
+    fields: dict[str, Any] = {**_service(service), **_engine(_table(top, "engine"), here)}
+    fields["limits"] = _limits(_table(top, "limits"))
     streams, lines = _streams(top, here)
-    sinks = _sinks(_table(top, "sinks"), here, given["checkpoint"])
-    given |= read_spark(_table(top, "spark"))
+    sinks = _sinks(_table(top, "sinks"), here, fields["checkpoint"])
+    fields |= read_spark(_table(top, "spark"))
     top.finish()
     host_or_token = "token" if "token" in service.values else "host"
     return service.made(
-        lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **given), host_or_token
+        lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **fields), host_or_token
     )
 
 
@@ -77,14 +77,14 @@ def _service(table: ConfigTable) -> dict[str, Any]:
     port = table.get("port", (int,), example=f"port = {DEFAULT_PORT}")
     if port is not None and not 0 <= port <= 65_535:
         table.fail(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
-    found = {
+    fields = {
         "host": table.text("host", 'host = "127.0.0.1"') or "127.0.0.1",
         "port": DEFAULT_PORT if port is None else port,
         "token": table.text("token", 'token = "${MY_TOKEN}"'),
         "allowed_hosts": table.texts("allowed_hosts", 'allowed_hosts = ["joins.example.org"]'),
     }
     table.finish()
-    return found
+    return fields
 
 
 def _engine(table: ConfigTable, here: Path) -> dict[str, Any]:
@@ -96,27 +96,27 @@ def _engine(table: ConfigTable, here: Path) -> dict[str, Any]:
     apart = sharing == "nothing"
     if apart and "partitions" in table.values:
         table.fail('sharing = "nothing" runs on the driver only: remove partitions', "partitions")
-    found = {
+    fields = {
         "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
         "trigger": trigger.every,
         "partitions": None if apart else read_partitions(table),
         "sharing": sharing,
     }
     table.finish()
-    return found
+    return fields
 
 
 def _limits(table: ConfigTable) -> Limits:
-    given: dict[str, Any] = {key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key)}") for key in _LIMITS}
+    fields: dict[str, Any] = {key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key)}") for key in _LIMITS}
     for limit, (key, example) in _DURATIONS.items():
         text = table.text(key, f'{key} = "{example}"')
         if text is not None:
-            given[limit] = table.made(partial(durations.nanoseconds, text), key) / 1e9
+            fields[limit] = table.made(partial(durations.nanoseconds, text), key) / 1e9
     table.finish()
-    for limit, value in given.items():
+    for limit, value in fields.items():
         if value is not None:
             table.made(partial(Limits, **{limit: value}), limit if limit in _LIMITS else _DURATIONS[limit][0])
-    return Limits(**{key: value for key, value in given.items() if value is not None})
+    return Limits(**{key: value for key, value in fields.items() if value is not None})
 
 
 def _streams(top: ConfigTable, here: Path) -> tuple[dict[str, StreamConfig], dict[str, int]]:

@@ -1,8 +1,8 @@
-"""Server-sent events: the rows of a query, and what the engine does, for as long as a client listens.
+"""Server-sent events: the rows of a query, or the events of the engine, until the client disconnects.
 
-Each stream holds a position in what is kept anyway. Waiting for a slow client suspends its own coroutine alone; when it
-takes on again it gets the newest rows and the number it missed. A client that takes nothing for a minute is let go, and
-so is the one that came first when another wants its place; it may come back, and goes on where it was.
+Each stream has a position in the shared history. A slow client suspends only its own coroutine; when it reads again, it
+gets the newest rows and the number of skipped ones. A client that reads nothing for a minute is disconnected. When all
+slots are in use, a new client replaces the oldest one, which can reconnect and continue at its position.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def event(name: str, data: Any, number: int | None = None) -> str:
 
 
 class EventStream(Response):
-    """A response that goes on until its events or its client end."""
+    """A response that ends with its events, or when its client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -56,11 +56,11 @@ class EventStream(Response):
         self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until there are no more or nobody listens."""
+        """Send events until there are no more or the client disconnects."""
         with self._service.readers.place() as place:
             if place is None:
-                told = f"{self._service.readers.most} event streams are open, which is the limit"
-                await Problem(503, "too-many-readers", told, headers={"Retry-After": "10"}).response(scope["path"])(
+                message = f"{self._service.readers.most} event streams are open, which is the limit"
+                await Problem(503, "too-many-readers", message, headers={"Retry-After": "10"}).response(scope["path"])(
                     scope, receive, send
                 )
                 return
@@ -71,12 +71,12 @@ class EventStream(Response):
             finally:
                 for task in tasks:
                     task.cancel()
-                sent, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+                outcome, *_ = await asyncio.gather(*tasks, return_exceptions=True)
             if place.taken.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(send({"type": "http.response.body", "body": b""}), _GOODBYE)
-            elif isinstance(sent, Exception) and not isinstance(sent, OSError | TimeoutError):
-                _LOG.error("the events of %s failed", scope["path"], exc_info=sent)
+            elif isinstance(outcome, Exception) and not isinstance(outcome, OSError | TimeoutError):
+                _LOG.error("the events of %s failed", scope["path"], exc_info=outcome)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

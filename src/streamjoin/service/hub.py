@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.engine.info import BatchEvent
 
 KEPT: Final = 600
-"""Batches whose events are kept."""
+"""The number of batches whose events are kept."""
 
 
 class Hub:
@@ -27,15 +27,15 @@ class Hub:
         self._events: deque[BatchEvent] = deque(maxlen=kept)
         self._published = 0
         self.version = 0
-        """Grows with everything that may be news."""
+        """Increases with every batch and every change."""
         self.changes = 0
-        """Grows with what clients change."""
+        """Increases with every change by a client."""
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
         self.stopping = False
 
     @property
     def published(self) -> int:
-        """How many batches there were."""
+        """The number of batches so far."""
         return self._published
 
     @property
@@ -50,14 +50,14 @@ class Hub:
             return list(self._events)
 
     def since(self, position: int) -> tuple[list[BatchEvent], int, int]:
-        """The events after a position, how many of them are gone, and the new position."""
+        """The events after a position, how many more are no longer kept, and the new position."""
         with self._lock:
             fresh = self._published - position
-            kept = list(self._events)[-fresh:] if fresh > 0 else []
-            return kept, max(0, fresh) - len(kept), self._published
+            events = list(self._events)[-fresh:] if fresh > 0 else []
+            return events, max(0, fresh) - len(events), self._published
 
     def publish(self, event: BatchEvent) -> None:
-        """A batch is done."""
+        """Append the event of a finished batch and wake the readers."""
         with self._lock:
             self._events.append(event)
             self._published += 1
@@ -82,12 +82,12 @@ class Hub:
         self.poke()
 
     def signal(self) -> asyncio.Event:
-        """What to wait for: taken before looking, so that nothing in between is missed."""
+        """The event to wait for; get it before reading, so that no batch in between is missed."""
         loop = asyncio.get_running_loop()
         with self._lock:
             event = self._loops.get(loop)
             if event is None or event.is_set():
                 event = asyncio.Event()
-                self._loops = {kept: e for kept, e in self._loops.items() if not kept.is_closed()}
+                self._loops = {known_loop: e for known_loop, e in self._loops.items() if not known_loop.is_closed()}
                 self._loops[loop] = event
             return event

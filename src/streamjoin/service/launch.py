@@ -63,17 +63,17 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
     """
     from streamjoin.adhoc import KafkaSink, ParquetSink
 
-    given = config.sinks.get(name)
-    if given is None:
+    sink = config.sinks.get(name)
+    if sink is None:
         raise SpecError(
             f"query {query!r} writes to the sink {name!r}, which is no longer in {config.file}: add it again, "
             "restart and resume the query, or drop the query"
         )
-    if given.format == "parquet":
-        return ParquetSink((given.path or "").replace("{query}", query))
-    options = {key: text for key, text in given.options.items() if key not in ("kafka.bootstrap.servers", "topic")}
-    topic = given.options["topic"].replace("{query}", query)
-    return KafkaSink(given.options["kafka.bootstrap.servers"], topic, key=given.key, options=options)
+    if sink.format == "parquet":
+        return ParquetSink((sink.path or "").replace("{query}", query))
+    options = {key: text for key, text in sink.options.items() if key not in ("kafka.bootstrap.servers", "topic")}
+    topic = sink.options["topic"].replace("{query}", query)
+    return KafkaSink(sink.options["kafka.bootstrap.servers"], topic, key=sink.key, options=options)
 
 
 def launch(config: ServiceConfig, told: Told) -> RunningEngine:
@@ -121,13 +121,13 @@ def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[
     Raises:
         PipelineFileError: Spark or the engine can't take one; the message names the line.
     """
-    known = {stream.name for stream in engine.streams()}
+    registered = {stream.name for stream in engine.streams()}
     failures: dict[str, StreamJoinError] = {}
     for name in config.streams:
         try:
             _register(engine, spark, config, name)
         except PipelineFileError as error:
-            if name not in known or not _is_outage(error):
+            if name not in registered or not _is_outage(error):
                 raise
             failures[name] = error
     return failures
@@ -142,9 +142,9 @@ def _is_outage(error: PipelineFileError) -> bool:
 
 def _register(engine: Engine, spark: Any, config: ServiceConfig, name: str) -> None:
     stream = config.streams[name]
-    found = open_marked(spark, config, name)
+    source = open_marked(spark, config, name)
     try:
-        engine.register(name, found.frame, stream.time, stream.lateness, found.mark)
+        engine.register(name, source.frame, stream.time, stream.lateness, source.mark)
     except SchemaError as error:
         raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
 

@@ -82,14 +82,14 @@ class PlanGraph:
 
     def as_data(self) -> dict[str, Any]:
         """The graph as the REST interface gives it."""
-        found = self._explanation
+        explanation = self._explanation
         return {
-            "nodes": [node.as_data(found.decisions) for node in self._nodes.values()],
+            "nodes": [node.as_data(explanation.decisions) for node in self._nodes.values()],
             "edges": [{"from": one, "to": two, "rate": rate} for (one, two), rate in self._edges.items()],
-            "decisions": list(map(str, found.decisions)),
-            "sharing": found.sharing,
-            "cost_shared": found.cost_shared,
-            "cost_apart": found.cost_apart,
+            "decisions": list(map(str, explanation.decisions)),
+            "sharing": explanation.sharing,
+            "cost_shared": explanation.cost_shared,
+            "cost_apart": explanation.cost_apart,
         }
 
     def _node(self, id_: str, kind: str, label: str) -> _Node:
@@ -104,7 +104,7 @@ class PlanGraph:
         node = self._node(id_, "selection", f"{stream}, group {group}")
         node.group = group
         node.queries |= set(queries)
-        figures = next((found for found in self._explanation.streams if found.name == stream), None)
+        figures = next((figure for figure in self._explanation.streams if figure.name == stream), None)
         if figures is not None:
             node.rate, node.selectivity = figures.rate * figures.selected, figures.selected
             node.cardinality = figures.held * figures.selected
@@ -130,8 +130,8 @@ class PlanGraph:
         node.cost += step.pairs
         node.cost_apart += step.pairs * max(1, len(step.queries))
         self._edge(before, id_, step.probes)
-        held = self._selection(step.stream, group, step.queries)
-        self._edge(held, id_, 0.0)
+        selection = self._selection(step.stream, group, step.queries)
+        self._edge(selection, id_, 0.0)
         for name in step.ends:
             self._node(f"sink:{name}", "sink", name).queries = {name}
             self._edge(id_, f"sink:{name}", 0.0)

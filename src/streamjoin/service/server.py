@@ -77,19 +77,19 @@ def bind(config: ServiceConfig) -> socket.socket:
         SetupError: the address is taken or is not this machine's.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((config.host, config.port))
-        found.listen(_BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(_BACKLOG)
     except OSError as error:
-        found.close()
+        listener.close()
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise SetupError(
             f"can't listen on {config.host} port {config.port}: {reason}; "
             "take another with --port, or port = 0 in [service] for a free one"
         ) from error
-    return found
+    return listener
 
 
 def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]) -> None:
@@ -132,11 +132,11 @@ class _Serving:
         """Fit the limit on connections to that on open files, half of which are the engine's."""
         limits = self._config.limits
         # Event streams must not take every connection.
-        wanted = max(limits.connections, 2 * limits.readers)
-        room = places(wanted)
+        connections = max(limits.connections, 2 * limits.readers)
+        room = places(connections)
         self._service.connections.most = room
         self._service.readers.most = min(limits.readers, room // 2)
-        if room < wanted:
+        if room < connections:
             self._told(
                 f"at most {room} connections and {self._service.readers.most} event streams, because of the limit "
                 "on open files; raise it with ulimit -n"

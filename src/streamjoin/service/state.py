@@ -87,11 +87,13 @@ class Service:
             Problem: it is not there yet, or has failed.
         """
         if self._engine is None or self.phase in ("starting", "stopping"):
-            told = "the service is stopping" if self.phase == "stopping" else "the engine is starting; try again soon"
+            message = (
+                "the service is stopping" if self.phase == "stopping" else "the engine is starting; try again soon"
+            )
             kind = "starting" if self.phase == "starting" else "stopping"
             if self.phase == "failed":
-                kind, told = "engine-failed", f"the engine stopped: {self.reason}"
-            raise Problem(503, kind, told, headers={"Retry-After": "2"})
+                kind, message = "engine-failed", f"the engine stopped: {self.reason}"
+            raise Problem(503, kind, message, headers={"Retry-After": "2"})
         return self._engine
 
     # Queries ------------------------------------------------------------------------------------------------------
@@ -115,39 +117,41 @@ class Service:
         """Create a query and give its record once it is in force."""
         engine = self.engine
         if sink is not None and sink not in self.config.sinks:
-            known = ", ".join(self.config.sinks) or "none"
-            raise Problem(422, "unknown-sink", f"there is no sink {sink!r}; the service's file has: {known}")
+            sinks = ", ".join(self.config.sinks) or "none"
+            raise Problem(422, "unknown-sink", f"there is no sink {sink!r}; the service's file has: {sinks}")
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
-            with self._place_for(engine, name) as chosen:
-                place = self._make_sink(sink, chosen) if sink is not None and self._make_sink is not None else None
-                with _pending_is_fine(engine, chosen):
-                    engine.create(sql, name=chosen, sink=place, wait=True)
+            with self._place_for(engine, name) as reserved_name:
+                place = (
+                    self._make_sink(sink, reserved_name) if sink is not None and self._make_sink is not None else None
+                )
+                with _pending_is_fine(engine, reserved_name):
+                    engine.create(sql, name=reserved_name, sink=place, wait=True)
         self.hub.poke()
-        return find_query(engine, chosen)
+        return find_query(engine, reserved_name)
 
     @contextlib.contextmanager
     def _place_for(self, engine: ServedEngine, name: str | None) -> Iterator[str]:
         with self._lock:
-            taken = {query.name for query in engine.queries()} | self._reserved
-            if name is not None and name in taken:
+            names = {query.name for query in engine.queries()} | self._reserved
+            if name is not None and name in names:
                 raise Problem(409, "name-taken", f"there is a query {name!r} already; drop it, or take another name")
-            if len(taken) >= self.config.limits.queries:
+            if len(names) >= self.config.limits.queries:
                 raise Problem(
-                    409, "too-many-queries", f"there are {len(taken)} queries, which is the limit; drop one first"
+                    409, "too-many-queries", f"there are {len(names)} queries, which is the limit; drop one first"
                 )
-            chosen = name or self._free_name(taken)
-            self._reserved.add(chosen)
+            reserved_name = name or self._free_name(names)
+            self._reserved.add(reserved_name)
         try:
-            yield chosen
+            yield reserved_name
         finally:
             with self._lock:
-                self._reserved.discard(chosen)
+                self._reserved.discard(reserved_name)
 
-    def _free_name(self, taken: set[str]) -> str:
+    def _free_name(self, names: set[str]) -> str:
         while True:
             self._named += 1
-            if f"q{self._named}" not in taken:
+            if f"q{self._named}" not in names:
                 return f"q{self._named}"
 
     def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> QueryInfo | None:
@@ -162,8 +166,8 @@ class Service:
 
 def service_of(request: Request) -> Service:
     """The service that answers a request."""
-    found: Service = request.app.state.service
-    return found
+    service: Service = request.app.state.service
+    return service
 
 
 def find_query(engine: ServedEngine, name: str) -> QueryInfo:
@@ -172,10 +176,10 @@ def find_query(engine: ServedEngine, name: str) -> QueryInfo:
     Raises:
         Problem: there is none of this name.
     """
-    found = next((query for query in engine.queries() if query.name == name), None)
-    if found is None:
+    query_ = next((query for query in engine.queries() if query.name == name), None)
+    if query_ is None:
         raise Problem(404, "no-such-query", f"there is no query {name!r}")
-    return found
+    return query_
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""`Progress`: what the joins of a session do, batch by batch, next to what Spark itself reports.
+"""`Progress`: the figures of a session's joins for every batch, in addition to Spark's reports.
 
-It listens to Spark's progress events and reads the manifest that the batch left behind: figures of a batch come after
-it is committed and cost the query nothing. The files of a batch are kept until the one after the next begins: where
-Spark reports later than that, the batch has no figures here; those of Spark's own reports are whole.
+It listens to Spark's progress events and reads the manifest of each committed batch, which costs the query nothing.
+The files of a batch are removed when the second batch after it begins. If Spark reports later than that, the batch has
+no figures here; Spark's own reports are complete.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class JoinProgress:
         batch: the batch.
         rows: rows that came in, over all sources of the query.
         seconds: how long the batch took.
-        rows_per_second: the one by the other.
-        window: live and not yet dropped tuples of the left and the right side.
-        window_bytes: what they take on disk.
-        runs: sorted runs that the window lies in.
-        merged_runs: those of them that were made in the background.
-        ranges: how many tasks joined.
-        skew: the rows of the range that stored most, over the average; 1.0 is even.
-        late: rows set aside since the beginning.
-        waiting: rows in the gate, None without one.
-        gate_lag: how far, in ticks of the time column, the gate is behind the newest row, None without one.
+        rows_per_second: `rows` divided by `seconds`.
+        window: stored tuples of the left and the right side, including expired ones that are not dropped yet.
+        window_bytes: their size on disk.
+        runs: the number of sorted runs of the window.
+        merged_runs: how many of them were merged in the background.
+        ranges: the number of ranges, each joined by one task.
+        skew: the rows of the largest range divided by the average; 1.0 is even.
+        late: late rows since the start.
+        waiting: rows that wait in the gate; None without a gate.
+        gate_lag: how far the gate is behind the newest row, in ticks of the time column; None without a gate.
         bound: the time, in the same ticks, before which no result follows; None without a gate or before it moved.
-        start_seconds: how long starting Python took, with all that tasks import; the first batch pays for it.
-        compile_seconds: how long kernels were compiled; none is compiled twice on a host.
+        start_seconds: the time to start Python and import modules; only first batches have it.
+        compile_seconds: the time to compile kernels; a host compiles each kernel once.
     """
 
     join: str
@@ -71,11 +71,11 @@ class JoinProgress:
 
 
 class Progress:
-    """The figures of all joins that run on a session, from when it is made.
+    """The figures of all joins of a session, from the creation of this object on.
 
     Args:
         spark: the session; its queries are watched.
-        keep: how many batches of each query are remembered.
+        keep: how many batches per query are kept.
     """
 
     def __init__(self, spark: SparkSession, keep: int = 100) -> None:
@@ -110,10 +110,10 @@ class Progress:
             return list(self._seen.get(str(query.runId), ()))
 
     def settle(self) -> None:
-        """Wait until Spark has reported all finished batches: it reports on its own thread."""
+        """Wait until Spark, which reports on a thread of its own, has reported all finished batches."""
         from py4j.protocol import Py4JJavaError
 
-        # A bus that is never empty is at work on other queries.
+        # If the bus is never empty, it is busy with other queries.
         with contextlib.suppress(Py4JJavaError):
             self._spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(_LONGEST_MS)
 
@@ -123,7 +123,7 @@ class Progress:
 
 
 def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
-    """One join's figures of the batch that `progress` reports; None when its files are gone or can't be read."""
+    """The figures of a join in the batch of `progress`; None if its files are gone or can't be read."""
     batch = int(progress.batchId)
     try:
         manifest = log.version(batch)

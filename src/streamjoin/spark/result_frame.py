@@ -1,9 +1,8 @@
-"""The DataFrame that `join` returns: Spark's own, with our errors for mistakes that have to do with joins.
+"""The DataFrame that `join` returns: Spark's, with streamjoin's errors for two mistakes.
 
-Two mistakes come to light where no code of ours runs: joins of one name meet in a method of the DataFrame (`union`),
-and a checkpoint that can't be written fails `start()` with a Java stack trace. So the methods here are Spark's with
-another error, and the frames they return are of this class again. A query on a frame that was not made so, such as of
-a view, runs in the same way; these two mistakes are then reported in Spark's words.
+Both mistakes occur in methods of Spark: two joins with one name meet in `union`, and a checkpoint that can't be written
+fails `start()` with a Java stack trace. The methods here call Spark's, replace these errors, and return frames of the
+same class. Other frames, such as a view of the result, run in the same way but report Spark's errors.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _IO = "java.io.IOException"
 
 
 def result_frame(frame: DataFrame, refused: Callable[[str], StreamJoinError | None]) -> DataFrame:
-    """`frame` with our errors; `refused` knows by the id of a run why a query that just started was refused."""
-    made: DataFrame = _classes(refused)(frame._jdf, frame.sparkSession)
-    return made
+    """`frame` with streamjoin's errors; `refused` returns why the run with an id was rejected at its start."""
+    result: DataFrame = _classes(refused)(frame._jdf, frame.sparkSession)
+    return result
 
 
 @functools.cache
 def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
-    """The class of the frames; made at the first join, as pyspark is an optional dependency."""
+    """The class of the frames; created at the first join because pyspark is an optional dependency."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import StreamingQueryException
     from pyspark.sql.classic.dataframe import DataFrame as Classic
@@ -39,7 +38,7 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     class Writer(DataStreamWriter):
-        """Spark's writer, whose queries are refused when they start."""
+        """Spark's writer, with streamjoin's errors when a query starts."""
 
         _checkpoint: str | None = None
 
@@ -74,7 +73,7 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
                 ) from error
             failure = refused(str(query.runId))
             if failure is not None:
-                # It ends by itself with the same error; until then another can't start in its place.
+                # The query ends by itself with the same error; until then, no other can use its checkpoint.
                 with contextlib.suppress(StreamingQueryException):
                     query.awaitTermination()
                 raise failure
@@ -88,7 +87,7 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
             return Writer(self)
 
     class ResultGroups(GroupedData):
-        """Such a frame, grouped."""
+        """A grouped `ResultFrame`."""
 
     def ours(result: Any) -> Any:
         if type(result) is Classic:
@@ -103,7 +102,7 @@ def _classes(refused: Callable[[str], StreamJoinError | None]) -> Any:
 
 
 def _kept(method: Callable[..., Any], ours: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A method of Spark's, whose result becomes `ours`."""
+    """A method of Spark's; `ours` converts its result."""
     from pyspark.errors import AnalysisException
 
     @functools.wraps(method)
@@ -128,7 +127,7 @@ def _given(options: dict[str, Any]) -> str | None:
 
 
 def _io_reason(error: Py4JJavaError) -> str | None:
-    """What Java says if it could not read or write something; None if it was something else."""
+    """The message of a Java I/O error; None for other errors."""
     from py4j.java_gateway import is_instance_of
     from pyspark import SparkContext
 

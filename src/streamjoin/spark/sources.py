@@ -1,4 +1,4 @@
-"""Physical sources of a join on Spark: which DataFrames feed a side, and what is a source of its own in them."""
+"""Physical sources of a join on Spark: the DataFrames of a side, and the sources within each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """A streaming DataFrame as a physical source of a side, or as several.
+    """A streaming DataFrame as one or several physical sources of a side.
 
     The gate waits for every source it knows and orders equal times by the sources' names.
 
     Args:
         frame: the streaming DataFrame.
-        name: its name; its place in the list of the side when not given.
-        by: a column whose every value is a source of its own, such as a Kafka topic's `partition`.
-        position: a whole-number column that rises along each source, such as Kafka's `offset`. It orders rows of
-            equal times, and says exactly which row is late. Without it, that is the order in which Spark reads, and
-            rows of one batch are never late for each other.
-        values: the values of `by` that are waited for from the beginning; others are known when they first come.
+        name: its name; default: its position in the side's list.
+        by: a column whose values are the sources, such as a Kafka topic's `partition`.
+        position: an integer column that increases along each source, such as Kafka's `offset`. It orders rows with
+            equal times and determines exactly which rows are late. Without it, rows have the order in which Spark
+            reads them, and rows of one batch are never late relative to each other.
+        values: the values of `by` that the gate waits for from the start; others count from their first row on.
     """
 
     frame: DataFrame
@@ -46,14 +46,14 @@ class Source:
 
 def sources_of(side: object) -> list[Source]:
     """A side as a list of sources."""
-    given = list(side) if isinstance(side, (list, tuple)) else [side]
-    if not given:
+    entries = list(side) if isinstance(side, (list, tuple)) else [side]
+    if not entries:
         raise InputError("a side is a streaming DataFrame or a list of them; this list is empty")
-    return [entry if isinstance(entry, Source) else Source(entry) for entry in given]  # type: ignore[arg-type]
+    return [entry if isinstance(entry, Source) else Source(entry) for entry in entries]  # type: ignore[arg-type]
 
 
 def source_plans(side: str, sources: Sequence[Source], schema: pa.Schema) -> tuple[SourcePlan, ...]:
-    """What the gate needs to know of a side's sources, checked against its columns."""
+    """The plans of a side's sources for the gate, checked against the side's columns."""
     plans = []
     for i, source in enumerate(sources):
         for column in (source.by, source.position):
@@ -75,5 +75,5 @@ def source_plans(side: str, sources: Sequence[Source], schema: pa.Schema) -> tup
 
 
 def needs_gate(sources: Sequence[Source]) -> bool:
-    """Whether a side is more than one source that Spark reads in any order."""
+    """Whether a side has several sources, or one with an order of its own."""
     return len(sources) > 1 or any(source.by is not None or source.position is not None for source in sources)

@@ -1,8 +1,8 @@
-"""`join`: two sides of streaming DataFrames in, one out.
+"""`join`: joins two sides of streaming DataFrames into one.
 
-Each side is cut into ranges of index words, Spark moves the parts to one task a range, and that task joins them
-with the window log. Where one order is needed a gate comes first, and where the output is ordered a sort comes last.
-What is wrong is found here, before a query exists.
+Each side is split into ranges of index words, Spark moves the parts to one task per range, and that task joins them
+with the window log. If the join needs one order, a gate comes first; if the output is ordered, a sort comes last. All
+arguments are checked here, before a query exists.
 """
 
 from __future__ import annotations
@@ -71,43 +71,43 @@ def join(
     The state is stored under the checkpoint of the query that runs the join. With a sink that writes each batch once
     (files, tables, Kafka transactions, ...) every result is written exactly once, whichever processes are killed.
 
-    Count windows, `ordered=True` and several sources per side put a gate before the join: one task that puts all tuples
-    in one order. It releases a tuple once every source has passed its time. What is not ready when a query ends,
-    also with the trigger `availableNow`, wait in the checkpoint for the next start.
+    Count windows, `ordered=True` and several sources per side add a gate before the join: one task that brings all
+    tuples into one order. It releases a tuple once every source has passed its time. Tuples that are not released when
+    a query ends, also with the trigger `availableNow`, stay in the checkpoint for the next start.
 
     The join has its own clocks (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: a watermark
-    on a side does not carry over to the result. To aggregate results by time, set one on the result's time, such
-    as `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness no result is late;
-    behind a gate, where results come in time order, a delay of 0 is enough.
+    on a side does not carry over to the result. To aggregate results by time, set a watermark on the result's time, for
+    example `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness, no result is late.
+    After a gate, results come in time order and a delay of 0 is enough.
 
     Args:
-        left: the left side: a streaming DataFrame, a `Source`, or a list of them, each a physical source.
+        left: the left side: a streaming DataFrame, a `Source`, or a list of them, one per physical source.
         right: the right side; None for a self-join.
-        spec: what to join; its order is "event_time", the default here. The names of the result's columns may change
-            from start to start, as the state does not depend on them.
-        partitions: how many tasks join side by side. "auto" takes as many as the load needs, up to
-            `spark.sql.shuffle.partitions`; None takes all of them. It may be another one at the next start.
-        most_partitions: how far `rescale` may raise the number while the query runs; `partitions` when not given.
-        ordered: whether the rows of a batch, partition after partition, are in result order.
-        positions: whether the result has two more columns by which it is ordered: `position`, the later tuple's
-            place in the order of all tuples, and `partner`, the earlier one's place on its side.
-        punctuate: with `ordered=True`, whether each batch ends with a punctuation: a row whose column `punctuation` is
-            true and whose time is a bound, before which no later result follows; what else it has is NULL. In results
-            `punctuation` is false. `spark.punctuations` has the same bounds for any join behind a gate.
-        idle: how long a source may send nothing, by the clock, before the others no longer wait for it.
-        columns: the columns of the result that are wanted; others are neither moved nor stored. All when not given.
-        late: a directory for late rows as Parquet files, one for each batch that has some, besides `spark.late`. A file
-            is there when its batch is done. The tasks write it, so all machines must reach the directory.
-        name: where the state lies under the checkpoint, and after `streamjoin_` the name of the join's figures among
-            the observed metrics of Spark's progress; needed only where one query holds several joins next to each
-            other, which Spark refuses if their metrics have one name. It must stay the same from start to start.
+        spec: the join's condition, windows and order; the order is "event_time", the default here. A restart may change
+            the names of the result's columns, because the state does not depend on them.
+        partitions: the number of tasks that join in parallel. "auto" follows the load, up to
+            `spark.sql.shuffle.partitions`; None uses that number. A restart may change it.
+        most_partitions: the largest number that `rescale` can set while the query runs; default: `partitions`.
+        ordered: whether the rows of each batch are in result order, from the first partition to the last.
+        positions: whether the result has two more columns, which define its order: `position`, the later tuple's
+            position among all tuples, and `partner`, the earlier tuple's position within its side.
+        punctuate: with `ordered=True`, whether each batch ends with a punctuation: a row with `punctuation` true, a
+            time before which no later result follows, and NULL in all other columns. In results `punctuation` is
+            false. `spark.punctuations` returns the same times for any join with a gate.
+        idle: after how long without rows, in processing time, the gate no longer waits for a source.
+        columns: the columns of the result; other columns are neither shuffled nor stored. Default: all.
+        late: a directory for late rows as Parquet files, one per batch with late rows, in addition to `spark.late`. The
+            file exists when its batch is done. The tasks write it, so all machines need access to the directory.
+        name: the directory of the state under the checkpoint. `streamjoin_` followed by the name is the name of the
+            join's metrics in Spark's progress. It is needed only if one query has several joins side by side, because
+            Spark rejects metrics with equal names. It must stay the same across restarts.
 
     Raises:
-        SpecError: the spec can't be, does not fit the columns, or asks for what is not there on Spark.
+        SpecError: the spec is invalid, does not match the columns, or is not supported on Spark.
         InputError: a side is not a streaming DataFrame.
         SetupError: pyspark is missing, or the session can't run the join.
         CheckpointError: raised by `writeStream...start()` on the result: the checkpoint belongs to another join, can't
-            be written, or a part of it is gone.
+            be written, or is incomplete.
     """
     options = Options(
         partitions, most_partitions, ordered, positions, idle, columns, _everywhere(late), name, punctuate,
@@ -117,7 +117,7 @@ def join(
 
 @dataclass(frozen=True)
 class Options:
-    """What `join` takes besides sides and spec."""
+    """The options of `join`."""
 
     partitions: int | Literal["auto"] | None = "auto"
     most_partitions: int | None = None
@@ -131,15 +131,15 @@ class Options:
 
 
 def _everywhere(late: str | Path | None) -> str | None:
-    """The location of the late output, not as it looks from the directory that this process runs in: tasks write it."""
+    """The absolute location of the late output: tasks, which run in other directories, write it."""
     if late is None:
         return None
-    found = place(str(late))
-    return str(found.absolute() if isinstance(found, Path) else found)
+    directory = place(str(late))
+    return str(directory.absolute() if isinstance(directory, Path) else directory)
 
 
 def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, policy: MergePolicy) -> DataFrame:
-    """`join` with all that can be set, also for tests."""
+    """`join` with a merge policy, which tests set."""
     spec = _checked(spec)
     sides = _sides(left, right, spec)
     spark = _check_sides(sides)
@@ -168,11 +168,11 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
     schema = _output_schema(blueprint, [side[0] for side in frames])
     if blueprint.gate is None or not blueprint.gate.ordered:
-        joined = _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
-        return result_frame(joined, refused)
-    found = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
-    sorted_ = found.repartitionById(blueprint.partitions, found["partition"])
-    in_order = _stage(sorted_, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
+        rows = _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+        return result_frame(rows, refused)
+    parts_of_results = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
+    partitioned = parts_of_results.repartitionById(blueprint.partitions, parts_of_results["partition"])
+    in_order = _stage(partitioned, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
     return result_frame(in_order, refused)
 
 
@@ -230,7 +230,7 @@ def _idle_ms(idle: str | timedelta | None) -> int | None:
 
 
 def _checked(spec: JoinSpec) -> JoinSpec:
-    """The spec in event-time order, which it need not name."""
+    """The spec with event-time order, which is the default on Spark."""
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
     if spec.time is None:
@@ -279,13 +279,13 @@ def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
 
 
 def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]], result_time: str | None) -> None:
-    """A watermark that nothing before the join uses was meant for what comes after it, where Spark does not find it."""
+    """Warn about a watermark that nothing before the join uses; the result does not have it."""
     for side, sources in sides.items():
         for source in sources:
-            marked = [field.name for field in source.frame.schema if _WATERMARK in field.metadata]
-            if marked and not _USES_WATERMARK.search(source.frame._jdf.queryExecution().analyzed().toString()):
+            watermarks = [field.name for field in source.frame.schema if _WATERMARK in field.metadata]
+            if watermarks and not _USES_WATERMARK.search(source.frame._jdf.queryExecution().analyzed().toString()):
                 warnings.warn(
-                    f"the {side} side has a watermark on {marked[0]!r}, which the join does not use and the result "
+                    f"the {side} side has a watermark on {watermarks[0]!r}, which the join does not use and the result "
                     "does not have. Leave it out; for an aggregation after the join, put one on the result's time: "
                     f"join(...).withWatermark({result_time!r}, ...), with a delay of the window plus the lateness",
                     UserWarning,
@@ -298,15 +298,15 @@ def _aligned(side: str, frame: DataFrame, first: DataFrame) -> DataFrame:
     """A source's DataFrame with the columns of the side's first one, in their order."""
     if frame is first:
         return frame
-    wanted = {field.name: field.dataType for field in first.schema}
-    given = {field.name: field.dataType for field in frame.schema}
-    if wanted != given:
-        differing = sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n))
+    first_types = {field.name: field.dataType for field in first.schema}
+    types = {field.name: field.dataType for field in frame.schema}
+    if first_types != types:
+        names = sorted(n for n in {*first_types, *types} if first_types.get(n) != types.get(n))
         raise InputError(
-            f"the sources of the {side} side differ in {', '.join(map(repr, differing))}: all need the same columns "
+            f"the sources of the {side} side differ in {', '.join(map(repr, names))}: all need the same columns "
             "of the same types"
         )
-    return frame.select(*(frame[name] for name in wanted)) if list(given) != list(wanted) else frame
+    return frame.select(*(frame[name] for name in first_types)) if list(types) != list(first_types) else frame
 
 
 def _only(frames: Sequence[DataFrame], schema: pa.Schema) -> list[DataFrame]:
@@ -346,11 +346,11 @@ def _name(name: str | None, frames: Sequence[DataFrame]) -> str:
 
 
 def _partitions(options: Options, spark: SparkSession) -> tuple[int, int, bool]:
-    """How many tasks there are, how many get a range at first, and whether the load decides how many later."""
+    """The number of tasks, the initial number of ranges, and whether the load changes that number."""
     usual = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    given = options.partitions
-    auto = given == "auto"
-    first = _number("partitions", usual if given is None or given == "auto" else given)
+    setting = options.partitions
+    auto = setting == "auto"
+    first = _number("partitions", usual if setting is None or setting == "auto" else setting)
     most = first if options.most_partitions is None else _number("most_partitions", options.most_partitions)
     if most < first and not auto:
         raise SpecError(f"most_partitions={most} is less than the {first} initial partitions")
@@ -372,21 +372,22 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
 
     bound = blueprint.bound
     sources = {"left": frames[0].schema, "right": frames[-1].schema}
-    # A row whose key or time is NULL has no partner. That results have none spares Spark a test for each value.
-    known = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
+    # A row whose key or time is NULL has no match; non-nullable columns save Spark a check per value.
+    non_null = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
     if blueprint.gate is not None and blueprint.gate.punctuated:
-        known = set()
+        non_null = set()
     fields = [
-        StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in known) for c in bound.columns
+        StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in non_null)
+        for c in bound.columns
     ]
     own = list(result_schema(blueprint))[len(fields) :]
     return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type), False) for field in own)])
 
 
 def _stage(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:
-    """`frame.mapInArrow(function, schema)` under a name of our own.
+    """`frame.mapInArrow(function, schema)` with a name for the stage.
 
-    The public method asks for pandas, which no part of it uses, and names the stage after the function.
+    The public method requires pandas without using it, and names the stage after the function.
     """
     from pyspark.sql.classic.dataframe import DataFrame as Classic
     from pyspark.sql.udf import UserDefinedFunction

@@ -23,11 +23,11 @@ Name = Annotated[str, Path(max_length=200, description="The stream's name.", exa
 Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of rows.")]
 
 
-def _found(engine: ServedEngine, name: str) -> StreamInfo:
-    found = next((stream for stream in engine.streams() if stream.name == name), None)
-    if found is None:
+def _stream_info(engine: ServedEngine, name: str) -> StreamInfo:
+    info = next((stream for stream in engine.streams() if stream.name == name), None)
+    if info is None:
         raise Problem(404, "no-such-stream", f"there is no stream {name!r}")
-    return found
+    return info
 
 
 @router.get("", response_model=models.Streams, summary="List the streams")
@@ -41,15 +41,15 @@ async def streams(request: Request) -> Response:
 @router.get("/{name}", response_model=StreamInfo, summary="Show a stream", responses=problems(404))
 def stream(request: Request, name: Name) -> Response:
     """One stream."""
-    return respond(_found(service_of(request).engine, name))
+    return respond(_stream_info(service_of(request).engine, name))
 
 
 @router.get("/{name}/late", response_model=models.RowsAside, summary="Late rows", responses=problems(404))
 def late(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest rows that came too late or had no usable time, oldest of them first."""
     engine = service_of(request).engine
-    found = _found(engine, name)
-    return _aside(engine.late, name, limit, found.late + found.untimed)
+    info = _stream_info(engine, name)
+    return _aside(engine.late, name, limit, info.late + info.untimed)
 
 
 @router.get(
@@ -61,7 +61,7 @@ def late(request: Request, name: Name, limit: Limit = 100) -> Response:
 def malformed(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest records that do not fit the schema, with where they came from, oldest of them first."""
     engine = service_of(request).engine
-    return _aside(engine.malformed, name, limit, _found(engine, name).malformed)
+    return _aside(engine.malformed, name, limit, _stream_info(engine, name).malformed)
 
 
 def _aside(read: Callable[[str, int], pa.Table], name: str, limit: int, total: int) -> Response:

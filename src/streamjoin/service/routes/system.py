@@ -94,7 +94,7 @@ async def plan(
     service = service_of(request)
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
     make = partial(_plan, service, service.engine, wanted)
-    return await service.together.answer(f"plan as {wanted}", make, dear=True, waiting=service.questions)
+    return await service.together.answer(f"plan as {wanted}", make, expensive=True, waiting=service.questions)
 
 
 def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
@@ -132,7 +132,7 @@ async def history(request: Request) -> Response:
     """Up to 600 batches, oldest first."""
     service = service_of(request)
     service.engine  # noqa: B018 - refuses while there is none
-    return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), dear=True)
+    return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), expensive=True)
 
 
 @router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as events", responses={**EVENTS, **ERRORS})

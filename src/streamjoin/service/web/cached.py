@@ -23,16 +23,16 @@ from streamjoin.service.hub import Hub
 from streamjoin.service.web.waiting import WaitingRequests
 
 LONGEST: Final = 0.25
-LONGEST_DEAR: Final = 1.0
+LONGEST_EXPENSIVE: Final = 1.0
 MOST: Final = 64
 LARGEST: Final = 1 << 19
-_DEAR: Final = frozenset({"/api/v1/plan", "/api/v1/history"})
+_EXPENSIVE: Final = frozenset({"/api/v1/plan", "/api/v1/history"})
 _KEPT: Final = ("/api/v1/queries", "/api/v1/streams", "/api/v1/plan", "/api/v1/history", "/api/v1/changelog")
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """The bytes of an answer, what was true when it was begun, and the route that made it."""
+    """A cached response: its bytes, the version and time at which it was started, and its route."""
 
     version: int
     at: float
@@ -42,33 +42,37 @@ class _Answer:
 
 
 class Kept:
-    """ASGI middleware; see the module. Used on the event loop's thread alone."""
+    """ASGI middleware that caches responses; used on the event loop's thread only."""
 
     def __init__(self, app: ASGIApp, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._hub, self._clock = app, hub, clock
         self._answers: OrderedDict[tuple[str, bytes, bytes], _Answer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give what is kept, or keep what is given."""
+        """Send the cached response, or cache the one that the app sends."""
         if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(_KEPT):
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        dear = path in _DEAR
-        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"") if dear else b""
+        expensive = path in _EXPENSIVE
+        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"") if expensive else b""
         key = (path, scope["query_string"], accept)
-        # Both are taken before: what happens meanwhile makes the answer old.
-        version, now = self._hub.changes if dear else self._hub.version, self._clock()
-        kept = self._answers.get(key)
-        if kept is not None and kept.version == version and now - kept.at < (LONGEST_DEAR if dear else LONGEST):
-            scope["route"] = kept.route
-            await send({"type": "http.response.start", "status": 200, "headers": list(kept.headers)})
-            await send({"type": "http.response.body", "body": kept.body})
+        # Both are read first: a change during the computation then makes the response outdated.
+        version, now = self._hub.changes if expensive else self._hub.version, self._clock()
+        answer = self._answers.get(key)
+        if (
+            answer is not None
+            and answer.version == version
+            and now - answer.at < (LONGEST_EXPENSIVE if expensive else LONGEST)
+        ):
+            scope["route"] = answer.route
+            await send({"type": "http.response.start", "status": 200, "headers": list(answer.headers)})
+            await send({"type": "http.response.body", "body": answer.body})
             return
-        noted = _Noted(send)
-        await self._app(scope, receive, noted)
-        if noted.whole:
-            self._keep(key, _Answer(version, now, noted.headers, noted.body, scope.get("route")))
+        recorder = _Noted(send)
+        await self._app(scope, receive, recorder)
+        if recorder.whole:
+            self._keep(key, _Answer(version, now, recorder.headers, recorder.body, scope.get("route")))
 
     def _keep(self, key: tuple[str, bytes, bytes], answer: _Answer) -> None:
         self._answers[key] = answer
@@ -78,7 +82,7 @@ class Kept:
 
 
 class _Noted:
-    """Passes an answer on and has it afterwards, if it came in one piece, is right, and not large."""
+    """Forwards a response and records it, if it has one part, status 200 and a limited size."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -92,9 +96,11 @@ class _Noted:
             self._status, self.headers = message["status"], tuple(message.get("headers", ()))
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.body = message.get("body", b"")
-            # Only an answer of one piece tells its length.
-            known = any(name == b"content-length" and value == b"%d" % len(self.body) for name, value in self.headers)
-            self.whole = self._status == 200 and known and len(self.body) <= LARGEST
+            # Only a response in one part has a length.
+            has_length = any(
+                name == b"content-length" and value == b"%d" % len(self.body) for name, value in self.headers
+            )
+            self.whole = self._status == 200 and has_length and len(self.body) <= LARGEST
         await self._send(message)
 
 
@@ -106,17 +112,17 @@ class Together:
         self._begun: dict[tuple[str, int], asyncio.Future[Response]] = {}
 
     async def answer(
-        self, key: str, make: Callable[[], Response], *, dear: bool = False, waiting: WaitingRequests | None = None
+        self, key: str, make: Callable[[], Response], *, expensive: bool = False, waiting: WaitingRequests | None = None
     ) -> Response:
-        """The answer under `key`; `make` runs on a thread of the pool, or of `waiting` if it waits for the engine.
+        """The response under `key`; `make` runs on a thread of the pool, or of `waiting` if it waits for the engine.
 
-        A dear one is not made anew for a batch that ends meanwhile, only after a change.
+        An `expensive` response is computed again after a change of queries, but not after every batch.
         """
-        version = self._hub.changes if dear else self._hub.version
-        made = self._begun.get((key, version))
-        if made is None:
-            made = asyncio.ensure_future(run_in_threadpool(make) if waiting is None else waiting.run(make))
-            self._begun[key, version] = made
-            made.add_done_callback(lambda _: self._begun.pop((key, version)))
-        # One that leaves does not take the answer from the others.
-        return await asyncio.shield(made)
+        version = self._hub.changes if expensive else self._hub.version
+        future = self._begun.get((key, version))
+        if future is None:
+            future = asyncio.ensure_future(run_in_threadpool(make) if waiting is None else waiting.run(make))
+            self._begun[key, version] = future
+            future.add_done_callback(lambda _: self._begun.pop((key, version)))
+        # A client that disconnects does not cancel the response for the others.
+        return await asyncio.shield(future)

@@ -93,8 +93,8 @@ class Connections:
             idle = [other for other in self._open if other.waiting_since is not None]
             if not idle:
                 self._note("full")
-                told = f"{self.most} connections are open, which is the limit"
-                connection.refuse(Problem(503, "too-many-connections", told, headers={"Retry-After": "5"}))
+                message = f"{self.most} connections are open, which is the limit"
+                connection.refuse(Problem(503, "too-many-connections", message, headers={"Retry-After": "5"}))
                 return
             # A client that was answered before may be about to ask again.
             slowest = min(idle, key=lambda other: (other.answered, other.waiting_since or 0.0))
@@ -124,8 +124,8 @@ class Connections:
                 connection.closing_since = connection.closing_since or now
             elif _older(connection.waiting_since, now, self.request_seconds):
                 self._note("request_too_slow")
-                told = f"a request must arrive completely within {self.request_seconds:g} seconds"
-                connection.refuse(Problem(408, "request-too-slow", told))
+                message = f"a request must arrive completely within {self.request_seconds:g} seconds"
+                connection.refuse(Problem(408, "request-too-slow", message))
 
     async def watch(self) -> None:
         """Sweep until cancelled."""
@@ -174,8 +174,8 @@ class Connection(HttpToolsProtocol):
         if before and self._in_header:
             self._header_bytes += len(data)
             if self._header_bytes > MOST_HEADER_BYTES:
-                told = f"a request's headers are at most {MOST_HEADER_BYTES:,} bytes"
-                self.refuse(Problem(431, "headers-too-large", told))
+                message = f"a request's headers are at most {MOST_HEADER_BYTES:,} bytes"
+                self.refuse(Problem(431, "headers-too-large", message))
         self._note_request()
 
     def on_message_begin(self) -> None:

@@ -1,8 +1,8 @@
-"""What stands before every request: host, origin, token and size checks, security headers, and a count of answers.
+"""Checks before every request (host, origin, token, size), security headers, and a count of responses.
 
 The invariants: no request that fails a check reaches a route; the token is compared in constant time and is in no
 message; a check never reads the body, so that a large one costs nothing. CORS is off: no header ever allows a foreign
-page to read, and unsafe requests that a foreign page can send without being allowed to read are refused.
+page to read, and unsafe requests that a foreign page could send are rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPEN_PREFIX: Final = "/static/"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONGEST_LENGTH: Final = 15
 _SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
-"""Headers that are checked here. Given twice, a proxy or a route may see another one than was checked."""
+"""Headers that are checked here. If one is repeated, a proxy or a route may read another value than was checked."""
 _POLICY: Final = (
     b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     b"require-trusted-types-for 'script'"
@@ -39,7 +39,7 @@ _HEADERS: Final = (
 
 
 class Guard:
-    """ASGI middleware; see the module."""
+    """ASGI middleware that checks every request and adds security headers."""
 
     def __init__(self, app: ASGIApp, config: ServiceConfig, requests: Requests) -> None:
         self._app = app
@@ -49,7 +49,7 @@ class Guard:
         self._hosts = _hosts(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, pass on, count."""
+        """Check the request, forward it, and count the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -79,10 +79,10 @@ class Guard:
         if self._hosts is not None and host_name(host) not in self._hosts:
             return Problem(421, "wrong-host", "the Host header names another machine; add it to allowed_hosts")
         if self._token is not None and not (path in OPEN or path.startswith(_OPEN_PREFIX)):
-            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
-                told = "send the service's token: Authorization: Bearer ..."
-                return Problem(401, "unauthorized", told, headers={"WWW-Authenticate": "Bearer"})
+            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+                message = "send the service's token: Authorization: Bearer ..."
+                return Problem(401, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
         if method not in _SAFE and _is_foreign(headers, host):
             return Problem(403, "foreign-origin", "pages of another origin may not change anything here")
         length = headers.get(b"content-length", b"0")
@@ -118,9 +118,9 @@ class Guard:
             if not started:
                 await self._too_large().response(scope["path"])(scope, receive, send)
         except Exception as error:
-            told = unexpected(scope["method"], scope["path"], error)
+            problem = unexpected(scope["method"], scope["path"], error)
             if not started:
-                await told.response(scope["path"])(scope, receive, send)
+                await problem.response(scope["path"])(scope, receive, send)
 
 
 class _TooLarge(BaseException):
@@ -152,8 +152,8 @@ def _hosts(config: ServiceConfig) -> frozenset[str] | None:
     On loopback anything else is a foreign page whose name was made to lead here (DNS rebinding).
     """
     if is_loopback(config.host):
-        named = {"localhost", "127.0.0.1", "::1", host_name(config.host)}
-        return frozenset(named | {host.lower() for host in config.allowed_hosts})
+        hosts = {"localhost", "127.0.0.1", "::1", host_name(config.host)}
+        return frozenset(hosts | {host.lower() for host in config.allowed_hosts})
     return frozenset(host.lower() for host in config.allowed_hosts) or None
 
 

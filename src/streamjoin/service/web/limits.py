@@ -36,9 +36,9 @@ def check_limits(sql: str, limits: Limits) -> None:
             *excess.table.span,
         )
     for join in frame.joins:
-        told = _too_long(join, limits)
-        if told is not None:
-            raise source.error(told, *join.window_span)
+        reason = _too_long(join, limits)
+        if reason is not None:
+            raise source.error(reason, *join.window_span)
 
 
 def _too_long(join: JoinClause, limits: Limits) -> str | None:

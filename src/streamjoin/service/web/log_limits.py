@@ -1,4 +1,4 @@
-"""A limit on lines of the log that clients can cause: what repeats is written a few times a minute and counted.
+"""A rate limit for log lines that clients can cause: repeated lines are counted and written a few times per minute.
 
 Without it, a client without a token could fill the disk: every request that is not HTTP is logged, and every connection
 that can't be accepted logs a traceback.
@@ -15,7 +15,7 @@ from typing import Final
 LIMITED: Final = ("uvicorn.error", "asyncio", "streamjoin.service")
 """Loggers that clients can make write."""
 MOST: Final = 5
-"""Lines of a kind in a minute."""
+"""Lines of one kind per minute."""
 _SPAN: Final = 60.0
 _KINDS: Final = 256
 
@@ -51,5 +51,5 @@ def install() -> None:
     """Limit the loggers of this process that clients can make write; again has no effect."""
     for name in LIMITED:
         logger = logging.getLogger(name)
-        if not any(isinstance(known, Limited) for known in logger.filters):
+        if not any(isinstance(filter_, Limited) for filter_ in logger.filters):
             logger.addFilter(Limited())

@@ -1,7 +1,7 @@
-"""Errors as problem details (RFC 9457): one shape for everything that goes wrong, with places in SQL texts.
+"""Errors as problem details (RFC 9457): one format for all errors, with positions in SQL texts.
 
-Invariants: a problem tells what was wrong and what to do, never a stack, a path of the server or a secret; whatever
-nobody expected is a 500 with no detail, and goes to the log.
+Invariants: a problem says what is wrong and what to do, and never contains a stack trace, a path of the server or a
+secret. An unexpected error is a 500 without details and is logged.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def of_validation(request: Request, error: RequestValidationError) -> Response:
-        found = [{"at": ".".join(map(str, item["loc"])), "message": str(item["msg"])} for item in error.errors()]
-        detail = "; ".join(f"{item['at']}: {item['message']}" for item in found[:5])
-        return Problem(422, "invalid-request", detail, errors=found).response(request.url.path)
+        errors = [{"at": ".".join(map(str, item["loc"])), "message": str(item["msg"])} for item in error.errors()]
+        detail = "; ".join(f"{item['at']}: {item['message']}" for item in errors[:5])
+        return Problem(422, "invalid-request", detail, errors=errors).response(request.url.path)
 
 
 def unexpected(method: str, path: str, error: Exception) -> Problem:

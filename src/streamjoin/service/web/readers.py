@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 TURN: Final = 60.0
-"""Seconds for which a place is safe."""
+"""Seconds for which a slot can't be replaced."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReaderSlot:
-    """An open event stream's; `taken` is set when it is given to another."""
+    """The slot of an open event stream; `taken` is set when another stream replaces it."""
 
     since: float
     taken: asyncio.Event = field(default_factory=asyncio.Event)

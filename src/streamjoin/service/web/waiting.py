@@ -42,13 +42,13 @@ class WaitingRequests:
         """
         if self.open >= self._most:
             self.refused += 1
-            told = f"{self.open} {self._what} are waiting for the engine, which is the limit; try again soon"
-            raise Problem(503, "engine-busy", told, headers={"Retry-After": "2"})
+            message = f"{self.open} {self._what} are waiting for the engine, which is the limit; try again soon"
+            raise Problem(503, "engine-busy", message, headers={"Retry-After": "2"})
         self.open += 1
         try:
             call: Callable[[], Any] = partial(function, *arguments, **options)
-            found: _T = await anyio.to_thread.run_sync(call, limiter=self._limits())
-            return found
+            result: _T = await anyio.to_thread.run_sync(call, limiter=self._limits())
+            return result
         finally:
             self.open -= 1
 

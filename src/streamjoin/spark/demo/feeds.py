@@ -83,8 +83,8 @@ class Market:
     def names(self) -> tuple[str, ...]:
         """The symbols, the most traded first: three letters each."""
         letters = [chr(code) for code in range(ord("A"), ord("Z") + 1)]
-        chosen = self._random("names", 0).permutation(26**3)[: self.symbols].tolist()
-        return tuple(letters[n // 676] + letters[n // 26 % 26] + letters[n % 26] for n in chosen)
+        numbers = self._random("names", 0).permutation(26**3)[: self.symbols].tolist()
+        return tuple(letters[n // 676] + letters[n // 26 % 26] + letters[n % 26] for n in numbers)
 
     @cached_property
     def _walk(self) -> _Walk:

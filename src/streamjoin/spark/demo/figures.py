@@ -107,13 +107,13 @@ class Watch:
 
     def _new_commits(self) -> list[Path]:
         """Entries of the sink's log that were not read yet, in order; every tenth repeats those before it."""
-        found = {}
+        paths = {}
         for path in (self._output / "matches" / "_spark_metadata").glob("[0-9]*"):
             number = int(path.name.removesuffix(".compact"))
             if number > self._committed:
-                found[number] = path
-        self._committed = max(found, default=self._committed)
-        return [found[number] for number in sorted(found)]
+                paths[number] = path
+        self._committed = max(paths, default=self._committed)
+        return [paths[number] for number in sorted(paths)]
 
     def _take_commit(self, entry: Path) -> None:
         visible = entry.stat().st_mtime

@@ -90,10 +90,10 @@ def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
 def claimed(output: Path) -> Iterator[None]:
     """Hold `output` as this demo's own, empty; whatever a demo did not write stays."""
     try:
-        held = _cleared(output)
+        lock_file = _cleared(output)
     except OSError as error:
         raise InputError(f"can't write to {output}: {error}") from error
-    with held:
+    with lock_file:
         yield
 
 
@@ -104,20 +104,20 @@ def _cleared(output: Path) -> IO[str]:
         raise InputError(f"{output} is not empty and was not created by the demo: choose another --output")
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
-        held = opened.enter_context(marker.open("w"))
+        file = opened.enter_context(marker.open("w"))
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another demo is running in {output}: wait for it, or use another --output") from None
-        held.write("Made by `streamjoin demo`, which clears this directory when it runs again.\n")
-        held.flush()
+        file.write("Made by `streamjoin demo`, which clears this directory when it runs again.\n")
+        file.flush()
         for path in (output / part for part in _PARTS):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
         opened.pop_all()
-        return held
+        return file
 
 
 @contextlib.contextmanager
@@ -299,12 +299,12 @@ def _check(spark: SparkSession, output: Path, shown: int) -> str:
         ),
     )
     digest = F.count(F.lit(1)), F.sum(F.pmod(F.xxhash64(*_CHECKED), F.lit(2**31)))
-    found = spark.read.parquet(str(output / "matches")).agg(*digest).first()
+    result = spark.read.parquet(str(output / "matches")).agg(*digest).first()
     expected = pairs.agg(*digest).first()
-    if found is None or expected is None or tuple(found) != tuple(expected) or found[0] != shown:
+    if result is None or expected is None or tuple(result) != tuple(expected) or result[0] != shown:
         raise StreamJoinError(
             f"the demo's result is wrong: a batch join finds {expected and expected[0]:,} pairs, the result holds "
-            f"{found and found[0]:,} and {shown:,} were shown; please report this with the seed"
+            f"{result and result[0]:,} and {shown:,} were shown; please report this with the seed"
         )
     return f"Spark's own batch join of the same files finds the same {shown:,} pairs"
 

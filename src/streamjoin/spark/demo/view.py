@@ -116,8 +116,8 @@ def _numbers(figures: DemoFigures, *, curves: bool, width: int) -> Table:
         f"median {_seconds(figures.batch_median)} of {figures.batches}" if last else "",
         curve(list(figures.batch_seconds), room),
     )
-    held = f"{_bytes(window.size)} in {_count(window.runs, 'sorted run')}"
-    table.add_row("window", f"{window.trades + window.quotes:,} rows", held)
+    storage = f"{_bytes(window.size)} in {_count(window.runs, 'sorted run')}"
+    table.add_row("window", f"{window.trades + window.quotes:,} rows", storage)
     table.add_row("late", f"{window.late:,} rows")
     return table
 

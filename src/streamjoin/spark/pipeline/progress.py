@@ -63,8 +63,8 @@ class PipelineFigures:
         if self._file is not None:
             self._file.write(json.dumps(asdict(figures)) + "\n")
             self._file.flush()
-        if told := beginning(figures):
-            self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+        if message := beginning(figures):
+            self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 def beginning(figures: JoinProgress) -> str | None:

@@ -108,7 +108,7 @@ def _session(pipeline: Pipeline, console: Console) -> SparkSession:
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
     """The join's query, and one for the malformed records of each source that keeps them."""
     streams = {name: open_source(spark, pipeline, name) for name in pipeline.sides}
-    joined = join_streams(pipeline, {name: found.rows for name, found in streams.items()})
+    joined = join_streams(pipeline, {name: frames.rows for name, frames in streams.items()})
     started: list[StreamingQuery] = []
     try:
         started.append(_write(joined, pipeline, checkpoint))
@@ -139,7 +139,9 @@ def join_streams(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> DataFrame
 
 
 def _side(sources: Mapping[str, PipelineSource], rows: Mapping[str, DataFrame]) -> list[Source]:
-    return [Source(rows[name], given.name, given.by, given.position, given.values) for name, given in sources.items()]
+    return [
+        Source(rows[name], source.name, source.by, source.position, source.values) for name, source in sources.items()
+    ]
 
 
 def _one_line(error: Exception) -> str:
@@ -253,16 +255,16 @@ def _raise_failure(pipeline: Pipeline, queries: list[StreamingQuery]) -> None:
 def cause(message: str, pipeline: Pipeline) -> str:
     """The part of a failed query's message that tells a user something."""
     ours = _OURS.findall(message)
-    told = ours[-1] if ours else _java_cause(message)
+    reason = ours[-1] if ours else _java_cause(message)
     options = [source.options for source in pipeline.sides.values()]
-    return without_secrets(told, pipeline.conf, pipeline.sink.options, *options)
+    return without_secrets(reason, pipeline.conf, pipeline.sink.options, *options)
 
 
 def _java_cause(message: str) -> str:
     innermost = message.rsplit("Caused by: ", 1)[-1]
     lines = itertools.takewhile(lambda line: line.strip() and not _TRACE.match(line), innermost.strip().splitlines())
-    told = " ".join(line.strip() for line in lines) or "Spark gave no reason"
-    return told if len(told) <= _LONGEST else told[:_LONGEST] + " ..."
+    cause = " ".join(line.strip() for line in lines) or "Spark gave no reason"
+    return cause if len(cause) <= _LONGEST else cause[:_LONGEST] + " ..."
 
 
 def _report(pipeline: Pipeline, totals: Totals, checkpoint: str, console: Console, *, stopped: bool) -> None:
@@ -279,7 +281,7 @@ def _report(pipeline: Pipeline, totals: Totals, checkpoint: str, console: Consol
         if count:
             place = pipeline.sides[side].malformed
             table = f"[source.{side.partition('-')[0]}]"
-            told = f"in {place}" if place else f"only counted; to store them, set malformed = in {table}"
-            lines.append(f"malformed: {count:,} value{'s' * (count != 1)} on the {side}, {told}")
+            where = f"in {place}" if place else f"only counted; to store them, set malformed = in {table}"
+            lines.append(f"malformed: {count:,} value{'s' * (count != 1)} on the {side}, {where}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -62,12 +62,12 @@ def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> SourceF
         PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
         SetupError: Spark has no Kafka connector.
     """
-    found = _decoded(spark, pipeline, side)
-    if found.bad is None:
-        return SourceFrames(_chosen(found.frame.select(*found.columns), pipeline, side))
+    records = _decoded(spark, pipeline, side)
+    if records.bad is None:
+        return SourceFrames(_chosen(records.frame.select(*records.columns), pipeline, side))
     with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
-        good = _counted(found.frame, side, found.bad).where(~found.bad).select(*found.columns)
-        malformed = found.frame.where(found.bad).select(*found.about)
+        good = _counted(records.frame, side, records.bad).where(~records.bad).select(*records.columns)
+        malformed = records.frame.where(records.bad).select(*records.about)
     return SourceFrames(_chosen(good, pipeline, side), malformed)
 
 
@@ -80,12 +80,12 @@ def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = _decoded(spark, pipeline, side)
-    if found.bad is None:
-        return Marked(_chosen(found.frame.select(*found.columns), pipeline, side))
+    records = _decoded(spark, pipeline, side)
+    if records.bad is None:
+        return Marked(_chosen(records.frame.select(*records.columns), pipeline, side))
     with at_line(pipeline, f"{side}.schema", pipeline.sides[side]):
-        mark = F.when(found.bad, F.struct(*found.about)).alias(MARK)
-        frame = found.frame.select(*found.columns, mark)
+        mark = F.when(records.bad, F.struct(*records.about)).alias(MARK)
+        frame = records.frame.select(*records.columns, mark)
     rows = _chosen(frame.where(F.col(MARK).isNull()).drop(MARK), pipeline, side)
     return Marked(_guarded(frame, rows, pipeline.sides[side]) or _both(frame, rows), MARK)
 
@@ -96,8 +96,8 @@ def checked_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Data
     Raises:
         PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
     """
-    found = _decoded(spark, pipeline, side, _unread)
-    return _chosen(found.frame.select(*found.columns), pipeline, side)
+    records = _decoded(spark, pipeline, side, _unread)
+    return _chosen(records.frame.select(*records.columns), pipeline, side)
 
 
 Load = Callable[["SparkSession", PipelineSource, "StructType | None", Mapping[str, str]], "DataFrame"]
@@ -175,14 +175,14 @@ def _guarded(frame: DataFrame, rows: DataFrame, source: PipelineSource) -> DataF
         return frame
     if len(source.select) != len(rows.columns):
         return None
-    named = zip(source.select, rows.columns, strict=True)
+    expressions = zip(source.select, rows.columns, strict=True)
     try:
-        found = frame.select(*(F.when(good, F.expr(text)).alias(name) for text, name in named), MARK)
+        guarded = frame.select(*(F.when(good, F.expr(text)).alias(name) for text, name in expressions), MARK)
     except AnalysisException:
         # Such as explode, which can't stand within another expression.
         return None
-    same = [field.dataType for field in found.schema][:-1] == [field.dataType for field in rows.schema]
-    return found if same else None
+    same = [field.dataType for field in guarded.schema][:-1] == [field.dataType for field in rows.schema]
+    return guarded if same else None
 
 
 def _both(frame: DataFrame, rows: DataFrame) -> DataFrame:

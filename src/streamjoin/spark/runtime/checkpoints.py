@@ -113,9 +113,9 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     except Exception as error:
         # Whatever it is, nobody else would tell: Spark drops what a listener raises.
         failure = _ours(error, query)
-        found = json.dumps({"error": type(failure).__name__, "message": str(failure)})
+        answer = json.dumps({"error": type(failure).__name__, "message": str(failure)})
         for token in tokens:
-            settings.set(_SETTING + token, found)
+            settings.set(_SETTING + token, answer)
         _refuse(spark, query, run_id, failure)
         return
     _unmeasured(settings, joins)
@@ -279,11 +279,11 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
             "a join runs only inside a micro-batch of the streaming query that it was started in: not in continuous or "
             "real-time mode, and within foreachBatch only on the thread that calls it"
         )
-    found = json.loads(setting)
-    if "error" in found:
-        kind = getattr(errors, found["error"], CheckpointError)
-        raise kind(found["message"])
-    return WindowLog(place(found["root"]), found["epoch"], blueprint), int(batch)
+    answer = json.loads(setting)
+    if "error" in answer:
+        kind = getattr(errors, answer["error"], CheckpointError)
+        raise kind(answer["message"])
+    return WindowLog(place(answer["root"]), answer["epoch"], blueprint), int(batch)
 
 
 def freeze_heap() -> bool:

@@ -46,13 +46,13 @@ def examine() -> list[Finding]:
         ("memory", _memory),
         ("service", _service),
     )
-    found = []
+    findings = []
     for what, look in looks:
         try:
-            found.append(look())
+            findings.append(look())
         except (OSError, ValueError) as error:
-            found.append(Finding(what, "missing", f"could not be checked: {error}", "see the message"))
-    return found
+            findings.append(Finding(what, "missing", f"could not be checked: {error}", "see the message"))
+    return findings
 
 
 def is_healthy(findings: list[Finding]) -> bool:
@@ -94,8 +94,8 @@ def _spark() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         return Finding("spark", "missing", "pyspark is not installed", "pip install 'streamjoin[spark]'")
     if not version.startswith(f"{SPARK}."):
-        told = f"pyspark {version}; the join relies on internals of {SPARK}"
-        return Finding("spark", "missing", told, "pip install 'streamjoin[spark]'")
+        message = f"pyspark {version}; the join relies on internals of {SPARK}"
+        return Finding("spark", "missing", message, "pip install 'streamjoin[spark]'")
     return Finding("spark", "ok", f"pyspark {version}")
 
 
@@ -104,33 +104,33 @@ def _kernels() -> Finding:
     compiled = sum(1 for _ in place.rglob("*.nbc")) if place.is_dir() else 0
     nearest = next(parent for parent in (place, *place.parents) if parent.exists())
     if not os.access(nearest, os.W_OK):
-        told = f"{place} can't be written to, so every process compiles its kernels again"
-        return Finding("kernels", "optional", told, "set XDG_CACHE_HOME to a writable directory")
+        message = f"{place} can't be written to, so every process compiles its kernels again"
+        return Finding("kernels", "optional", message, "set XDG_CACHE_HOME to a writable directory")
     if not compiled:
-        told = f"none compiled yet in {place}; the first join will wait for it"
-        return Finding("kernels", "optional", told, "streamjoin warmup")
+        message = f"none compiled yet in {place}; the first join will wait for it"
+        return Finding("kernels", "optional", message, "streamjoin warmup")
     return Finding("kernels", "ok", f"{compiled} compiled kernels in {place}")
 
 
 def _kafka() -> Finding:
     versions = f"connector {jars.CONNECTOR[0].version}, clients {jars.CONNECTOR[2].version}"
     try:
-        found = jars.present()
+        paths = jars.present()
     except SetupError as error:
         return Finding("kafka", "missing", str(error), f"rm -r {jars.directory()}; streamjoin doctor --fetch")
-    if found is None:
-        told = f"the jars are not installed ({versions}); only pipelines from or to Kafka need them"
+    if paths is None:
+        message = f"the jars are not installed ({versions}); only pipelines from or to Kafka need them"
         fix = "streamjoin doctor --fetch; `streamjoin run` also fetches them when a pipeline needs them"
-        return Finding("kafka", "optional", told, fix)
-    told = f"{versions} in {found[0].parent}; none for Spark {SPARK} was published when these were chosen and tested"
-    return Finding("kafka", "ok", told)
+        return Finding("kafka", "optional", message, fix)
+    message = f"{versions} in {paths[0].parent}; none for Spark {SPARK} was published when these were chosen and tested"
+    return Finding("kafka", "ok", message)
 
 
 def _service() -> Finding:
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        told = f"{' and '.join(missing)} not installed; only `streamjoin serve` needs them"
-        return Finding("service", "optional", told, "pip install 'streamjoin[service]'")
+        message = f"{' and '.join(missing)} not installed; only `streamjoin serve` needs them"
+        return Finding("service", "optional", message, "pip install 'streamjoin[service]'")
     return Finding("service", "ok", f"fastapi {importlib.metadata.version('fastapi')}")
 
 
@@ -138,12 +138,12 @@ def _memory() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = _available() or total
     disk = shutil.disk_usage(next(p for p in (cache_dir(), *cache_dir().parents) if p.exists())).free
-    told = f"{_gib(free)} of {_gib(total)} GiB available, {_gib(disk)} GiB of disk for the cache"
+    message = f"{_gib(free)} of {_gib(total)} GiB available, {_gib(disk)} GiB of disk for the cache"
     if free < LEAST_MEMORY:
         return Finding(
-            "memory", "optional", told, "Spark needs 2 GiB or more: free some memory, or set memory = in [spark]"
+            "memory", "optional", message, "Spark needs 2 GiB or more: free some memory, or set memory = in [spark]"
         )
-    return Finding("memory", "ok", told)
+    return Finding("memory", "ok", message)
 
 
 def _available() -> int | None:

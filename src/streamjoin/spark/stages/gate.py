@@ -91,10 +91,10 @@ class Gate:
         log, batch = open_log(self.blueprint)
         received = list(batches)
         now = next((rows.column(5)[0].as_py() for rows in received if rows.num_columns > 5 and rows.num_rows), None)
-        _, found = opened(received)
+        _, parts = opened(received)
         with log.advising(batch):
             gate = GateOfBatch(self.blueprint, log, batch)
-            for part in gate.parts(found, now):
+            for part in gate.parts(parts, now):
                 yield from packed(part)
             yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.mark, gate.punctuation)
 
@@ -116,20 +116,20 @@ class GateOfBatch:
         self.ranges = self.mark = 0
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
 
-    def parts(self, found: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
+    def parts(self, packed_parts: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
         """Publish where the gate stands after the batch, then the ready rows by range."""
         stood, waited = self._resumed()
-        fresh = [self._fresh(side, found) for side in self._sides]
+        fresh = [self._fresh(side, packed_parts) for side in self._sides]
         late: list[pa.Table] = []
-        kept = [self._without_late(stood, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
+        on_time = [self._without_late(stood, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
         lateness = self._blueprint.lateness
         batch = [(side, new.rows) for side, new in zip(self._sides, fresh, strict=True)]
         after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
-        held = [_together(old, new) for old, new in zip(waited, kept, strict=True)]
-        ready = [ready_in(after, side, side_held.rows) for side, side_held in zip(self._sides, held, strict=True)]
-        tables, after = self._numbered(after, held, ready)
+        waiting = [_together(old, new) for old, new in zip(waited, on_time, strict=True)]
+        ready = [ready_in(after, side, side_rows.rows) for side, side_rows in zip(self._sides, waiting, strict=True)]
+        tables, after = self._numbered(after, waiting, ready)
         points = planned(self._blueprint, self.before, self._sample(tables))
-        rest = [_chosen(side_held, ~mask) for side_held, mask in zip(held, ready, strict=True)]
+        rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
         self._publish(stood, after, rest, late, points)
         for role, table in enumerate(tables):
@@ -164,12 +164,12 @@ class GateOfBatch:
         head = [pa.field(_SOURCE, pa.string()), pa.field(_TICKS, pa.int64())]
         return pa.schema([*head, *self._blueprint.schema(side)])
 
-    def _fresh(self, side: int, found: Sequence[tuple[int, int, int, pa.Buffer]]) -> WaitingRows:
+    def _fresh(self, side: int, parts: Sequence[tuple[int, int, int, pa.Buffer]]) -> WaitingRows:
         """The new rows of one side, each source's in its order; rows without a time have no source."""
         schema = self._blueprint.schema(side)
         together = self._nothing(side)
         for i, plan in enumerate(self._plan.sources[side]):
-            batches = [pa.ipc.read_record_batch(body, schema) for code, _, _, body in found if code == side + 2 * i]
+            batches = [pa.ipc.read_record_batch(body, schema) for code, _, _, body in parts if code == side + 2 * i]
             if batches:
                 table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
                 together = _together(together, self._from_source(side, plan, table))
@@ -203,18 +203,18 @@ class GateOfBatch:
         return _chosen(new, ~(masks[LATE] | masks[NO_TIME]))
 
     def _numbered(
-        self, after: Standing, held: Sequence[WaitingRows], ready: Sequence[Array]
+        self, after: Standing, waiting: Sequence[WaitingRows], ready: Sequence[Array]
     ) -> tuple[list[pa.Table], Standing]:
         """The ready rows of both roles in order, with their numbers."""
-        orders = [ordered(side.rows, np.flatnonzero(mask)) for side, mask in zip(held, ready, strict=True)]
-        tables = [side.table.take(pa.array(order)) for side, order in zip(held, orders, strict=True)]
+        orders = [ordered(side.rows, np.flatnonzero(mask)) for side, mask in zip(waiting, ready, strict=True)]
+        tables = [side.table.take(pa.array(order)) for side, order in zip(waiting, orders, strict=True)]
         sizes = [order.size for order in orders]
         first = after.counts
         if len(self._sides) == 1:
             seqs = first[0] + np.arange(sizes[0], dtype=np.int64)
             table = _with_numbers(tables[0], seqs, seqs)
             return [table, table], replace(after, counts=(first[0] + sizes[0],) * 2)
-        upto = numbered(*(side.rows.ticks[order] for side, order in zip(held, orders, strict=True)))
+        upto = numbered(*(side.rows.ticks[order] for side, order in zip(waiting, orders, strict=True)))
         out = [
             _with_numbers(tables[side], first[side] + np.arange(sizes[side]), first[1 - side] + upto[side])
             for side in (0, 1)
@@ -225,7 +225,7 @@ class GateOfBatch:
         """The distribution of the ready rows' words."""
         if not self._blueprint.bound.index:
             return []
-        found = []
+        entries = []
         for side, table in enumerate(tables):
             name: Literal["left", "right"] = "right" if side else "left"
             step = max(1, table.num_rows // _SAMPLED)
@@ -233,8 +233,8 @@ class GateOfBatch:
             encoded = SideEncoder(self._blueprint.bound, name).encode(some)
             words = index_words(encoded).word
             words = np.sort(words if encoded.valid is None else words[encoded.valid])
-            found += [(word, rows * step) for word, rows in sample(words, 256)]
-        return found
+            entries += [(word, rows * step) for word, rows in sample(words, 256)]
+        return entries
 
     def _publish(
         self,
@@ -247,9 +247,9 @@ class GateOfBatch:
         if late:
             self._log.write_late(self._batch, 0, pa.concat_tables(late))
         blocks: list[list[BlockRows]] = [[], []]
-        for side, held in zip(self._sides, rest, strict=True):
-            names = pa.array(held.rows.names, pa.string()).take(pa.array(held.rows.source))
-            columns = [names, pa.array(held.rows.ticks), *held.table.columns]
+        for side, side_rows in zip(self._sides, rest, strict=True):
+            names = pa.array(side_rows.rows.names, pa.string()).take(pa.array(side_rows.rows.source))
+            columns = [names, pa.array(side_rows.rows.ticks), *side_rows.table.columns]
             table = pa.Table.from_arrays(columns, schema=self._waiting_schema(side)).combine_chunks()
             blocks[side] = [BlockRows(batch, 0, 0) for batch in table.to_batches()]
         tick = None if after.bound == Standing({}).bound else after.bound[0]

@@ -77,8 +77,8 @@ def late_in(standing: Standing, side: int, rows: UngatedRows, lateness: int) -> 
         own = np.flatnonzero(rows.source == i)
         if own.size == 0:
             continue
-        known = standing.sources.get((side, name))
-        clock = NEVER if known is None or known.clock is None else known.clock
+        source_state = standing.sources.get((side, name))
+        clock = NEVER if source_state is None or source_state.clock is None else source_state.clock
         late[own] = late_mask(
             (side, name), rows.ticks[own], clock, lateness, standing.bound, in_order=name in rows.strict
         )

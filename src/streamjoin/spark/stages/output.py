@@ -60,20 +60,20 @@ def _numbered(schema: pa.Schema) -> pa.Schema:
 def plain(blueprint: Blueprint, results: Iterator[FoundPairs]) -> Iterator[pa.RecordBatch]:
     """Rows as they are found."""
     numbered = blueprint.gate is not None and blueprint.gate.positions
-    for found in results:
-        columns = _columns(blueprint, found)
+    for pairs in results:
+        columns = _columns(blueprint, pairs)
         if numbered:
-            columns += [pa.array(column) for column in _order(blueprint, found)]
+            columns += [pa.array(column) for column in _order(blueprint, pairs)]
         yield from pa.Table.from_arrays(columns, schema=result_schema(blueprint)).combine_chunks().to_batches()
 
 
-def _columns(blueprint: Blueprint, found: FoundPairs) -> list[Any]:
+def _columns(blueprint: Blueprint, pairs: FoundPairs) -> list[Any]:
     bound = blueprint.bound
-    probing = found.probes.rows.rows.take(pa.array(found.probe))
-    stored = found.stored.rows.take(pa.array(found.place))
-    left, right = (probing, stored) if found.probes_left else (stored, probing)
+    probing = pairs.probes.rows.rows.take(pa.array(pairs.probe))
+    stored_rows = pairs.stored.rows.take(pa.array(pairs.place))
+    left, right = (probing, stored_rows) if pairs.probes_left else (stored_rows, probing)
     columns: list[Any] = [(left if c.side == "left" else right).column(c.source) for c in bound.columns]
-    ticks = np.maximum(found.probes.rows.ticks[found.probe], found.stored.ticks[found.place])
+    ticks = np.maximum(pairs.probes.rows.ticks[pairs.probe], pairs.stored.ticks[pairs.place])
     columns.append(_times(blueprint, ticks))
     return columns
 
@@ -86,18 +86,18 @@ def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
     return pa.Array.from_buffers(type_, len(narrow), [None, pa.py_buffer(narrow)])
 
 
-def _order(blueprint: Blueprint, found: FoundPairs) -> tuple[Array, Array]:
+def _order(blueprint: Blueprint, pairs: FoundPairs) -> tuple[Array, Array]:
     """The gate position of the later tuple, which is the probe, and the number of the earlier one, of each pair.
 
     In a self-join a pair comes in both roles; the number is doubled, and odd where the later tuple is the right one.
     """
-    upto, own, others = found.probes.upto, found.probes.rows.seqs, found.stored.seqs
+    upto, own, others = pairs.probes.upto, pairs.probes.rows.seqs, pairs.stored.seqs
     if upto is None or own is None or others is None:
         raise AssertionError("an order without a gate")
-    seq, partner = own[found.probe], others[found.place]
+    seq, partner = own[pairs.probe], others[pairs.place]
     if blueprint.bound.spec.self_join:
-        return seq, 2 * partner + (not found.probes_left)
-    return seq + upto[found.probe], partner
+        return seq, 2 * partner + (not pairs.probes_left)
+    return seq + upto[pairs.probe], partner
 
 
 def to_order(
@@ -106,14 +106,14 @@ def to_order(
     """Rows packed for the task that owns their position."""
     yield markers(blueprint.partitions)
     first, last = positions
-    for number, found in enumerate(results):
-        position, partner = _order(blueprint, found)
+    for number, pairs in enumerate(results):
+        position, partner = _order(blueprint, pairs)
         target = (position - first) * blueprint.partitions // max(1, last - first)
-        columns = [*_columns(blueprint, found), pa.array(position), pa.array(partner)]
+        columns = [*_columns(blueprint, pairs), pa.array(position), pa.array(partner)]
         table = pa.Table.from_arrays(columns, schema=_numbered(blueprint.bound.schema)).combine_chunks()
         for own in np.unique(target):
-            chosen = table.filter(pa.array(target == own)).combine_chunks()
-            for batch in chosen.to_batches():
+            part = table.filter(pa.array(target == own)).combine_chunks()
+            for batch in part.to_batches():
                 yield from Part(int(own), _RESULTS, partition, number, batch).packed()
 
 
@@ -136,16 +136,16 @@ class OrderTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Put the rows of one range of positions into result order."""
         schema = _numbered(self.blueprint.bound.schema)
-        _, found = opened(batches)
-        rows = [(kind, pa.ipc.read_record_batch(body, schema)) for kind, _, _, body in found]
+        _, parts = opened(batches)
+        rows = [(kind, pa.ipc.read_record_batch(body, schema)) for kind, _, _, body in parts]
         table = pa.Table.from_batches([batch for _, batch in rows], schema=schema).combine_chunks()
         if table.num_rows == 0:
             return
         position, partner = (table.column(i).to_numpy() for i in (-2, -1))
         order = np.lexsort((partner, position))
         if self.blueprint.gate is not None and self.blueprint.gate.punctuated:
-            said = np.repeat([kind == _BOUND for kind, _ in rows], [batch.num_rows for _, batch in rows])
-            table = table.append_column(PUNCTUATION, pa.array(said))
+            is_punctuation = np.repeat([kind == _BOUND for kind, _ in rows], [batch.num_rows for _, batch in rows])
+            table = table.append_column(PUNCTUATION, pa.array(is_punctuation))
         table = table.select(result_schema(self.blueprint).names)
         for begin in range(0, order.size, _ROWS):
             yield from table.take(pa.array(order[begin : begin + _ROWS])).combine_chunks().to_batches()

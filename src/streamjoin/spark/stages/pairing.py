@@ -129,8 +129,8 @@ def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> I
     """(probe, place among the stored) of every pair that is a result, in batches."""
     if probes.lo.size == 0 or stored.n == 0:
         return
-    found = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
-    for probe, place in found:
+    pairs = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
+    for probe, place in pairs:
         probe, place = _tested(probes, stored, probe, place)
         if condition.indexed and condition.residual is not None and probe.size:
             keep = _holds(condition, probes.rows.rows, stored.rows, probe, place)
@@ -141,13 +141,13 @@ def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> I
 
 def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array]]:
     """The pairs in each other's window whose words fit."""
-    ages, known = Ages(*map(read_only, probes.ages(stored))), stretches(stored.n)
+    ages, blocks = Ages(*map(read_only, probes.ages(stored))), stretches(stored.n)
     lo, hi, words = map(read_only, (probes.lo, probes.hi, stored.words))
     cursor = np.array([0, 0, -1], np.int64)
     out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
     while cursor[0] < lo.size:
-        held = sweep_within(lo, hi, *ages[:4], words, ages.ticks, ages.seqs, *known, cursor, out_probe, out_place)
-        yield out_probe[:held], out_place[:held]
+        count = sweep_within(lo, hi, *ages[:4], words, ages.ticks, ages.seqs, *blocks, cursor, out_probe, out_place)
+        yield out_probe[:count], out_place[:count]
 
 
 def _tested(probes: SortedProbes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
@@ -167,38 +167,38 @@ def _in_tiles(probes: SortedProbes, stored: Segment, condition: ResidualTest) ->
     ages = probes.ages(stored)
     for begin in range(0, probes.lo.size, _TILE_PROBES):
         rows = slice(begin, min(begin + _TILE_PROBES, probes.lo.size))
-        found = []
+        pairs = []
         for first in range(0, stored.n, _TILE_STORED):
             places = slice(first, min(first + _TILE_STORED, stored.n))
             if ages.may_hold(rows, places):
                 probe, place = np.nonzero(_grid(condition, probes.rows.rows, stored.rows, rows, places))
                 probe, place = probe + begin, place + first
                 keep = ages.hold(probe, place)
-                found.append((probe[keep], place[keep]))
-        if found:
-            probe, place = (np.concatenate(column) for column in zip(*found, strict=True))
+                pairs.append((probe[keep], place[keep]))
+        if pairs:
+            probe, place = (np.concatenate(column) for column in zip(*pairs, strict=True))
             yield probe, place
 
 
-def _grid(condition: ResidualTest, probing: pa.Table, found: pa.Table, rows: slice, places: slice) -> Array:
+def _grid(condition: ResidualTest, probing: pa.Table, stored: pa.Table, rows: slice, places: slice) -> Array:
     shape = (rows.stop - rows.start, places.stop - places.start)
     if condition.residual is None:
         return np.ones(shape, np.bool_)
     values = {}
     for column in condition.residual.columns:
         probes = (column.qualifier == "l") == condition.probes_left
-        table, chosen, fold = (probing, rows, (-1, 1)) if probes else (found, places, (1, -1))
-        part = table.column(column.name).slice(chosen.start, chosen.stop - chosen.start)
+        table, part_slice, fold = (probing, rows, (-1, 1)) if probes else (stored, places, (1, -1))
+        part = table.column(column.name).slice(part_slice.start, part_slice.stop - part_slice.start)
         values[column] = from_arrow(part).reshape(*fold)
     return truth(evaluate(condition.residual, values), shape)
 
 
-def _holds(condition: ResidualTest, probing: pa.Table, found: pa.Table, probe: Array, place: Array) -> Array:
+def _holds(condition: ResidualTest, probing: pa.Table, stored: pa.Table, probe: Array, place: Array) -> Array:
     if condition.residual is None:
         raise AssertionError("nothing is left to test")
     values = {}
     for column in condition.residual.columns:
         probes = (column.qualifier == "l") == condition.probes_left
-        table, chosen = (probing, probe) if probes else (found, place)
-        values[column] = from_arrow(table.column(column.name).take(pa.array(chosen)))
+        table, indexes = (probing, probe) if probes else (stored, place)
+        values[column] = from_arrow(table.column(column.name).take(pa.array(indexes)))
     return truth(evaluate(condition.residual, values), (probe.size,))

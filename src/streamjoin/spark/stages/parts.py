@@ -90,16 +90,16 @@ class Received:
 def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[int, int, int, pa.Buffer]]]:
     """The partition that the parts were sent to, if anything says so, and (side, source, number, body), sorted."""
     partition: int | None = None
-    found: list[tuple[int, int, int, pa.Buffer]] = []
+    parts: list[tuple[int, int, int, pa.Buffer]] = []
     for batch in batches:
         numbers = [batch.column(i).to_pylist() for i in range(4)]
         bodies = batch.column(4)
         for i, (own, side, source, number) in enumerate(zip(*numbers, strict=True)):
             partition = own
             if side != MARKER:
-                found.append((side, source, number, bodies[i].as_buffer()))
-    found.sort(key=lambda part: part[:3])
-    return partition, found
+                parts.append((side, source, number, bodies[i].as_buffer()))
+    parts.sort(key=lambda part: part[:3])
+    return partition, parts
 
 
 def marks(batches: Iterable[pa.RecordBatch]) -> set[int]:
@@ -116,11 +116,11 @@ def unpack(
     batches: Iterable[pa.RecordBatch], schemas: tuple[pa.Schema, pa.Schema]
 ) -> tuple[int | None, tuple[Received, Received]]:
     """The partition that the parts were sent to, if anything says so, and the rows of both sides."""
-    partition, found = opened(batches)
+    partition, parts = opened(batches)
     sides = []
     for side, schema in enumerate(schemas):
         own, copies = (
-            [pa.ipc.read_record_batch(body, schema) for code, _, _, body in found if code == side + kind]
+            [pa.ipc.read_record_batch(body, schema) for code, _, _, body in parts if code == side + kind]
             for kind in (0, COPIES)
         )
         table = pa.Table.from_batches([*own, *copies], schema=schema)

@@ -73,14 +73,14 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
             batch, epoch = int(match[1]), int(match[2])
             if batch <= committed:
                 newest[batch] = max(newest.get(batch, (0, path)), (epoch, path))
-    found = []
+    rows = []
     for _, (_, path) in sorted(newest.items()):
         try:
-            found.append(json.loads(path.read_bytes()))
+            rows.append(json.loads(path.read_bytes()))
         except FileNotFoundError:
             # The oldest go while a batch runs.
             continue
         except (OSError, ValueError) as error:
             raise damaged(path, error) from error
     names = ("batch", "bound", "position", "waiting", "lag")
-    return pa.table({name: pa.array([entry[name] for entry in found], pa.int64()) for name in names})
+    return pa.table({name: pa.array([entry[name] for entry in rows], pa.int64()) for name in names})

@@ -121,7 +121,7 @@ def _grouped(rows: pa.RecordBatch, row: Array, partition: Array) -> Iterator[tup
     if row.size == 0:
         return
     targets, order = sort_entries(partition, row)
-    chosen = rows.take(pa.array(order))
+    sorted_rows = rows.take(pa.array(order))
     edges = np.flatnonzero(np.diff(targets)) + 1
     for begin, end in zip([0, *edges], [*edges, targets.size], strict=True):
-        yield int(targets[begin]), chosen.slice(int(begin), int(end - begin))
+        yield int(targets[begin]), sorted_rows.slice(int(begin), int(end - begin))

@@ -37,8 +37,8 @@ def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Split
 
 def agreed(before: Manifest, points: SplitPoints) -> int:
     """A number, not 0, for what the tasks of the batch after `before` go by: it is the same in all of them."""
-    known = [before.batch, before.epoch, [run.key for run in before.runs], points.to_json()]
-    return zlib.crc32(json.dumps(known).encode()) >> 2 | 1
+    facts = [before.batch, before.epoch, [run.key for run in before.runs], points.to_json()]
+    return zlib.crc32(json.dumps(facts).encode()) >> 2 | 1
 
 
 def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
@@ -47,11 +47,11 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
     if before.wanted is not None:
         return max(1, min(before.wanted, most))
     if blueprint.auto and before.batch >= 0:
-        wanted = -(-before.fresh // ROWS_A_TASK)
+        ranges = -(-before.fresh // ROWS_A_TASK)
         if not blueprint.bound.index:
             stored = sum(side.rows for run in before.runs for side in run.statistics)
-            wanted = max(wanted, -(-before.fresh * stored // COMPARISONS_A_TASK))
-        return max(1, min(wanted, most))
+            ranges = max(ranges, -(-before.fresh * stored // COMPARISONS_A_TASK))
+        return max(1, min(ranges, most))
     return min(blueprint.first or most, most)
 
 
@@ -88,7 +88,7 @@ def asked_for(root: Place) -> int | None:
     path = root / _CONTROL
     try:
         # Looked for first: libhdfs prints a stack trace about each file that is opened and not there.
-        wanted = json.loads(path.read_bytes())["partitions"] if path.exists() else None
+        partitions = json.loads(path.read_bytes())["partitions"] if path.exists() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else None
+    return partitions if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0 else None

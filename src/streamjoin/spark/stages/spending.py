@@ -56,11 +56,11 @@ def tell(log: WindowLog, batch: int, partition: int) -> None:
 
 def spent(log: WindowLog, batch: int, epoch: int) -> Spent:
     """What the tasks of one start reported for a batch."""
-    told = []
+    reports = []
     for path in log.spendings(batch, epoch):
         try:
-            told.append(json.loads(path.read_bytes()))
+            reports.append(json.loads(path.read_bytes()))
         except (OSError, ValueError):
             # Only a figure is lost.
             continue
-    return Spent(*(max(column) for column in zip(*told, strict=True))) if told else Spent()
+    return Spent(*(max(column) for column in zip(*reports, strict=True))) if reports else Spent()

@@ -51,15 +51,15 @@ class JoinTask:
 
         log, batch = open_log(self.blueprint)
         schemas = part_schema(self.blueprint, 0), part_schema(self.blueprint, 1)
-        sent = list(batches)
-        partition, received = unpack(sent, schemas)
+        parts = list(batches)
+        partition, received = unpack(parts, schemas)
         if partition is None:
             # Nothing was routed at all: no task follows whose partitions could have been put together.
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
         with log.advising(batch):
             share = RangeOfBatch(self.blueprint, log, batch, partition)
-            share.check(marks(sent))
+            share.check(marks(parts))
             results = share.join(received)
             gate = self.blueprint.gate
             if gate is not None and gate.ordered:
@@ -134,12 +134,12 @@ class RangeOfBatch:
         plan, before = self._blueprint, self._before
         # What expires within the batch is not written. Another range may have seen later rows: it drops more.
         horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
-        kept = before.kept(plan.horizons, plan.policy)
+        kept_runs = before.kept(plan.horizons, plan.policy)
         runs = []
         for side, counted in enumerate(plan.counted):
-            segments = [*_flat(_folded(old[side], kept)), new[side].owned.rows]
+            segments = [*_flat(_folded(old[side], kept_runs)), new[side].owned.rows]
             runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
-        folded = _folded(before.runs, kept)
+        folded = _folded(before.runs, kept_runs)
         facts = {
             "base": before.epoch,
             "folded": [run.batch for run in folded],
