@@ -1,1 +1,1 @@
-"""TOML files as checked, frozen data; every mistake named with its line."""
+"""TOML files as checked, frozen data; every error names its line."""

@@ -26,7 +26,7 @@ _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a 
 
 
 def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSettings]:
-    """The whole table: what is joined, and how; `late` is where late rows go."""
+    """The whole table: the spec and the options of the join; `late` is the directory for late rows."""
     table.only(*_KEYS)
     ordered, positions, punctuate = (
         bool(table.get(key, (bool,), example=f"{key} = true")) for key in ("ordered", "positions", "punctuate")

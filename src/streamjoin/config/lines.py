@@ -1,8 +1,7 @@
-"""On which line of a TOML file each key and each item stands; `tomllib` gives values without positions.
+"""The line of each key and each item of a TOML file; `tomllib` returns values without positions.
 
-The scanner runs after `tomllib` has accepted the text, so it need not judge it: it only has to step over
-strings, comments and brackets. The invariant: every path of keys and indexes that leads to a value in the parsed
-document leads to a line here.
+The scanner runs after `tomllib` has accepted the text, so it needs no checks of its own: it only skips strings,
+comments and brackets. The invariant: every path of keys and indexes to a value of the parsed document has a line here.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of `path`, or of the nearest thing around it; a document without any has its first line."""
+    """The line of `path`, or of the innermost enclosing item that has one; else 1."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 1)
 
 
 class _Scanner:
-    """One pass over the text; `_at` is where it stands."""
+    """One pass over the text; `_at` is the current position."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -69,7 +68,7 @@ class _Scanner:
         return path
 
     def _resolved(self, keys: Path) -> Path:
-        """A header's keys with the number of the newest item wherever they go through an array of tables."""
+        """The keys of a header, with the index of the newest item after each array of tables."""
         path: Path = ()
         for key in keys:
             path = (*path, key)
@@ -78,7 +77,7 @@ class _Scanner:
         return path
 
     def _pair(self, table: Path) -> Path:
-        """A `key = value`; gives the table back, which stays the current one."""
+        """A `key = value`; returns the table, which stays the current one."""
         line = self._here()
         path = table
         for key in self._keys():
@@ -152,7 +151,7 @@ class _Scanner:
         while not self._text.startswith(mark, self._at):
             self._at += 2 if quote == '"' and self._text[self._at] == "\\" else 1
         if long:
-            # Up to two quotes may stand right before the closing three.
+            # Up to two quotes may precede the closing three.
             while self._text.startswith(quote, self._at + 3):
                 self._at += 1
         content = self._text[start : self._at]
@@ -160,7 +159,7 @@ class _Scanner:
         return _ESCAPE.sub(_unescaped, content) if quote == '"' else content
 
     def _blank(self, *, newlines: bool = False) -> None:
-        """Step over white space and comments."""
+        """Skip white space and comments."""
         while self._at < len(self._text):
             mark = self._text[self._at]
             if mark == "#":

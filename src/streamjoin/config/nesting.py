@@ -1,4 +1,4 @@
-"""Whether one place of a file lies inside another: paths of this machine and addresses alike."""
+"""Whether one location is inside another; for local paths and URLs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import posixpath
 from urllib.parse import unquote, urlsplit
 
 _SAME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb", "viewfs": "hdfs"}
-"""Schemes by which one store is reached under several names."""
+"""Schemes that are aliases for one store."""
 
 
 def is_inside(place: str, directory: str) -> bool:
-    """Whether `place` is `directory` or lies below it.
+    """Whether `place` is `directory` or is inside it.
 
     >>> is_inside("out/checkpoint/rows", "out/checkpoint/"), is_inside("out/checkpoints", "out/checkpoint")
     (True, False)

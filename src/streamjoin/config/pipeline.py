@@ -1,7 +1,7 @@
-"""A pipeline as frozen data: what a `join.toml` says, checked, with its defaults filled in.
+"""A pipeline as frozen data: the content of a `join.toml`, checked, with defaults.
 
-Nothing here knows Spark; `pipeline_file` makes these and `pipeline` runs them. Options keep their values as they are
-sent to Spark; what is shown of them goes through `shown`, which never lets a secret through.
+Nothing here depends on Spark; `pipeline_file` creates these objects and `spark/pipeline` runs them. Options have the
+values that Spark gets; `shown` removes secrets before they are printed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PipelineSource:
 
     format: str
     schema: str | None = None
-    """The columns as Spark's DDL; None where the format brings its own."""
+    """The columns as Spark's DDL; None if the format has a fixed schema."""
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     decode: str = "json"
@@ -41,15 +41,15 @@ class PipelineSource:
     select: tuple[str, ...] = ()
     where: str | None = None
     by: str | None = None
-    """A column whose every value is a physical source of its own, such as a Kafka partition."""
+    """A column whose values are the physical sources, such as a Kafka partition."""
     position: str | None = None
-    """A whole-number column that rises along each physical source, such as a Kafka offset."""
+    """An integer column that increases along each physical source, such as a Kafka offset."""
     values: tuple[str, ...] = ()
-    """The values of `by` that are waited for from the beginning."""
+    """The values of `by` that the gate waits for from the start."""
     name: str | None = None
-    """What the gate calls it, which decides the order of equal times."""
+    """Its name in the gate, which decides the order of equal times."""
     malformed: str | None = None
-    """Where values that can't be decoded are written; None to count them only."""
+    """The location of malformed values; None to only count them."""
 
     @property
     def can_be_malformed(self) -> bool:
@@ -73,7 +73,7 @@ class PipelineSink:
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a batch begins: at once after the one before, every so often, or until what is there is done."""
+    """When batches begin: right after the previous one, at intervals, or until all available input is processed."""
 
     available_now: bool = False
     every: str | None = None
@@ -83,7 +83,7 @@ class Trigger:
 
 
 class SourceFile(Protocol):
-    """What readers of sources need to know of the file that names them."""
+    """The part of a file that the readers of its sources need."""
 
     @property
     def file(self) -> str:
@@ -95,7 +95,7 @@ class SourceFile(Protocol):
 
     @property
     def conf(self) -> Mapping[str, str]:
-        """Spark's settings, whose secrets are in no message."""
+        """Spark's settings; their secrets are in no message."""
 
     @property
     def lines(self) -> Mapping[str, int]:
@@ -104,7 +104,7 @@ class SourceFile(Protocol):
 
 @dataclass(frozen=True)
 class JoinSettings:
-    """How the join is run, as `spark.join` takes it."""
+    """The options of `spark.join`."""
 
     partitions: int | Literal["auto"] = "auto"
     most_partitions: int | None = None
@@ -131,13 +131,13 @@ class Pipeline:
     trigger: Trigger = Trigger()
     join: JoinSettings = JoinSettings()
     progress: str | None = None
-    """A file that gets the figures of each batch as a line of JSON."""
+    """A file for the figures of each batch, one line of JSON per batch."""
     name: str = "streamjoin"
     master: str | None = None
     memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
-    """The line of each part, for errors that show only when it runs."""
+    """The line of each part, for errors that occur at run time."""
 
     @property
     def sides(self) -> dict[str, PipelineSource]:
@@ -150,7 +150,7 @@ class Pipeline:
 
     @property
     def needs_kafka(self) -> bool:
-        """Whether Spark's Kafka connector takes part."""
+        """Whether the pipeline needs Spark's Kafka connector."""
         return self.sink.format == "kafka" or any(source.format == "kafka" for source in self.sides.values())
 
 
@@ -173,7 +173,7 @@ def shown(options: Mapping[str, str]) -> str:
 
 
 def without_secrets(text: str, *option_sets: Mapping[str, str]) -> str:
-    """`text` with the value of every secret option blotted out, wherever Spark repeats one in a message.
+    """`text` with the value of every secret option replaced by asterisks.
 
     >>> without_secrets('no login with password="hunter2" at http://me:other@host')
     'no login with password="***" at http://me:***@host'
@@ -181,7 +181,7 @@ def without_secrets(text: str, *option_sets: Mapping[str, str]) -> str:
     for options in option_sets:
         for key, value in options.items():
             if is_secret(key) and value:
-                # A JAAS setting is a whole sentence: what repeats only the password in it is caught too.
+                # A JAAS setting contains a password in quotes, which is replaced on its own too.
                 for secret in (value, *_WITHIN.findall(value)):
                     text = text.replace(secret, "***")
     for match in _WITHIN.findall(text):

@@ -1,6 +1,6 @@
-"""`join.toml` as a `Pipeline`: every key checked, every mistake an error that names the line and the fix.
+"""`join.toml` as a `Pipeline`: checks every key; an error names the line and the fix.
 
-Relative paths are taken from the directory of the file, so that a pipeline does not depend on where it is started.
+Paths are relative to the directory of the file, so a pipeline does not depend on the working directory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOURCE_KEYS = (
     "format", "path", "schema", "select", "where", "malformed", "name", "by", "position", "values", "options",
     "servers", "topic", "pattern", "from", "decode", "decode_options", "metadata",
 )  # fmt: skip
-"""Of sources of any format."""
+"""The keys of sources of any format."""
 _SINK = ("format", "path", "servers", "topic", "key", "name", "select", "options")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -95,7 +95,7 @@ def read_pipeline(file: Path) -> Pipeline:
 
 
 def refuse_inside(table: ConfigTable, key: str, place: str | None, checkpoint: str) -> None:
-    """Refuse to write into the checkpoint: its own files and those written there would be taken for each other.
+    """Reject output into the checkpoint, where it would mix with the checkpoint's files.
 
     Raises:
         PipelineFileError: `place`, which `key` names, is the checkpoint or lies in it.
@@ -112,7 +112,7 @@ def _part(top: ConfigTable, key: str, example: str) -> ConfigTable:
 
 
 def _source_tables(sources: ConfigTable, self_join: bool) -> dict[str, ConfigTable]:
-    """The tables of all sources; a side with several of them calls the others left-2, left-3."""
+    """The tables of all sources; further sources of a side are left-2, left-3 and so on."""
     sources.only("left", "right")
     by_name: dict[str, ConfigTable] = {}
     for side in ("left", "right"):
@@ -128,7 +128,7 @@ def _source_tables(sources: ConfigTable, self_join: bool) -> dict[str, ConfigTab
 
 
 def read_source(table: ConfigTable, here: Path, further: tuple[str, ...] = ()) -> PipelineSource:
-    """A stream's source; relative paths are taken from `here`; `further` are keys that are read elsewhere."""
+    """A stream's source; paths are relative to `here`; `further` are keys that are read elsewhere."""
     table.only(*SOURCE_KEYS, *further)
     format_ = table.one_of("format", SOURCE_FORMATS)
     fields: dict[str, Any] = {"options": table.options("options")}
@@ -164,7 +164,7 @@ def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]
     if bool(topics) == (pattern is not None):
         table.fail('a Kafka source reads either topic = "..." or pattern = "..."', "topic" if topics else "pattern")
     settings |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": str(pattern)}
-    # Spark's own default is "latest", which passes over everything sent before the first start.
+    # Spark's default is "latest", which skips everything sent before the first start.
     settings["startingOffsets"] = table.text("from", 'from = "earliest"') or "earliest"
     for key in settings.keys() & options.keys():
         table.fail(f"{key} has a key of its own here (servers, topic, pattern, from): use that one", "options", key)
@@ -241,7 +241,7 @@ def _most_partitions(top: ConfigTable) -> int | None:
 
 
 def place_in(table: ConfigTable, key: str, example: str, here: Path, *, required: bool = False) -> str | None:
-    """A path or URL; a relative path is taken from `here`."""
+    """A path or URL; a path is relative to `here`."""
     value = table.text(key, example, required=required)
     return value if value is None or _SCHEME.match(value) else str(here / Path(value).expanduser())
 

@@ -45,7 +45,7 @@ class ConfigTable:
 
     @property
     def title(self) -> str:
-        """How the file writes this table."""
+        """The table's header in the file."""
         return f"[{dotted(self.path)}]" if self.path else "the file"
 
     def line(self, *keys: str | int) -> int:
@@ -59,7 +59,7 @@ class ConfigTable:
         raise PipelineFileError(f"{place}: {what}")
 
     def missing(self, key: str, example: str) -> NoReturn:
-        """Raise that `key` is not there."""
+        """Raise an error that `key` is missing."""
         self.fail(f"{self.title} has no {key!r}; add a line such as: {example}")
 
     def get(self, key: str, kinds: tuple[type, ...], *, example: str) -> Any:
@@ -85,7 +85,7 @@ class ConfigTable:
         return None if value is None else self.expanded(value, key)
 
     def required(self, key: str, example: str) -> str:
-        """A text that must be there."""
+        """A required text."""
         return self.text(key, example, required=True) or ""
 
     def one_of(self, key: str, choices: tuple[str, ...], default: str | None = None) -> str:
@@ -120,12 +120,12 @@ class ConfigTable:
         return None if not names else names[0] if len(names) == 1 else (names[0], names[1])
 
     def options(self, key: str) -> dict[str, str]:
-        """A table of settings as Spark takes them; dotted keys may stand with or without quotes."""
+        """A table of Spark settings; dotted keys may be quoted or not."""
         table = self.table(key)
         return {} if table is None else table.flat()
 
     def flat(self, prefix: KeyPath = ()) -> dict[str, str]:
-        """All values below as texts under dotted keys."""
+        """All nested values as texts, by dotted key."""
         texts: dict[str, str] = {}
         for key, value in (self.values if not prefix else self._at(prefix)).items():
             path = (*prefix, key)
@@ -162,7 +162,7 @@ class ConfigTable:
         return None if value is None else self.below(value, key)
 
     def tables(self, key: str) -> list[ConfigTable]:
-        """The table under `key`, or all of them where it is written as [[...]]; none if there is none."""
+        """The table under `key`, or all tables if it is written as [[...]]; empty if there is none."""
         value = self.get(key, (dict, list), example=f"[{dotted((*self.path, key))}] and its keys below it")
         if not isinstance(value, list):
             return [] if value is None else [self.below(value, key)]
@@ -176,7 +176,7 @@ class ConfigTable:
         return ConfigTable(self.file, values, (*self.path, *keys), self._lines, self._variables)
 
     def made(self, make: Callable[[], _Made], *keys: str | int) -> _Made:
-        """What `make` gives; what it refuses is an error of the line of `keys`."""
+        """The result of `make`; its errors get the line of `keys`."""
         try:
             return make()
         except PipelineFileError:
@@ -185,7 +185,7 @@ class ConfigTable:
             self.fail(str(error), *keys)
 
     def only(self, *keys: str) -> None:
-        """Refuse all other keys before any is read, so that a misspelt key is reported as unknown, not as missing."""
+        """Reject all other keys before any is read, so that a misspelt key is reported as unknown, not as missing."""
         for key in self.values:
             if key not in keys:
                 near = _nearest(key, keys)
@@ -193,19 +193,19 @@ class ConfigTable:
                 self.fail(f"{self.title} takes no {key!r}; {hint}", key)
 
     def finish(self) -> None:
-        """Refuse keys that were not read."""
+        """Reject keys that were not read."""
         self.only(*self._known)
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str | None:
-    """The key that was meant, if one is near; upper and lower case do not count."""
+    """The most similar key, if there is one; case does not matter."""
     lowered = {name.lower(): name for name in keys}
     near = difflib.get_close_matches(key.lower(), lowered, n=1)
     return lowered[near[0]] if near else None
 
 
 def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> ConfigTable:
-    """The file's outermost table, with what variables of the environment override if one is given."""
+    """The file's outermost table, with the values that `environment` overrides."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -219,7 +219,7 @@ def read_toml(file: Path, environment: Mapping[str, str] | None = None) -> Confi
 
 
 def _where(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """What the parser says, with the line first, also where it says "at end of document"."""
+    """The parser's message with the line first, also for "at end of document"."""
     message = str(error)
     place = re.search(r"\s*\(at line (\d+), column (\d+)\)$", message)
     if place is None:
@@ -229,5 +229,5 @@ def _where(error: tomllib.TOMLDecodeError, text: str) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as the file would write it."""
+    """A path of keys as it is written in the file."""
     return ".".join(str(key) for key in path if not isinstance(key, int))

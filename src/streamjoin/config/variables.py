@@ -1,7 +1,7 @@
 """Environment variables that override keys of a TOML file: `STREAMJOIN_SERVICE__PORT=9000` is `port` in `[service]`.
 
-Two underscores separate the parts; case does not matter. A key that the file has is found whatever its case, others
-are taken in lower case, so that a wrong name is refused like a wrong key, naming the variable.
+Two underscores separate the parts; case does not matter. A key of the file is matched in any case; other keys are
+lower case, so a wrong name is rejected like a wrong key, with the variable's name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 
 
 def overlay(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[KeyPath, str]]:
-    """The values with what the environment says, and the variable of each path that it says.
+    """The values with those of the environment, and the variable of each path that it sets.
 
     >>> overlay({"service": {"port": 1}}, {"STREAMJOIN_SERVICE__PORT": "9000", "STREAMJOIN_URL": "x"})
     ({'service': {'port': '9000'}}, {('service', 'port'): 'STREAMJOIN_SERVICE__PORT'})
@@ -31,7 +31,7 @@ def overlay(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
             continue
         path = _set(table, parts, environment[name])
         for length in range(1, len(path) + 1):
-            # A table that only the environment has is the variable's too.
+            # A table that exists only in the environment belongs to the variable too.
             if length == len(path) or not _has(values, path[:length]):
                 variables.setdefault(path[:length], name)
     return table, variables
@@ -57,7 +57,7 @@ def _has(values: Mapping[str, Any], path: KeyPath) -> bool:
 
 
 def of_kind(text: str, kinds: tuple[type, ...]) -> Any:
-    """A variable's text as one of the kinds that a key takes; the text where it is none of them.
+    """A variable's text as one of the types that a key accepts; else the text itself.
 
     >>> of_kind("9000", (int,)), of_kind("9000", (str,)), of_kind("yes", (bool,)), of_kind("[1, 2]", (str, list))
     (9000, '9000', True, [1, 2])

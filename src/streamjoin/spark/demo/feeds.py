@@ -1,8 +1,7 @@
-"""Simulated market feeds: seeded trades and quotes, and a writer that drops them as files as they happen.
+"""Simulated market feeds: seeded trades and quotes, and a writer that creates files in real time.
 
-Event time is cut into blocks of a second, each drawn from its own seed, and prices walk from block to block:
-any slice of a feed holds the same rows, however the feed is cut and whatever was asked for before. A file is
-seen by Spark whole or not at all.
+Event time is divided into blocks of one second. Each block has its own seed, and prices walk from block to block, so
+any slice of a feed has the same rows, whichever slices were read before. Spark sees a file whole or not at all.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Market:
         return pa.concat_tables(parts or [self._table(*make(0)).slice(0, 0)])
 
     def tables(self, feed: Feed, begin: timedelta, end: timedelta, every: timedelta) -> Iterator[pa.Table]:
-        """The same slice in pieces of `every`, the last one shorter where it does not divide."""
+        """The same slice in pieces of `every`; the last one may be shorter."""
         if every <= timedelta(0):
             raise ValueError(f"the length of a piece must be positive, not {every}")
         at = begin
@@ -101,7 +100,7 @@ class Market:
     def _events(
         self, feed: Feed, block: int, rate: float
     ) -> tuple[np.random.Generator, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """What both feeds draw: times, symbols, and the symbols' prices at those times."""
+        """The random values of both feeds: times, symbols, and the symbols' prices at those times."""
         random = self._random(feed, block)
         count = int(random.poisson(rate * _BLOCK_US / 1e6))
         within = np.sort(random.integers(0, _BLOCK_US, count))
@@ -137,7 +136,7 @@ class Market:
 
 
 class _Walk:
-    """Where every price stands at every block's end, kept for each 256th block and drawn anew between."""
+    """All prices at every block's end; stored for every 256th block and computed again in between."""
 
     def __init__(self, market: Market) -> None:
         self._market = market
@@ -177,7 +176,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own."""
+    """The clock of the machine."""
 
     def now(self) -> float:
         """Seconds of the monotonic clock."""
@@ -196,7 +195,7 @@ class Dropped:
     trades: int
     quotes: int
     behind: float
-    """Seconds by which it came later than the pace asked for."""
+    """Seconds by which it is behind the requested pace."""
 
 
 def play(
@@ -208,7 +207,7 @@ def play(
     speed: float = 1.0,
     clock: Clock | None = None,
 ) -> Iterator[Dropped]:
-    """Drop both feeds into `directory`/trades and `directory`/quotes as they happen, `speed` times as fast.
+    """Write both feeds to `directory`/trades and `directory`/quotes in real time, `speed` times as fast.
 
     A slice of event time appears when it is over. Stop taking from the iterator to stop the feeds; played
     again into the same directory it writes the same files.
@@ -235,7 +234,7 @@ def play(
 
 
 def drop(table: pa.Table, path: Path) -> None:
-    """Write `table` so that `path` is absent or complete; Spark passes over names that begin with a dot."""
+    """Write `table` so that `path` is absent or complete; Spark ignores names that begin with a dot."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         pq.write_table(table, draft)

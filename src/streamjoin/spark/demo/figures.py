@@ -1,7 +1,7 @@
-"""What the demo knows of a running join, read from outside: files, and the progress that Spark reports.
+"""The demo's figures of a running join, from its files and from Spark's progress reports.
 
-Nothing here takes part in the join. A match counts from the moment it can be read: when the sink's log names its
-file. Its latency runs from the moment the feeds' files with the later of its two rows were complete.
+Nothing here takes part in the join. A match counts once it can be read: when the sink's log names its file. Its latency
+starts when the feed's files with the later of its two rows are complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Window:
-    """The window log as its newest manifest has it; expired rows stay in it until a merge drops them."""
+    """The window log according to its newest manifest; expired rows stay in it until a merge drops them."""
 
     trades: int = 0
     quotes: int = 0
@@ -43,7 +43,7 @@ class Window:
 
 @dataclass
 class DemoFigures:
-    """The state of a run so far; rates are of the last seconds, totals of the whole run."""
+    """The state of a run; rates are those of the last seconds, totals those of the whole run."""
 
     elapsed: float = 0.0
     trades: int = 0
@@ -62,12 +62,12 @@ class DemoFigures:
 
     @property
     def batch_median(self) -> float:
-        """Seconds that half of the batches took at most."""
+        """The median duration of a batch in seconds."""
         return statistics.median(self.batch_seconds) if self.batch_seconds else 0.0
 
 
 class Watch:
-    """Reads on at every `update`: the sink's log, the window log, and Spark's progress."""
+    """Reads new entries of the sink's log, the window log and Spark's progress at every `update`."""
 
     def __init__(self, output: Path, start: datetime, every: timedelta) -> None:
         self.figures = DemoFigures()
@@ -83,7 +83,7 @@ class Watch:
         self._next_point = 1.0
 
     def update(self, elapsed: float, progress: Iterable[Mapping[str, Any]]) -> DemoFigures:
-        """Take in what is new; `elapsed` is the time since the feeds began."""
+        """Read new entries; `elapsed` is the time since the feeds began."""
         figures = self.figures
         figures.elapsed = elapsed
         for batch in progress:
@@ -95,7 +95,7 @@ class Watch:
         return figures
 
     def _take_progress(self, batch: Mapping[str, Any]) -> None:
-        """Spark reports idle moments as batches without rows, under the number of the batch to come."""
+        """Read Spark's reports; an idle trigger is a batch without rows, with the number of the next batch."""
         if not batch["numInputRows"] or batch["batchId"] in self._seen:
             return
         self._seen.add(batch["batchId"])
@@ -106,7 +106,7 @@ class Watch:
         self.figures.batch_seconds.append(batch["durationMs"]["triggerExecution"] / 1000)
 
     def _new_commits(self) -> list[Path]:
-        """Entries of the sink's log that were not read yet, in order; every tenth repeats those before it."""
+        """New entries of the sink's log, in order; every tenth repeats the earlier ones."""
         paths = {}
         for path in (self._output / "matches" / "_spark_metadata").glob("[0-9]*"):
             number = int(path.name.removesuffix(".compact"))
@@ -129,7 +129,7 @@ class Watch:
         self.figures.newest = newest(rows, 12)
         ts = rows.column("ts").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
         slices, counts = np.unique((ts - self._opening_us) // self._every_us, return_counts=True)
-        # Both feeds drop a slice one after the other, trades first: no latency comes out too small.
+        # The feeds write a slice one after the other, trades first, so no latency is too small.
         dropped = [(self._output / "trades" / f"{number:08d}.parquet").stat().st_mtime for number in slices]
         batch = [(visible - at, int(count)) for at, count in zip(dropped, counts, strict=True)]
         self._weights += batch
@@ -181,7 +181,7 @@ def weighted(values: Sequence[tuple[float, int]], quantiles: Sequence[float]) ->
 
 
 def newest(rows: pa.Table, number: int) -> list[dict[str, Any]]:
-    """The latest matches, one a symbol, the latest first."""
+    """The latest matches, one per symbol, the latest first."""
     ordered = rows.take(pc.sort_indices(rows, sort_keys=[("ts", "descending")])[: 50 * number]).to_pylist()
     first = {row["sym"]: row for row in reversed(ordered)}
     return sorted(first.values(), key=lambda row: row["ts"], reverse=True)[:number]

@@ -1,7 +1,7 @@
 """The demo: two simulated feeds, written as files while it runs, joined on Spark while they arrive.
 
-It ends by itself and then checks itself: Spark's own batch join of the files that the feeds left must find the very
-pairs that were shown. It writes only below the directory it is given, and clears only what a demo put there.
+It ends by itself and then checks its result: a batch join of the feeds' files by Spark must find the same pairs. It
+writes only to its output directory, and clears only files of an earlier demo.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PARTS = ("trades", "quotes", "matches", "checkpoint", _LOG)
 _EVERY = timedelta(milliseconds=250)
 _POLL = 0.2
 _MOST_CORES = 4
-"""More only split batches of a thousand rows into more tasks."""
+"""More partitions would only split batches of a thousand rows into more tasks."""
 _CHECKED = ("ts_left", "sym", "px", "qty", "ts_right", "bid", "ask")
 
 
@@ -88,7 +88,7 @@ def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
 
 @contextlib.contextmanager
 def claimed(output: Path) -> Iterator[None]:
-    """Hold `output` as this demo's own, empty; whatever a demo did not write stays."""
+    """Lock and clear `output` for this demo; files that no demo wrote stay."""
     try:
         lock_file = _cleared(output)
     except OSError as error:
@@ -98,7 +98,7 @@ def claimed(output: Path) -> Iterator[None]:
 
 
 def _cleared(output: Path) -> IO[str]:
-    """Clear `output` and give its marker, locked for as long as it is open."""
+    """Clear `output` and return its marker file, which is locked while it is open."""
     marker = output / MARKER
     if output.exists() and not marker.is_file() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output} is not empty and was not created by the demo: choose another --output")
@@ -132,13 +132,13 @@ def _step(console: Console, what: str) -> Iterator[None]:
 
 def _session(cores: int, log: Path) -> SparkSession:
     config = {
-        # Spark's default is a type of its own making, which other readers of Parquet take for local time.
+        # Spark's default is a legacy type, which other readers of Parquet interpret as local time.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.numRecentProgressUpdates": 20,
-        # A minute is too short for Java's second compiler to earn what it costs.
+        # In a one-minute run Java's second compiler costs more than it gains.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    # On a thread of its own, as on the main one pyspark would make Ctrl-C its own.
+    # On another thread, because on the main thread pyspark replaces the handler of Ctrl-C.
     with _errors_to(log), ThreadPoolExecutor(1) as pool:
         return pool.submit(session, "streamjoin-demo", f"local[{cores}]", config=config).result()
 
@@ -173,7 +173,7 @@ def _start(joined: DataFrame, output: Path, **trigger: Any) -> StreamingQuery:
 
 
 def _warm_up(spark: SparkSession, market: Market, ctrl_c: CtrlC) -> None:
-    """Compile what is compiled at first use, in Java and in Python, so that the live part shows the join."""
+    """Compile Java and Python code that is compiled at first use, so that the live part shows the join."""
     with tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch:
         for _ in play(market, Path(scratch), duration=2 * _EVERY, every=_EVERY, speed=1e6):
             pass
@@ -187,7 +187,7 @@ def _warm_up(spark: SparkSession, market: Market, ctrl_c: CtrlC) -> None:
 
 
 class CtrlC:
-    """Notes the first Ctrl-C and raises at the second: raised inside a call to Spark it breaks the connection."""
+    """Records the first Ctrl-C and raises at the second: an exception inside a call to Spark breaks the connection."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -215,19 +215,19 @@ class _Feeds(threading.Thread):
         self._over = threading.Event()
 
     def stop(self) -> None:
-        """End soon, whatever is left to play."""
+        """End soon, even if the feeds are not finished."""
         self._over.set()
 
     def now(self) -> float:
-        """As the feeds' clock: seconds of the monotonic one."""
+        """The feeds' clock: seconds of the monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """As the feeds' clock: wait, but no longer than until `stop`."""
+        """The feeds' clock: wait, but only until `stop`."""
         self._over.wait(seconds)
 
     def run(self) -> None:
-        """What the thread does."""
+        """The thread's work."""
         duration = timedelta(seconds=self._seconds)
         try:
             for _ in play(self._market, self._output, duration=duration, every=_EVERY, clock=self):
@@ -258,7 +258,7 @@ def _live(
             feeds.stop()
             query.stop()
         feeds.join()
-        # Spark reports a batch a moment after its rows can be read; a stopped query has reported all.
+        # Spark reports a batch shortly after its rows can be read; a stopped query has reported all.
         watch.figures.finished = True
         show(watch.update(watch.figures.elapsed, query.recentProgress))
     failure = query.exception() or feeds.error
@@ -310,6 +310,6 @@ def _check(spark: SparkSession, output: Path, shown: int) -> str:
 
 
 def _short(path: Path) -> str:
-    """The path from where the user stands, where that is shorter."""
+    """The path relative to the working directory, if that is shorter."""
     absolute = path.resolve()
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)

@@ -1,6 +1,6 @@
-"""How the demo looks: a live frame on a terminal, a line now and then elsewhere, and the closing words.
+"""The demo's output: a live frame on a terminal, regular lines elsewhere, and a summary.
 
-Only drawing: what is shown comes in as `DemoFigures`. Without a UTF-8 terminal the curves are left out.
+It only draws `DemoFigures`. Without a UTF-8 terminal there are no curves.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ WIDTH = 100
 PLAIN_SECONDS = 2.0
 _BARS = "▁▂▃▄▅▆▇█"
 _OTHER_ROWS = 24
-"""Lines of the frame and the closing words besides the matches themselves."""
+"""Lines of the frame and the summary, without the matches."""
 
 Show = Callable[[DemoFigures], None]
 
 
 def is_live(console: Console) -> bool:
-    """Whether the console can redraw what it has shown."""
+    """Whether the console can redraw its output."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
@@ -126,7 +126,7 @@ def _matches(figures: DemoFigures, number: int, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, width=width)
     for name in ("matched at", "symbol", "qty", "price", "bid", "ask", "apart", "quote came"):
         justify: JustifyMethod = "left" if name in ("matched at", "symbol") else "right"
-        # Rich marks what it cuts with a character that not every terminal has.
+        # Rich marks truncated text with a character that not every terminal has.
         table.add_column(name, justify=justify, no_wrap=True, overflow="crop")
     for row in figures.newest[:number]:
         table.add_row(
@@ -156,7 +156,7 @@ def curve(values: Sequence[float], room: int) -> str:
 
 
 def closing(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """The last words: a title, and what was found as name and text."""
+    """Print the summary: a title, and rows of a name and a text."""
     console.print()
     console.print(title, style="bold green", highlight=False, soft_wrap=True)
     for name, text in rows:

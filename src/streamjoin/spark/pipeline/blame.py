@@ -1,4 +1,4 @@
-"""Which part of a pipeline file a join's refusal is about: the join knows columns and types, the file has the lines."""
+"""Finds the part of a pipeline file that a join rejects, so that the error can name its line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
-    """The part that does not fit the columns of the sources, as `Pipeline.lines` calls it; else `join`."""
+    """The part that does not match the columns of the sources, as a key of `Pipeline.lines`; else `join`."""
     for name, source in pipeline.sides.items():
         for key, column in (("by", source.by), ("position", source.position)):
             if column is not None and column not in rows[name].columns:
@@ -29,7 +29,7 @@ def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
         return "join"
     if any(column not in schema.names for column, schema in zip(_times(pipeline), (left, right), strict=False)):
         return "join.time"
-    # What does not fit whatever the condition is, such as a window in the unit of another clock.
+    # The join fails with any condition, for example because of the window's unit.
     if not _binds(pipeline, Theta("1 = 1"), left, right):
         return "join"
     for number, term in enumerate(pipeline.spec.predicate.terms()):

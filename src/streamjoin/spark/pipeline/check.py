@@ -1,7 +1,7 @@
-"""`streamjoin run --check`: whether Spark and the join take what a pipeline file says; nothing is read or written.
+"""`streamjoin run --check`: checks a pipeline file with Spark and the join; nothing is read or written.
 
-The sources are replaced by streams of the same columns that read nothing, so that neither files nor brokers nor the
-cluster have to be there. A Spark of this machine parses types and expressions, and the join is fitted to the columns.
+The sources are replaced by streams with the same columns that read nothing, so no files, brokers or cluster are needed.
+A local Spark parses types and expressions, and the join is bound to the columns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _SQL = "spark.sql."
 _ELSEWHERE = ("spark.sql.catalog", "spark.sql.extensions", "spark.sql.warehouse", "spark.sql.hive")
-"""Settings that need classes or places which a check does without."""
+"""Settings that a check ignores, because they need classes or locations."""
 
 
 def check_pipeline(pipeline: Pipeline, spark: SparkSession | None = None) -> str:
-    """The columns of the result. A session that is given is left running; otherwise one is started and stopped.
+    """The columns of the result. Uses `spark`, or starts a session and stops it.
 
     Raises:
-        PipelineFileError: Spark or the join can't take something the file says; the message names the line.
+        PipelineFileError: Spark or the join rejects part of the file; the message names the line.
         SetupError: there is no pyspark or no Java.
     """
     started = _session(pipeline) if spark is None else spark

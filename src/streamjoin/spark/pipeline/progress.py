@@ -1,7 +1,7 @@
-"""The join's own figures of a running pipeline: what its beginning cost, and each batch as a line of JSON in a file.
+"""The join's figures of a running pipeline: the cost of its start, and each batch as a line of JSON in a file.
 
 A line has the fields of `JoinProgress`. Lines are appended batch by batch and flushed, so that a file can be followed;
-a batch that ran again after a restart is there again.
+a batch that runs again after a restart has a second line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEEP = 10_000
 
 
 class PipelineFigures:
-    """Watches the joins of a session while it is open; it is opened before the query starts, to miss nothing."""
+    """Watches the joins of a session while it is open; open it before the query starts."""
 
     def __init__(self, spark: SparkSession, path: str | None, console: Console) -> None:
         self._spark = spark
@@ -51,7 +51,7 @@ class PipelineFigures:
         self._open.close()
 
     def take(self, query: StreamingQuery, *, last: bool = False) -> None:
-        """Write down the batches of a query that are new; the last time, those too that Spark is about to report."""
+        """Write the new batches of a query; the last call waits for those that Spark is about to report."""
         if last:
             self._progress.settle()
         for figures in self._progress.of(query):
@@ -68,7 +68,7 @@ class PipelineFigures:
 
 
 def beginning(figures: JoinProgress) -> str | None:
-    """What a batch spent on starting and compiling, where that is worth a word."""
+    """A message about the time that a batch spent on starting and compiling; empty if it is short."""
     parts = []
     if figures.start_seconds >= _WORTH_A_WORD:
         parts.append(f"{figures.start_seconds:.1f} s on starting Python")

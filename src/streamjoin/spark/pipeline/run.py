@@ -1,6 +1,6 @@
 """Runs a pipeline: sources, join, sink, until it is stopped or all available input is processed.
 
-A stop never loses or repeats anything: the current batch finishes, and a batch that begins
+A stop never loses or repeats rows: the current batch finishes, and a batch that begins
 afterwards is run again from the checkpoint at the next start. No message contains secrets of the file.
 """
 
@@ -44,7 +44,7 @@ _TRACE = re.compile(r"\s*(?:at |\.\.\. \d+ more|=+ |JVM stacktrace)")
 def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = None) -> Totals:
     """Run until SIGINT or SIGTERM, or with `trigger = "available now"` until everything there is joined.
 
-    A session that is given is left running; otherwise one is started and stopped.
+    Uses `spark`, or starts a session and stops it.
 
     Raises:
         PipelineFileError: Spark can't take something the file says; the message names the line.
@@ -69,7 +69,7 @@ def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = No
 
 
 class Stopping:
-    """Notes the first SIGINT or SIGTERM; the second one raises."""
+    """Records the first SIGINT or SIGTERM; the second one raises."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -100,13 +100,13 @@ def _session(pipeline: Pipeline, console: Console) -> SparkSession:
         if jars.present() is None:
             console.print("fetching Spark's Kafka connector (once) ...", highlight=False)
         conf |= jars.classpath_setting(conf, jars.fetch())
-    # On a thread of its own, as on the main one pyspark would make Ctrl-C its own.
+    # On another thread, because on the main thread pyspark replaces the handler of Ctrl-C.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(session, pipeline.name, pipeline.master, config=conf, memory=pipeline.memory).result()
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
-    """The join's query, and one for the malformed records of each source that keeps them."""
+    """The join's query, and one per source that stores its malformed records."""
     streams = {name: open_source(spark, pipeline, name) for name in pipeline.sides}
     joined = join_streams(pipeline, {name: frames.rows for name, frames in streams.items()})
     started: list[StreamingQuery] = []
@@ -145,7 +145,7 @@ def _side(sources: Mapping[str, PipelineSource], rows: Mapping[str, DataFrame]) 
 
 
 def _one_line(error: Exception) -> str:
-    """What is wrong, without the picture of the place in a condition's text."""
+    """The error message without the excerpt of the condition's text."""
     return str(error).partition("\n")[0]
 
 
@@ -211,7 +211,7 @@ def _watch(
     stopping: Stopping,
     figures: PipelineFigures,
 ) -> Totals:
-    """Show what the queries do until they end or are to end; then say what was done."""
+    """Show the progress of the queries until they end or are stopped; then print a summary."""
     totals = Totals()
     main = queries[0]
     try:
@@ -236,7 +236,7 @@ def _watch(
 
 
 def _let_the_batch_end(query: StreamingQuery) -> None:
-    """Wait until the batch that runs now is committed; Spark has no call for it."""
+    """Wait until the running batch is committed; Spark has no call for this."""
     before = query.lastProgress
     while query.isActive and query.status["isTriggerActive"]:
         now = query.lastProgress
@@ -253,7 +253,7 @@ def _raise_failure(pipeline: Pipeline, queries: list[StreamingQuery]) -> None:
 
 
 def cause(message: str, pipeline: Pipeline) -> str:
-    """The part of a failed query's message that tells a user something."""
+    """The part of a failed query's message that is useful to a user."""
     ours = _OURS.findall(message)
     reason = ours[-1] if ours else _java_cause(message)
     options = [source.options for source in pipeline.sides.values()]

@@ -1,8 +1,8 @@
-"""The sources of a pipeline as streaming DataFrames, and what of them could not be decoded.
+"""The sources of a pipeline as streaming DataFrames, and their malformed records.
 
-Every record goes one of two ways: into the join, or to the malformed ones. `open_source` gives them apart: they are
-counted in the query's own progress and, where the file names a path, written there by a query of their own.
-`open_marked` gives both in one frame, for a reader that sets them aside itself. None is dropped without a count.
+Every record is joined or is malformed; no record is dropped without being counted. `open_source` returns two frames:
+malformed records are counted in the query's progress, and another query writes them if the file has a path for them.
+`open_marked` returns both in one frame, for a reader that sets malformed records aside itself.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MALFORMED = "streamjoin_malformed_"
-"""The name of a side's count in Spark's observed metrics; the side follows."""
+"""The prefix of the name of a side's count in Spark's observed metrics; the side follows."""
 
 _CORRUPT = "__streamjoin_corrupt"
 
 
 MARK = "__streamjoin_malformed"
-"""The column of a marked frame that says of a record that could not be decoded what it was, and of others nothing."""
+"""The column of a marked frame with the content of a malformed record; NULL for other records."""
 
 
 @dataclass(frozen=True)
 class SourceFrames:
-    """One source: the rows to join, and the malformed records where there can be any."""
+    """One source: the rows to join, and the malformed records, if the source can have any."""
 
     rows: DataFrame
     malformed: DataFrame | None = None
@@ -39,7 +39,7 @@ class SourceFrames:
 
 @dataclass(frozen=True)
 class Marked:
-    """One source as one frame; `mark` is the column that only malformed records have, None where none can be."""
+    """One source as one frame; `mark` is the column of malformed records, None if the source can't have any."""
 
     frame: DataFrame
     mark: str | None = None
@@ -47,7 +47,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class _Decoded:
-    """All records, which of them are malformed, the columns of a row, and what is kept of a malformed record."""
+    """All records, which of them are malformed, the columns of a row, and those of a malformed record."""
 
     frame: DataFrame
     columns: tuple[Column, ...]
@@ -72,7 +72,7 @@ def open_source(spark: SparkSession, pipeline: SourceFile, side: str) -> SourceF
 
 
 def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
-    """The stream with its malformed records in it, so that one reader gets both and each record once.
+    """The stream with its malformed records, so that one reader gets every record exactly once.
 
     Raises:
         PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
@@ -91,7 +91,7 @@ def open_marked(spark: SparkSession, pipeline: SourceFile, side: str) -> Marked:
 
 
 def checked_source(spark: SparkSession, pipeline: SourceFile, side: str) -> DataFrame:
-    """A stream with the columns of one side that reads nothing: no file and no broker is needed for it.
+    """A stream with the columns of one side that reads nothing and needs no file or broker.
 
     Raises:
         PipelineFileError: the schema, `select` or `where` is not what Spark takes; the message names the line.
@@ -133,7 +133,7 @@ _RECORDS: Mapping[str, Mapping[str, str]] = {
         "timestampType": "int",
     },
 }
-"""The columns of formats that bring their own."""
+"""The columns of formats with a fixed schema."""
 
 
 def _decoded(spark: SparkSession, pipeline: SourceFile, side: str, load: Load = _read) -> _Decoded:
@@ -149,7 +149,7 @@ def _decoded(spark: SparkSession, pipeline: SourceFile, side: str, load: Load = 
 
 
 def _chosen(rows: DataFrame, pipeline: SourceFile, side: str) -> DataFrame:
-    """The rows that the file wants, with the columns that it wants."""
+    """The rows after the file's `where`, with the columns of its `select`."""
     source = pipeline.sides[side]
     if source.where is not None:
         with at_line(pipeline, f"{side}.where", source):
@@ -179,14 +179,14 @@ def _guarded(frame: DataFrame, rows: DataFrame, source: PipelineSource) -> DataF
     try:
         guarded = frame.select(*(F.when(good, F.expr(text)).alias(name) for text, name in expressions), MARK)
     except AnalysisException:
-        # Such as explode, which can't stand within another expression.
+        # For example explode, which can't be nested in another expression.
         return None
     same = [field.dataType for field in guarded.schema][:-1] == [field.dataType for field in rows.schema]
     return guarded if same else None
 
 
 def _both(frame: DataFrame, rows: DataFrame) -> DataFrame:
-    """The same by reading everything twice."""
+    """The same result as `_guarded`, by reading everything twice."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kind = frame.schema[MARK].dataType
@@ -197,7 +197,7 @@ def _both(frame: DataFrame, rows: DataFrame) -> DataFrame:
 
 @contextlib.contextmanager
 def at_line(pipeline: SourceFile, part: str, source: PipelineSource | None = None) -> Iterator[None]:
-    """Make Spark's refusal of what the file says an error of that line."""
+    """Turn an error of Spark about a part of the file into an error with its line."""
     from pyspark.errors import PySparkException
 
     try:
@@ -240,7 +240,7 @@ def _kafka(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> 
 def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    # from_csv takes the schema as text only.
+    # from_csv accepts the schema only as text.
     return F.from_csv(text, schema.toDDL(), options)
 
 
@@ -257,21 +257,21 @@ def _files(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> 
         read = load(spark, source, _with_corrupt(schema), options)
     columns = [F.col(_quoted(name)) for name in schema.names]
     place = F.col("_metadata.file_path").alias("file")
-    # What could be read of it is kept too; without it Spark would refuse to read the malformed alone.
+    # The columns that could be read are kept too: Spark rejects a query of the malformed column alone.
     read_of_it = F.to_json(F.struct(*columns)).alias("read")
     about = (place, F.col(_CORRUPT).alias("value"), read_of_it)
     return _Decoded(read, tuple(columns), F.col(_CORRUPT).isNotNull(), about)
 
 
 def _quoted(name: str) -> str:
-    """A column's name as Spark takes it where a dot would mean a field."""
+    """A column's name in backticks, so that Spark does not read a dot as a field access."""
     return f"`{name.replace('`', '``')}`"
 
 
 def _counted(frame: DataFrame, side: str, bad: Column) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    # All columns are named in the count: a reader that is asked for some of them would not see what is wrong elsewhere.
+    # The count uses all columns: a reader of some columns would not notice errors in the others.
     columns = [_quoted(name) for name in frame.columns]
     return frame.observe(MALFORMED + side, F.count(F.when(bad, F.struct(*columns))).alias("rows"))
 

@@ -1,4 +1,4 @@
-"""What a running pipeline shows: one line that is redrawn on a terminal, a line for each batch anywhere else.
+"""The output of a running pipeline: one line that is redrawn on a terminal, one line per batch elsewhere.
 
 The figures come from Spark's own progress reports; the rows out and the malformed ones are counted inside the query by
 observed metrics, so that they are the same for every sink.
@@ -40,7 +40,7 @@ class ReportedBatch:
 
 @dataclass
 class Totals:
-    """The batches of this start so far; each is taken once."""
+    """The batches of this start so far; each is counted once."""
 
     batches: int = 0
     rows_in: int = 0
@@ -49,7 +49,7 @@ class Totals:
     last: ReportedBatch | None = None
 
     def take(self, progress: Iterable[Mapping[str, Any]]) -> list[ReportedBatch]:
-        """Add what is new; Spark reports idle moments too, under the number of the batch to come."""
+        """Add new batches; Spark also reports idle triggers, with the number of the next batch."""
         fresh = []
         for report in progress:
             batch = batch_of(report)
@@ -71,7 +71,7 @@ class Totals:
 
 
 def batch_of(report: Mapping[str, Any]) -> ReportedBatch | None:
-    """The batch in one of Spark's progress reports; None for an idle moment."""
+    """The batch in one of Spark's progress reports; None for an idle trigger."""
     if not report["numInputRows"]:
         return None
     observed = report["observedMetrics"] or {}
@@ -94,7 +94,7 @@ def _observed(metric: Any) -> int:
 
 @contextlib.contextmanager
 def shown(console: Console, totals: Totals) -> Iterator[Callable[[list[ReportedBatch]], None]]:
-    """A function that shows the batches that are new."""
+    """A function that shows new batches."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda fresh: _print(console, fresh)
         return
@@ -113,7 +113,7 @@ def _print(console: Console, fresh: list[ReportedBatch]) -> None:
 
 
 def describe(pipeline: Pipeline) -> str:
-    """What a pipeline file means, without its secrets."""
+    """A description of a pipeline file, without its secrets."""
     spec = pipeline.spec
     left, right = spec.windows
     lines = [f"{name}: {_origin(source)}" for name, source in pipeline.sides.items()]

@@ -1,10 +1,10 @@
-"""Where a join's log lies: under the checkpoint of the query that runs it, which is named after the join was built.
+"""The location of a join's log, which is under the checkpoint of the query that runs the join.
 
-`join` returns a DataFrame; the checkpoint comes later, with `writeStream`. Spark tells listeners of a query's start
-before its first batch and waits for them. That is when the checkpoint is known: the listener here puts the
-place of the log, and a number for this start, into the settings of the query's own session, which Spark hands to
-every task. What is wrong with the checkpoint ends the query there, before its first batch; where Spark does not let it,
-the reason travels to the tasks in the same way and is raised by the first.
+`join` returns a DataFrame; the checkpoint is set later, with `writeStream`. Spark calls listeners when a query starts,
+before its first batch, and waits for them. The listener here then knows the checkpoint. It writes the location of the
+log and a number for this start into the settings of the query's session, which Spark passes to every task. If the
+checkpoint is unusable, the listener ends the query before its first batch; if Spark does not allow that, the reason
+goes to the tasks in the same way, and the first task raises it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
 @dataclass
 class RunningJoin:
-    """A join of a running query, its log, and up to which batch its late rows are known to be written."""
+    """A join of a running query, its log, and the batch up to which its late rows are written."""
 
     join: Blueprint
     log: WindowLog
@@ -66,7 +66,7 @@ _refused: dict[str, StreamJoinError] = {}
 
 
 def log_root(checkpoint: str | Path, name: str) -> Place:
-    """Where the log of the join called `name` lies."""
+    """The directory of the log of the join `name`."""
     return place(str(checkpoint)) / DIRECTORY / name
 
 
@@ -111,7 +111,7 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
     try:
         starts = _begun(query, joins)
     except Exception as error:
-        # Whatever it is, nobody else would tell: Spark drops what a listener raises.
+        # Spark drops exceptions of listeners, so every failure is passed on here.
         failure = _ours(error, query)
         answer = json.dumps({"error": type(failure).__name__, "message": str(failure)})
         for token in tokens:
@@ -128,7 +128,7 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
 
 
 def _begun(query: Any, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLog]]:
-    """Begin another start of each join's log. No two have one name: Spark refuses a metric's name twice."""
+    """Register a start in each join's log. Their names differ, because Spark rejects equal names of metrics."""
     if "AsyncProgressTracking" in query.getClass().getSimpleName():
         raise SetupError(_COMMITS_LATER)
     checkpoint = place(query.resolvedCheckpointRoot())
@@ -145,7 +145,7 @@ def _begun(query: Any, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLo
 
 
 def _late_output(location: str, log: WindowLog, committed: int) -> None:
-    """Bring the late output to where the query stands: a start that was killed may have left some out."""
+    """Write late output that a killed start has left out."""
     try:
         forget_uncommitted(log.root, place(location), committed)
         catch_up(log.root, place(location), committed)
@@ -163,9 +163,9 @@ def _ours(error: Exception, query: Any) -> StreamJoinError:
 def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinError) -> None:
     """End a query that is about to start, before it plans a batch or writes anything.
 
-    Spark has no call for it: `stop` would wait for the very thread that waits for us. So its state is set to what Spark
-    itself sets when a query fails, and when one is stopped while it starts. Where that can't be done, the first task
-    fails with the error.
+    Spark has no call for this: `stop` would wait for the thread that waits for this listener. The query's state is set
+    to the one that Spark itself sets when a query fails or is stopped while it starts. If that is not possible, the
+    first task fails with the error.
     """
     from py4j.protocol import Py4JError
 
@@ -187,15 +187,15 @@ def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinErr
 
 
 def refused(run_id: str) -> StreamJoinError | None:
-    """Why a query that has just started was refused, if it was; returned only once."""
+    """Why a query was rejected at its start, or None; returned only once."""
     return _refused.pop(run_id, None)
 
 
 def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
-    """Spare Spark from measuring an Arrow batch after each row, for the query whose settings these are.
+    """Turn off Spark's size check of an Arrow batch after each row, in the settings of one query.
 
-    Where all columns have a fixed width the limit on rows bounds the bytes as well. What else goes through the stages
-    are packed parts, which then need offsets of 64 bits: together they may come to more than 2 GB.
+    If all columns have a fixed width, the limit on rows bounds the bytes as well. Packed parts then need 64-bit
+    offsets, because together they may be larger than 2 GB.
     """
     widths = [_row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
     rows = int(settings.get(_MOST_ROWS))
@@ -207,17 +207,17 @@ def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
 
 
 def _in_one_job(settings: Any) -> None:
-    """Have Spark run a batch as one job, for the query whose settings these are, unless somebody set it otherwise.
+    """Make Spark run a batch as one job, in the settings of one query, unless the user set it otherwise.
 
-    Adaptive execution runs a job for every shuffle and plans anew after each. The join cuts its ranges by what it knows
-    of the batch, so that nothing is left to adapt, and jobs are what a small batch spends its time on.
+    Adaptive execution runs a job per shuffle and plans again after each. The join chooses its split points itself, so
+    there is nothing to adapt, and a small batch spends most of its time on jobs.
     """
     if not settings.getAll().contains(_ADAPTIVE):
         settings.set(_ADAPTIVE, "false")
 
 
 def _row_bytes(schema: pa.Schema) -> int | None:
-    """The bytes of a row whose columns all have a fixed width."""
+    """The bytes of a row if all columns have a fixed width."""
     try:
         return sum(-(-int(field.type.bit_width) // 8) for field in schema)
     except ValueError:
@@ -225,21 +225,21 @@ def _row_bytes(schema: pa.Schema) -> int | None:
 
 
 def _progressed(run_id: str, batch: int) -> None:
-    """A query has committed a batch."""
+    """Prune the logs and complete the late output after a committed batch."""
     for running in _running.get(run_id, ()):
         late, log = running.join.late, running.log
         if late is not None:
             try:
-                # The batch has written them, unless it could not.
+                # The batch has already written them, unless it failed to.
                 catch_up(log.root, place(late), batch, running.late_written)
                 running.late_written = batch
             except (StreamJoinError, OSError) as error:
-                # The rows stay in the log, and another batch writes them if it can.
+                # The rows stay in the log, and a later batch tries again.
                 _logger.warning("late rows could not be written to %s: %s", late, error)
         try:
             log.prune(log.version(batch))
         except (StreamJoinError, OSError) as error:
-            # Whoever needs what can't be read says so; what can't be removed now is removed after another batch.
+            # Tasks report files that can't be read; files that can't be removed now are removed after a later batch.
             _logger.info("nothing was removed from the window log in %s: %s", log.root, error)
     _mergers.progressed(run_id, batch)
 
@@ -250,12 +250,12 @@ def logs_of(run_id: str) -> list[WindowLog]:
 
 
 def newest_number(directory: Place) -> int:
-    """The newest entry of one of Spark's logs, or of ours, which are named by their batch; -1 if there is none."""
+    """The newest entry of a log of Spark's or streamjoin's, named by batch; -1 if there is none."""
     return max((int(entry.name) for entry in entries(directory) if entry.name.isdigit()), default=-1)
 
 
 def _check_spark(checkpoint: Place, root: Place) -> None:
-    """Refuse a checkpoint of which Spark's own part is gone: a version is written after the offsets of its batch."""
+    """Reject a checkpoint without Spark's part: a version is always written after the offsets of its batch."""
     version, offsets = newest_number(root / "versions"), newest_number(checkpoint / "offsets")
     if version > offsets:
         raise CheckpointError(
@@ -287,11 +287,11 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
 
 
 def freeze_heap() -> bool:
-    """Keep the garbage collection cheap that a worker runs after each task; whether the heap was frozen for this task.
+    """Keep a worker's garbage collection after each task cheap; returns whether this call froze the heap.
 
-    What the daemon loaded is frozen before workers are forked. Kernels come later, when a task first calls them, and
-    leave a hundred thousand objects that every collection would visit: tens of milliseconds per task. So a worker
-    freezes its heap again at its 2nd, 4th, 8th, ... task: right after a collection, when there is hardly any garbage.
+    The daemon's heap is frozen before workers are forked. Kernels are loaded later, when a task first calls them. They
+    leave a hundred thousand objects, and visiting them would cost every collection tens of milliseconds. A worker
+    therefore freezes its heap again at its 2nd, 4th, 8th, ... task, right after a collection.
     """
     number = next(_tasks)
     due = number > 1 and number & (number - 1) == 0

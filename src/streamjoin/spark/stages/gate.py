@@ -1,8 +1,8 @@
-"""The two stages that come before a join which needs one order: count windows, ordered output, several sources.
+"""The two stages before a join that needs one order: for count windows, ordered output or several sources.
 
-*Collect* packs every source's rows for one task. *Gate*, that task, takes what waited after the batch before, sets late
-rows aside, decides what is ready, numbers it, and sends it to the ranges; the rest waits in a file of the log.
-The file is published before the first row leaves and is the same whenever the batch runs again.
+*Collect* packs the rows of every source for one task, the *Gate*. The gate adds the rows that waited after the previous
+batch, sets late rows aside, numbers the ready rows and sends them to the ranges. The other rows wait in a file of the
+log, which is published before the first row leaves and is the same whenever the batch runs again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PART_ROWS = 1 << 17
 
 @dataclass(frozen=True)
 class Collect:
-    """The stage of one source: its rows, packed, on their way to the gate."""
+    """The stage of one source, which packs its rows for the gate."""
 
     blueprint: Blueprint
     side: int
@@ -74,7 +74,7 @@ class Collect:
 
 @dataclass(frozen=True)
 class WaitingRows:
-    """One side's rows before the gate: what waited and what came, with their sources."""
+    """The rows of one side before the gate, old and new, with their sources."""
 
     table: pa.Table
     rows: UngatedRows
@@ -87,7 +87,7 @@ class Gate:
     blueprint: Blueprint
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Let out what is ready, cut into parts."""
+        """Send the ready rows, in parts."""
         log, batch = open_log(self.blueprint)
         received = list(batches)
         now = next((rows.column(5)[0].as_py() for rows in received if rows.num_columns > 5 and rows.num_rows), None)
@@ -112,12 +112,12 @@ class GateOfBatch:
         self._batch = batch
         self.before = log.version(batch - 1)
         self.punctuation: Punctuation | None = None
-        """What the batch says of all that follows, once its parts are made."""
+        """The punctuation of the batch; available once its parts are complete."""
         self.ranges = self.mark = 0
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
 
     def parts(self, packed_parts: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
-        """Publish where the gate stands after the batch, then the ready rows by range."""
+        """Publish the state of the gate after the batch, then yield the ready rows by range."""
         stood, waited = self._resumed()
         fresh = [self._fresh(side, packed_parts) for side in self._sides]
         late: list[pa.Table] = []
@@ -138,7 +138,7 @@ class GateOfBatch:
                     yield Part(target, role + kind, 0, number, rows)
 
     def _resumed(self) -> tuple[Standing, list[WaitingRows]]:
-        """Where the gate stood before the batch, and what waited."""
+        """The state of the gate before the batch, and the waiting rows."""
         declared = [(side, name) for side in self._sides for plan in self._plan.sources[side] for name in plan.declared]
         if self.before.batch < 0:
             nothing = [self._nothing(side) for side in self._sides]
@@ -165,7 +165,7 @@ class GateOfBatch:
         return pa.schema([*head, *self._blueprint.schema(side)])
 
     def _fresh(self, side: int, parts: Sequence[tuple[int, int, int, pa.Buffer]]) -> WaitingRows:
-        """The new rows of one side, each source's in its order; rows without a time have no source."""
+        """The new rows of one side, in order within each source; rows without a time have no source."""
         schema = self._blueprint.schema(side)
         together = self._nothing(side)
         for i, plan in enumerate(self._plan.sources[side]):
@@ -289,7 +289,7 @@ def _with_numbers(table: pa.Table, seqs: Array, upto: Array) -> pa.Table:
 
 
 def _together(old: WaitingRows, new: WaitingRows) -> WaitingRows:
-    """The rows of both, `old` first."""
+    """All rows, `old` first."""
     names = [*old.rows.names, *(name for name in new.rows.names if name not in old.rows.names)]
     places = np.array([*(names.index(name) for name in new.rows.names), -1], np.int64)
     rows = UngatedRows(

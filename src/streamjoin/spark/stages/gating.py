@@ -1,11 +1,10 @@
 """The gate's decisions for one batch: which rows are late, which are ready, and in which order.
 
-What is late and what is ready is decided as in the embedded engine (`gate/decisions.py`). What the gate knows between
-batches is a `Standing`: plain data, from which and from a batch's rows everything follows, so a batch that runs again
-is decided alike.
+Late and ready rows are decided as in the embedded engine (`gate/decisions.py`). A `Standing` is the state of the gate
+between batches. Decisions depend only on it and on the batch's rows, so a batch that runs again has the same result.
 
-A source is idle when it has sent nothing for longer than the user allows, by the batches' own times, which Spark
-records with them: the others no longer wait for it, and what it sends behind them later is late.
+A source is idle when it has sent nothing for longer than the user allows, measured by the batches' times, which Spark
+records. The gate no longer waits for an idle source, and rows that it later sends behind the bound are late.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from streamjoin.windows.clock import NEVER
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One source: its newest time, and when something last came from it."""
+    """One source: its newest time, and when its last row arrived."""
 
     clock: int | None
     seen_ms: int | None
@@ -32,7 +31,7 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where the gate stands: its sources, up to where everything is let out, and how many tuples that were."""
+    """The state of the gate: its sources, the bound up to which rows are released, and how many tuples were."""
 
     sources: Mapping[Key, SourceProgress]
     bound: Bound = START
@@ -40,18 +39,18 @@ class Standing:
 
     @property
     def lag(self) -> int | None:
-        """How far, in ticks, the bound is behind the newest time of any source."""
+        """How far the bound is behind the newest time of all sources, in ticks."""
         clocks = [source.clock for source in self.sources.values() if source.clock is not None]
         return max(clocks) - self.bound[0] if clocks and self.bound[0] > NEVER else None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """The state as JSON data."""
         sources = [[*key, p.clock, p.seen_ms] for key, p in sorted(self.sources.items())]
         return {"sources": sources, "bound": list(self.bound), "counts": list(self.counts)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
-        """Read back what `to_json` gave."""
+        """The state from the data that `to_json` returned."""
         sources = {(side, name): SourceProgress(clock, seen) for side, name, clock, seen in data["sources"]}
         return cls(sources, tuple(data["bound"]), tuple(data["counts"]))
 
@@ -60,8 +59,8 @@ class Standing:
 class UngatedRows:
     """One side's rows before the gate, in the order in which each source sent them.
 
-    `source` is an index into `names`. `strict` sources send in the order of their positions: each row is late or
-    not by the rows before it. Of other sources only the clock before the batch counts.
+    `source` is an index into `names`. A `strict` source sends in the order of its positions:
+    whether a row is late depends on the rows before it. For other sources it depends on the clock before the batch.
     """
 
     ticks: Array
@@ -71,7 +70,7 @@ class UngatedRows:
 
 
 def late_in(standing: Standing, side: int, rows: UngatedRows, lateness: int) -> Array:
-    """Which new rows are behind their own source by more than the lateness, or behind what was let out."""
+    """Which new rows are behind their source by more than the lateness, or behind the released rows."""
     late = np.zeros(rows.ticks.size, np.bool_)
     for i, name in enumerate(rows.names):
         own = np.flatnonzero(rows.source == i)
@@ -122,7 +121,7 @@ def _bound(
 
 
 def ready_in(standing: Standing, side: int, rows: UngatedRows) -> Array:
-    """Which rows lie within the bound."""
+    """Which rows are not after the bound."""
     tick = standing.bound[0]
     ready: Array = rows.ticks < tick
     tied = [i for i, name in enumerate(rows.names) if ties_are_ready((side, name), standing.bound)]
@@ -132,7 +131,7 @@ def ready_in(standing: Standing, side: int, rows: UngatedRows) -> Array:
 
 
 def ordered(rows: UngatedRows, places: Array) -> Array:
-    """`places` in the order of one side: by time, then by source, then as they are."""
+    """`places` in the order of one side: by time, then by source, then as before."""
     if len(rows.names) > 1:
         ranks = np.argsort(np.argsort(np.array(rows.names, object), kind="stable"), kind="stable")
         _, places = sort_entries(ranks[rows.source[places]].astype(np.int64), places)
@@ -140,7 +139,7 @@ def ordered(rows: UngatedRows, places: Array) -> Array:
 
 
 def numbered(left: Array, right: Array) -> tuple[Array, Array]:
-    """How many tuples of the other side come before each, given both sides' times in order; left comes first."""
+    """How many tuples of the other side come before each; both sides' times are sorted, and left comes first."""
     return (
         np.searchsorted(right, left, side="left").astype(np.int64),
         np.searchsorted(left, right, side="right").astype(np.int64),

@@ -17,7 +17,7 @@ _HEAD = pa.schema([("batch", pa.int64()), ("side", pa.string()), ("reason", pa.s
 
 
 def late_rows(bound: BoundSpec, batch: int, side: str, rows: Mapping[str, pa.Table]) -> pa.Table:
-    """Rows set apart, by reason, as the log keeps them: batch, side, reason, the columns under the result's names."""
+    """Rows that were set aside, as the log stores them: batch, side, reason, and columns with the result's names."""
     schema = pa.schema([*_HEAD, *bound.late_schema])
     tables = [schema.empty_table()]
     for reason, table in rows.items():
@@ -33,11 +33,11 @@ def late_rows(bound: BoundSpec, batch: int, side: str, rows: Mapping[str, pa.Tab
 
 
 def late(checkpoint: str | Path, name: str = "join") -> pa.Table:
-    """The rows that the join under `checkpoint` did not join, since its beginning.
+    """The rows that the join under `checkpoint` did not join, since its start.
 
     Args:
         checkpoint: the `checkpointLocation` of the query.
-        name: the name of the join, if it was given one.
+        name: the name of the join, if it has one.
 
     Raises:
         CheckpointError: there is no such join, or its files can't be read.
@@ -51,5 +51,5 @@ def late(checkpoint: str | Path, name: str = "join") -> pa.Table:
             tables.append(pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all())
         except (OSError, pa.ArrowException) as error:
             raise damaged(path, error) from error
-    # A restart may have named columns otherwise: rows of before have NULL in those.
+    # A restart may have changed column names: earlier rows have NULL in the new ones.
     return pa.concat_tables(tables, promote_options="default") if tables else _HEAD.empty_table()

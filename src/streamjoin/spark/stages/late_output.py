@@ -2,9 +2,8 @@
 
 The task that publishes the last piece of a batch finds all late rows of the batch in the log and writes them as one
 file, before any task of the batch can succeed without it. `<join>` is its name and `<start>` the log's first start, so
-that a query that begins anew, or another join, never takes a file of somebody else for its own. A batch that runs again
-has the same late rows, and a file that is there stays; files of batches that were never committed are removed when the
-query starts again.
+that a new query or another join never uses the file of another log. A batch that runs again has the same late rows, and
+an existing file stays; files of batches that were never committed are removed when the query restarts.
 
 A late output that can't be written does not fail the batch: the rows are in the log. The driver tries again after each
 batch, and the next start of the query writes what is still missing.
@@ -26,9 +25,9 @@ _FILE = re.compile(r"late-(.+)-(\d+)\.parquet")
 
 
 def write_batch(log: WindowLog, target: Place, batch: int, ranges: int) -> None:
-    """Within a task that has published its piece: write the batch's late rows if no other task has pieces to come.
+    """Write the batch's late rows if all pieces are published; called by a task that has published its piece.
 
-    Late rows are in the log before their piece, so of the tasks of a batch at least the last sees all of both.
+    Late rows are in the log before their piece, so at least the last task of a batch sees all pieces and late rows.
     """
     if log.all_published(batch, ranges):
         files = log.late(batch)
@@ -37,7 +36,7 @@ def write_batch(log: WindowLog, target: Place, batch: int, ranges: int) -> None:
 
 
 def catch_up(root: Place, target: Place, committed: int, after: int = -1) -> list[Place]:
-    """Write what is missing of the batches after `after`, up to `committed`; returns the new files."""
+    """Write the missing files of the batches after `after`, up to `committed`; returns the new files."""
     batches: dict[int, list[Place]] = {}
     for batch, path in late_files(root):
         if after < batch <= committed:
@@ -45,13 +44,13 @@ def catch_up(root: Place, target: Place, committed: int, after: int = -1) -> lis
     if not batches:
         return []
     log, there = _log(root), {path.name for path in entries(target)}
-    # Without the log in its name: as earlier versions of streamjoin wrote it.
+    # Earlier versions of streamjoin wrote names without the log.
     missing = [b for b in batches if not there & {_file(log, b), f"late-{b:010}.parquet"}]
     return [_write(target / _file(log, batch), batches[batch]) for batch in missing]
 
 
 def forget_uncommitted(root: Place, target: Place, committed: int) -> None:
-    """Remove the files of batches that are to run again: what leads to them may be another query now."""
+    """Remove the files of batches that will run again, because their late rows may be different."""
     log = _log(root)
     for path in entries(target):
         match = _FILE.fullmatch(path.name)
@@ -60,7 +59,7 @@ def forget_uncommitted(root: Place, target: Place, committed: int) -> None:
 
 
 def _log(root: Place) -> str:
-    """What tells the log from every other one that writes to the same place."""
+    """The identity of the log among all logs that write to the same directory."""
     return f"{root.name}-{first_epoch(root)}"
 
 
@@ -70,7 +69,7 @@ def _file(log: str, batch: int) -> str:
 
 def _write(file: Place, parts: Sequence[Place]) -> Place:
     tables = [pa.ipc.open_file(pa.BufferReader(part.read_bytes())).read_all() for part in parts]
-    # A batch that ran before a restart and runs again after it may have got other names.
+    # A batch that runs again after a restart may have other column names.
     rows = pa.concat_tables(tables, promote_options="default")
     with atomic(file, once=True) as out:
         pq.write_table(rows, out)

@@ -1,9 +1,9 @@
 """From pairs to result rows, and the last stage of a join whose output is ordered.
 
-Without an order rows leave the join's tasks as they are found. With one they carry the gate position of their later
-tuple and the number of the earlier one, travel to tasks that each own a range of positions of the batch, and
-are sorted there: partition after partition, the rows of a batch are in result order. Where punctuations were asked for,
-the last row of a batch is its punctuation.
+Without an order, rows leave the join's tasks as they are found. With one, rows carry the gate position of their later
+tuple and the position of the earlier one, and go to tasks that each own a range of the batch's gate positions and sort
+them. The rows of a batch are then in result order, from the first partition to the last. With punctuations, the last
+row of a batch is its punctuation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.segments import Segment
 
 POSITION, PARTNER = "position", "partner"
-"""By these two columns the result is ordered: the later tuple's gate position, the earlier one's number on its side."""
+"""The columns that define the result's order: the later tuple's gate position, the earlier one's in its side."""
 
 PUNCTUATION = "punctuation"
-"""The column that tells a punctuation from a result."""
+"""The column that distinguishes a punctuation from a result."""
 
 _RESULTS, _BOUND = 0, 1
 
@@ -34,7 +34,7 @@ _ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """Pairs: places among the probes and among the rows that they found."""
+    """Pairs: positions among the probes and among the stored rows."""
 
     probes: SortedProbes
     stored: Segment
@@ -44,7 +44,7 @@ class FoundPairs:
 
 
 def result_schema(blueprint: Blueprint) -> pa.Schema:
-    """The columns of the result, with those of its order and of punctuations if they were asked for."""
+    """The columns of the result, with the optional columns of its order and of punctuations."""
     schema, gate = blueprint.bound.schema, blueprint.gate
     if gate is not None and gate.positions:
         schema = _numbered(schema)
@@ -58,7 +58,7 @@ def _numbered(schema: pa.Schema) -> pa.Schema:
 
 
 def plain(blueprint: Blueprint, results: Iterator[FoundPairs]) -> Iterator[pa.RecordBatch]:
-    """Rows as they are found."""
+    """Result rows in any order."""
     numbered = blueprint.gate is not None and blueprint.gate.positions
     for pairs in results:
         columns = _columns(blueprint, pairs)
@@ -87,9 +87,9 @@ def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
 
 
 def _order(blueprint: Blueprint, pairs: FoundPairs) -> tuple[Array, Array]:
-    """The gate position of the later tuple, which is the probe, and the number of the earlier one, of each pair.
+    """The gate position of the later tuple, which is the probe, and the position of the earlier one, of each pair.
 
-    In a self-join a pair comes in both roles; the number is doubled, and odd where the later tuple is the right one.
+    In a self-join a pair has both roles; the position is doubled, and odd if the later tuple is on the right.
     """
     upto, own, others = pairs.probes.upto, pairs.probes.rows.seqs, pairs.stored.seqs
     if upto is None or own is None or others is None:

@@ -1,4 +1,4 @@
-"""Finding the pairs of sorted probes and sorted segments, and testing what the index leaves open.
+"""Finds the pairs of sorted probes and sorted segments, and tests the terms that the index does not decide.
 
 Within a range each pair is found once: left arrivals probe the right rows that the range stores, old and new, and
 right arrivals probe the old left rows. So a pair with a new left row is found in the range that owns the right
@@ -6,8 +6,8 @@ row, and a pair of a new right row with a stored left one in the range of the le
 
 Without a gate, whether two tuples are in each other's window depends on their times alone. With the earlier one on
 the left it is r - l <= left window, else l - r <= right window: seen from a probe, one interval of ticks of the
-other. Behind a gate the later of two tuples must reach back to the earlier, by time or by count: a probe finds what
-came before it, so of two new rows either may be the probe.
+other. After a gate the earlier tuple must be in the window of the later one, by time or by count: a probe matches
+earlier tuples only, so of two new rows either may be the probe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamjoin.storage.segments import Segment
 from streamjoin.windows.encoding import read_only
 
 CAPACITY = 1 << 18
-"""Candidates held at once; results leave in batches of at most this many rows."""
+"""Candidates in memory at once; results leave in batches of at most this many rows."""
 
 _TILE_PROBES, _TILE_STORED = 64, 4096
 
@@ -37,8 +37,8 @@ _TILE_PROBES, _TILE_STORED = 64, 4096
 class SortedProbes:
     """New rows sorted by word, with the intervals of words, of open terms and of ticks that they match.
 
-    Behind a gate `upto` is how many tuples of the other side come before each, and `first` the number of the first of
-    them that is in its window by count.
+    After a gate, `upto` is how many tuples of the other side come before each row, and `first` the position of the
+    first of them in the row's count window.
     """
 
     rows: Segment
@@ -51,7 +51,7 @@ class SortedProbes:
     upto: Array | None = None
 
     def chosen(self, own: Array) -> SortedProbes:
-        """The rows where `own` is true; a slice where they lie side by side."""
+        """The rows where `own` is true; a slice if they are adjacent."""
         if own.all():
             return self
         places = np.flatnonzero(own)
@@ -75,7 +75,7 @@ class SortedProbes:
         )
 
     def ages(self, segment: Segment) -> Ages:
-        """What the window asks of stored rows: within these intervals of ticks and of numbers."""
+        """The intervals of ticks and of positions in which stored rows are in the window."""
         if self.first is None or self.upto is None:
             return Ages(self.since, self.until, self.since, self.until, segment.ticks, segment.ticks)
         if segment.seqs is None:
@@ -84,9 +84,9 @@ class SortedProbes:
 
 
 class Ages(NamedTuple):
-    """Intervals of ticks and of numbers, a pair for each probe, and the ticks and numbers of the stored rows.
+    """Intervals of ticks and positions, one of each per probe, and the ticks and positions of the stored rows.
 
-    Without a gate there are no numbers, and the ticks are there twice.
+    Without a gate there are no positions, and the ticks take their place.
     """
 
     since: Array
@@ -111,7 +111,7 @@ class Ages(NamedTuple):
 
 @dataclass(frozen=True)
 class ResidualTest:
-    """What is left to test of a candidate: the residual, which may be all there is."""
+    """The residual test of a candidate, which may be the whole condition."""
 
     residual: Expression | None
     indexed: bool
@@ -119,14 +119,14 @@ class ResidualTest:
 
 
 def tick_bounds(ticks: Array, back: int, ahead: int) -> tuple[Array, Array]:
-    """The ticks less `back` and more `ahead`, held at the ends of int64."""
+    """The ticks minus `back` and plus `ahead`, limited to int64."""
     least = np.where(ticks < LEAST + back, LEAST, ticks - back)
     most = np.where(ticks > MOST - ahead, MOST, ticks + ahead)
     return least, most
 
 
 def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> Iterator[tuple[Array, Array]]:
-    """(probe, place among the stored) of every pair that is a result, in batches."""
+    """(probe, position among the stored rows) of every result pair, in batches."""
     if probes.lo.size == 0 or stored.n == 0:
         return
     pairs = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
@@ -140,7 +140,7 @@ def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> I
 
 
 def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array]]:
-    """The pairs in each other's window whose words fit."""
+    """The pairs in each other's window whose words match."""
     ages, blocks = Ages(*map(read_only, probes.ages(stored))), stretches(stored.n)
     lo, hi, words = map(read_only, (probes.lo, probes.hi, stored.words))
     cursor = np.array([0, 0, -1], np.int64)
@@ -151,19 +151,19 @@ def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array
 
 
 def _tested(probes: SortedProbes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
-    """The pairs of which also the open terms fit, and which are not a tuple with itself."""
+    """The pairs whose other terms match too, without pairs of a tuple with itself."""
     keep = np.ones(probe.size, np.bool_)
     for (lo, hi), words in zip(probes.bounds, stored.terms, strict=True):
         word = words[place]
         keep &= (word >= lo[probe]) & (word <= hi[probe])
     if stored.ids is not None and probes.rows.ids is not None:
         keep &= stored.ids[place] != probes.rows.ids[probe]
-    # Always copies: the arrays are filled again.
+    # Always copies, because the arrays are reused.
     return probe[keep], place[keep]
 
 
 def _in_tiles(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> Iterator[tuple[Array, Array]]:
-    """No word decides anything: evaluate the condition for tiles of probes and stored tuples near enough in age."""
+    """Without an index: evaluate the condition on tiles of probes and stored tuples that are close enough in age."""
     ages = probes.ages(stored)
     for begin in range(0, probes.lo.size, _TILE_PROBES):
         rows = slice(begin, min(begin + _TILE_PROBES, probes.lo.size))

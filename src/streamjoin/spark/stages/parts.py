@@ -1,10 +1,9 @@
-"""What travels from the routing stage to the join tasks: a range's rows of one input batch, packed as one value.
+"""Parts: the rows of one input batch for one range, packed as one value for the shuffle.
 
-Spark moves a packed part as it is, where it would take rows apart and put them together again, column by
-column, on both ends of the shuffle. A part names where it was cut, so a task puts parts back in the same order
-whichever arrives first. Rows that the range will store and copies that only probe it travel in parts of their own.
-Every routing task also sends each range an empty part, from which its task learns which range is its own, and by its
-mark whether both go by the same version of the log.
+Spark shuffles a packed part as one value; it would convert single rows column by column on both ends. A part has the
+number of its task and batch, so the receiver restores the order in which parts were made. Rows that the range stores
+and copies that only probe are in separate parts. Every routing task also sends each range an empty part. It tells the
+receiver which range it has, and its mark shows whether both tasks use the same version of the log.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ SCHEMA = pa.schema(
 MARKER = -1
 COPIES = 2
 MOST_BYTES = 64 << 20
-"""A part is cut in two above this: one value must fit Spark's 2 GB many times."""
+"""Larger parts are split in two: several values must fit into Spark's 2 GB."""
 _MOST_CUTS = 64
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one side for one partition; `source` and `number` say which task cut it, and when.
+    """Rows of one side for one partition; `source` and `number` identify the sending task and its input batch.
 
-    `side` may be any small number that the receiver knows; for a range it is 0 or 1, and `COPIES` more for copies.
+    `side` is any small number that the receiver knows; for a range it is 0 or 1, plus `COPIES` for copies.
     """
 
     partition: int
@@ -45,7 +44,7 @@ class Part:
     rows: pa.RecordBatch
 
     def packed(self) -> Iterator[pa.RecordBatch]:
-        """As Spark carries it."""
+        """The part as a record batch for the shuffle."""
         pieces = max(1, -(-self.rows.nbytes // MOST_BYTES))
         size = max(1, -(-self.rows.num_rows // pieces))
         for i, begin in enumerate(range(0, self.rows.num_rows, size)):
@@ -54,7 +53,7 @@ class Part:
 
 
 def markers(partitions: int, mark: int = 0) -> pa.RecordBatch:
-    """An empty part for each range; `mark` is for all their tasks to see."""
+    """An empty part for each range, with `mark`."""
     n = partitions
     return pa.record_batch(
         [
@@ -81,14 +80,14 @@ def _row(partition: int, side: int, source: int, number: int, body: pa.Buffer) -
 
 @dataclass(frozen=True)
 class Received:
-    """One side's rows in a range: those it will store, then copies that only probe."""
+    """The rows of one side in a range: those that it stores, and copies that only probe."""
 
     table: pa.Table
     owned: int
 
 
 def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[int, int, int, pa.Buffer]]]:
-    """The partition that the parts were sent to, if anything says so, and (side, source, number, body), sorted."""
+    """The partition of the parts, if there are any, and (side, source, number, body), sorted."""
     partition: int | None = None
     parts: list[tuple[int, int, int, pa.Buffer]] = []
     for batch in batches:
@@ -103,7 +102,7 @@ def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[in
 
 
 def marks(batches: Iterable[pa.RecordBatch]) -> set[int]:
-    """The marks of all the tasks that parts came from."""
+    """The marks of all sending tasks."""
     return {
         number
         for batch in batches
@@ -115,7 +114,7 @@ def marks(batches: Iterable[pa.RecordBatch]) -> set[int]:
 def unpack(
     batches: Iterable[pa.RecordBatch], schemas: tuple[pa.Schema, pa.Schema]
 ) -> tuple[int | None, tuple[Received, Received]]:
-    """The partition that the parts were sent to, if anything says so, and the rows of both sides."""
+    """The partition of the parts, if there are any, and the rows of both sides."""
     partition, parts = opened(batches)
     sides = []
     for side, schema in enumerate(schemas):

@@ -1,8 +1,8 @@
-"""Punctuations: what each batch of a join behind a gate says about all that follows.
+"""Punctuations: what each batch of a join with a gate guarantees about later results.
 
-After a batch, no result will come whose time is before its bound, and none at a gate position before its own. A
-punctuation is a small file next to the log, named after its batch and start; it counts once Spark has
-committed the batch, when the sink has its rows.
+After a batch, no result follows with a time before the batch's bound or with a gate position before the batch's end. A
+punctuation is a small file next to the log, named after its batch and start. It is valid once Spark has committed the
+batch, when the sink has its rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamjoin.storage.pieces import atomic, damaged
 from streamjoin.storage.places import Place, entries, place
 
 KEPT = 100
-"""Punctuations of at least this many newest batches stay, as do the entries of Spark's own logs."""
+"""Punctuations of at least this many batches are kept, like the entries of Spark's own logs."""
 
 _FILE = re.compile(r"(\d+)\.(\d+)\.json")
 
@@ -37,7 +37,7 @@ class Punctuation:
 
 
 def write_punctuation(root: Place, epoch: int, punctuation: Punctuation) -> None:
-    """Keep a punctuation; those of long ago go."""
+    """Store a punctuation and remove old ones."""
     path = root / "punctuations" / f"{punctuation.batch:010}.{epoch:08}.json"
     if path.exists():
         return
@@ -50,15 +50,15 @@ def write_punctuation(root: Place, epoch: int, punctuation: Punctuation) -> None
 
 
 def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
-    """The punctuations of the join under `checkpoint`, batch by batch, of the batches that are committed.
+    """The punctuations of the join under `checkpoint`, one row per committed batch.
 
-    The columns are `batch`; `bound`, a time in the units of the join's clock (NULL before anything was ready): no
-    result before it follows; `position`: none at a smaller gate position follows; `waiting`, the rows that were not
-    ready; `lag`, how far the bound is behind the newest row. The newest 100 batches or more are there.
+    The columns are `batch`; `bound`, a time in units of the join's clock before which no result follows (NULL until a
+    row was ready); `position`, a gate position before which no result follows; `waiting`, the number of rows that
+    were not ready; `lag`, how far the bound is behind the newest row. At least the newest 100 batches are included.
 
     Args:
         checkpoint: the `checkpointLocation` of the query.
-        name: the name of the join, if it was given one.
+        name: the name of the join, if it has one.
 
     Raises:
         CheckpointError: there is no such join, or its files can't be read.
@@ -78,7 +78,7 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
         try:
             rows.append(json.loads(path.read_bytes()))
         except FileNotFoundError:
-            # The oldest go while a batch runs.
+            # A running batch may remove the oldest.
             continue
         except (OSError, ValueError) as error:
             raise damaged(path, error) from error

@@ -1,8 +1,8 @@
 """Which rows go to which range, and the first stage of a join that needs no gate.
 
-A row goes to the range that owns it, where it will be stored, and as a copy to every other range where rows lie that
-it can match. A row whose key is NULL or NaN matches nothing and is not stored, but its time counts: it goes to
-some range, always the same for the same row.
+A row goes to the range that owns it, where it is stored, and a copy goes to every other range with rows it can match. A
+row with a NULL or NaN key matches nothing and is not stored, but its time counts; it goes to one range, always the same
+for the same row.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.words import TermWords
 
 ROW_ID = "#row"
-"""In a self-join, the column that tells a tuple from its equals, so that it does not meet itself."""
+"""In a self-join, the column that identifies a tuple, so that it does not match itself."""
 
 SEQ, UPTO = "#seq", "#upto"
-"""Behind a gate: a tuple's number in its own side's stream, and how many tuples of the other side come before it."""
+"""After a gate: a tuple's position in its side, and the number of tuples of the other side before it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Route:
     side: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Cut every batch into parts."""
+        """Split every batch into parts."""
         from pyspark import TaskContext
 
         log, batch_id = open_log(self.blueprint)
@@ -80,7 +80,7 @@ def part_schema(blueprint: Blueprint, side: int) -> pa.Schema:
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` under the schema of its side: Spark may name another zone, or the fields of lists otherwise."""
+    """`batch` with the schema of its side: Spark may use another time zone or other names of list fields."""
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=True)
@@ -89,7 +89,7 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def index_words(encoded: Encoded) -> TermWords:
-    """The words that rows are stored under; in a join without a key all have the same."""
+    """The words that rows are stored under; without a key all rows have the same word."""
     if encoded.index is not None:
         return encoded.index
     nothing = np.zeros(encoded.n, np.int64)

@@ -1,8 +1,8 @@
-"""How many ranges the next batch has, and where they are cut.
+"""The number of ranges of the next batch, and their split points.
 
-Both follow from the manifest before the batch alone, so that all its tasks decide alike. The tasks of a query are
-fixed when it starts; how many of them get a range is not: a user asks for another number through a file next to the
-log, which the first task of a batch reads and the manifest passes on, or the load decides.
+Both depend only on the previous manifest, so all tasks of a batch decide alike. The number of tasks is fixed when a
+query starts; the number of ranges is not. It follows the load, or the number that a user wrote to a file next to the
+log; the first task of a batch reads that file, and the manifest passes the number on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from streamjoin.storage.places import Place
 from streamjoin.storage.ranges import Sample, SplitPoints, shared_split_points, split_points
 
 ROWS_A_TASK = 20_000
-"""With partitions="auto" a task more for this many rows of the batch before: fewer cost less than a task's start."""
+"""With partitions="auto": rows of the previous batch per task; fewer rows cost less than starting a task."""
 COMPARISONS_A_TASK = 20_000_000
-"""The same for conditions without an index, by the comparisons of that batch with the window."""
+"""The same for conditions without an index: comparisons of the previous batch with the window per task."""
 
 _CONTROL = "partitions.json"
 
 
 def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> SplitPoints:
-    """The cuts of the batch after `before`; `batch` is a sample of its own words, where that is known."""
+    """The split points of the batch after `before`; `batch` is a sample of its words, if known."""
     ranges = ranges_after(blueprint, before)
     if not blueprint.bound.index:
         return shared_split_points(ranges)
@@ -36,13 +36,13 @@ def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Split
 
 
 def agreed(before: Manifest, points: SplitPoints) -> int:
-    """A number, not 0, for what the tasks of the batch after `before` go by: it is the same in all of them."""
+    """A nonzero digest of the log version and the split points, which all tasks of a batch must share."""
     facts = [before.batch, before.epoch, [run.key for run in before.runs], points.to_json()]
     return zlib.crc32(json.dumps(facts).encode()) >> 2 | 1
 
 
 def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
-    """How many ranges the batch after `before` has."""
+    """The number of ranges of the batch after `before`."""
     most = blueprint.partitions
     if before.wanted is not None:
         return max(1, min(before.wanted, most))
@@ -63,18 +63,18 @@ def rescale(checkpoint: str | Path, partitions: int | None, name: str = "join") 
 
     Args:
         checkpoint: the `checkpointLocation` of the query.
-        partitions: how many; None goes back to what the join was built with.
-        name: the name of the join, if it was given one.
+        partitions: the new number; None restores the number that the join was built with.
+        name: the name of the join, if it has one.
 
     Raises:
-        SpecError: the number can't be.
+        SpecError: the number is invalid.
         CheckpointError: there is no such join.
     """
     ask_for(log_root(checkpoint, name), partitions)
 
 
 def ask_for(root: Place, partitions: int | None) -> None:
-    """Ask the join whose log is in `root` for another number of ranges; None takes a wish back."""
+    """Request another number of ranges for the join whose log is in `root`; None withdraws a request."""
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or None")
     if not (root / "join.json").exists():
@@ -84,10 +84,10 @@ def ask_for(root: Place, partitions: int | None) -> None:
 
 
 def asked_for(root: Place) -> int | None:
-    """What was asked for; a file that says nothing sensible asks for nothing."""
+    """The requested number of ranges; None without a request or if the file is invalid."""
     path = root / _CONTROL
     try:
-        # Looked for first: libhdfs prints a stack trace about each file that is opened and not there.
+        # Checked first: libhdfs prints a stack trace for every missing file that is opened.
         partitions = json.loads(path.read_bytes())["partitions"] if path.exists() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

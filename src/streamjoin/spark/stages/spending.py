@@ -1,4 +1,4 @@
-"""What a batch spends on starting: Python with the modules that tasks import, and compiling kernels.
+"""The time that a batch spends on starting Python, importing modules and compiling kernels.
 
 Kernels are compiled once per host and modules imported once per executor, by the workers' daemon, so
 the first batch pays for both and hardly any other does. A task with something to report writes a small file
@@ -26,14 +26,14 @@ _told = 0.0
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds, of the task that spent most."""
+    """The seconds of the task that spent the most."""
 
     starting: float = 0.0
     compiling: float = 0.0
 
 
 def keep(starting: float) -> None:
-    """In the daemon, before workers are forked: what starting took, and what of it was compiling."""
+    """Record the time that the daemon spent on starting and on compiling, before it forks workers."""
     global _told
     compiling = WATCH.seconds
     _shared[:] = _UNTOLD.pack(max(0.0, starting - compiling), compiling)
@@ -41,7 +41,7 @@ def keep(starting: float) -> None:
 
 
 def tell(log: WindowLog, batch: int, partition: int) -> None:
-    """At the end of a task, record what this process has spent and not reported yet."""
+    """At the end of a task, write the time that this process has not reported yet."""
     global _told
     starting, compiling = _UNTOLD.unpack(_shared[:])
     if not starting and not compiling and WATCH.seconds == _told:
@@ -55,12 +55,12 @@ def tell(log: WindowLog, batch: int, partition: int) -> None:
 
 
 def spent(log: WindowLog, batch: int, epoch: int) -> Spent:
-    """What the tasks of one start reported for a batch."""
+    """The times that the tasks of one start reported for a batch."""
     reports = []
     for path in log.spendings(batch, epoch):
         try:
             reports.append(json.loads(path.read_bytes()))
         except (OSError, ValueError):
-            # Only a figure is lost.
+            # Only a metric is lost.
             continue
     return Spent(*(max(column) for column in zip(*reports, strict=True))) if reports else Spent()

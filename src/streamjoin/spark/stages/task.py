@@ -1,8 +1,8 @@
-"""The join's stage: one range's share of a batch, joined with the log and then part of it.
+"""The join's stage: it joins one range's share of a batch with the log, and adds it to the log.
 
-The task of a range reads the version before its batch, pairs the new rows with the stored ones and with each
-other, and writes its piece of the next version: the new rows it owns, merged with its share of the runs that
-are due. The piece is published before the first result leaves, as whoever takes the results may stop early.
+The task of a range reads the previous version, pairs the new rows with the stored rows and with each other, and writes
+its piece of the next version: the new rows it owns, merged with its share of the runs that are due. The piece is
+published before the first result leaves, because the consumer of the results may stop early.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JoinTask:
     blueprint: Blueprint
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Join what was sent to one range."""
+        """Join the rows of one range."""
         from pyspark import TaskContext
 
         log, batch = open_log(self.blueprint)
@@ -54,7 +54,7 @@ class JoinTask:
         parts = list(batches)
         partition, received = unpack(parts, schemas)
         if partition is None:
-            # Nothing was routed at all: no task follows whose partitions could have been put together.
+            # Nothing was routed, so there is no range to join.
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
         with log.advising(batch):
@@ -79,12 +79,12 @@ class RangeOfBatch:
         self._log = log
         self._batch = batch
         self._partition = partition
-        # One range always has a task, and one writer is enough.
+        # The first range always has a task, and one writer is enough.
         self._before = log.version(batch - 1, keep=partition == 0)
         self._clocks: list[int | None] | None = None
         self._late: dict[str, int] = {}
         self.positions = (0, 0)
-        """From which gate position to which the batch reaches."""
+        """The first and the end gate position of the batch."""
         self.bound: int | None = None
         """The time before which no result follows this batch."""
         if blueprint.gate is None:
@@ -99,7 +99,7 @@ class RangeOfBatch:
                 self._late = footer["late"]
 
     def check(self, sent: set[int]) -> None:
-        """Refuse rows that were sent by another version of the log than this task goes by: they may be elsewhere."""
+        """Reject rows that were routed with another version of the log: other ranges may own them."""
         if not sent <= {agreed(self._before, self._split_points)}:
             raise CheckpointError(
                 f"tasks of one batch have found different versions of the window log in {self._log.root}: another "
@@ -118,7 +118,7 @@ class RangeOfBatch:
         ]
         self._publish((left, right), old)
         if self._partition == 0:
-            # What can't be removed now, as others are at it too, the driver removes after the commit.
+            # If other tasks are pruning as well, the driver removes the rest after the commit.
             with contextlib.suppress(OSError):
                 self._log.prune(self._before)
         for segment in _flat(old[1]):
@@ -127,12 +127,12 @@ class RangeOfBatch:
         for segment in _flat(old[0]):
             yield from self._results(right.probes, segment, probes_left=False)
         if self._blueprint.gate is not None:
-            # A probe has found what came before it: the left rows that came before a new right one are to be found yet.
+            # Probes match earlier tuples only, so new right rows also probe the new left rows.
             yield from self._results(right.owned, left.probes.rows, probes_left=False)
 
     def _publish(self, new: tuple[Arrivals, Arrivals], old: Sequence[Sequence[Sequence[Segment]]]) -> None:
         plan, before = self._blueprint, self._before
-        # What expires within the batch is not written. Another range may have seen later rows: it drops more.
+        # Rows that expire within the batch are not written; a range that has seen later rows drops more.
         horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
         kept_runs = before.kept(plan.horizons, plan.policy)
         runs = []
@@ -161,7 +161,7 @@ class RangeOfBatch:
             try:
                 write_batch(self._log, place(plan.late), self._batch, self._split_points.ranges)
             except (StreamJoinError, OSError) as error:
-                # The rows are in the log: the driver writes them after the batch, or the next start of the query.
+                # The rows are in the log; the driver or the next start of the query writes them.
                 _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
 
     def _results(self, probes: SortedProbes, stored: Segment, *, probes_left: bool) -> Iterator[FoundPairs]:
