@@ -1,7 +1,6 @@
-"""The command line's client of a service: JSON over HTTP with the standard library, and events as they come.
+"""The command line's client of a service: JSON over HTTP and server-sent events, with the standard library.
 
-Proxies of the environment are not used: a service is reached at the address that is given. The token goes into a
-header and into nothing else.
+Proxies of the environment are not used. The token is sent only in a header.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ class Client:
         return self._json("GET", path, None, params)
 
     def post(self, path: str, body: object = None, **params: object) -> Any:
-        """The answer to a body."""
+        """The response to a POST of a body."""
         return self._json("POST", path, body, params)
 
     def delete(self, path: str) -> None:
-        """Remove what is at a path."""
+        """Send a DELETE to a path."""
         self._json("DELETE", path, None, {})
 
     def text(self, path: str, **params: object) -> str:
@@ -61,12 +60,12 @@ class Client:
             return self._read(response).decode("utf-8", "replace")
 
     def events(self, path: str, **params: object) -> Iterator[ServerEvent]:
-        """Events until the service ends them; signs of life are left out.
+        """Events until the service ends them, without heartbeats.
 
         Raises:
             ServiceError: the service can't be reached, refuses, or the connection is lost.
         """
-        # Signs of life come every 15 seconds: three of them missing is a lost connection.
+        # Heartbeats come every 15 seconds: after three missing ones the connection is lost.
         connection, response = self._ask("GET", path, None, params, 45.0)
         with connection, response:
             name, number = "message", None
@@ -108,7 +107,7 @@ class Client:
     def _ask(
         self, method: str, path: str, body: object, params: dict[str, object], timeout: float
     ) -> tuple[_Connection, http.client.HTTPResponse]:
-        """Ask, and again while the engine is starting."""
+        """Send a request, and repeat it while the engine is starting."""
         until = monotonic() + self.patience
         has_reported = False
         while True:

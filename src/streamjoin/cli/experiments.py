@@ -1,4 +1,4 @@
-"""`streamjoin bench`: the experiments live in a checkout beside the package, and are run from there."""
+"""`streamjoin bench`: runs the experiments of a checkout of the repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIST = (
 
 
 def checkout() -> Path:
-    """The directory that holds `benchmarks/`: here, or where the package's sources are.
+    """The directory with `benchmarks/`: the working directory, or the package's repository.
 
     Raises:
         SetupError: there is none.
@@ -32,7 +32,7 @@ def checkout() -> Path:
 
 
 def listed(as_json: bool) -> str:
-    """The experiments there are."""
+    """The list of experiments."""
     place = checkout()
     out = subprocess.run([sys.executable, "-c", _LIST], cwd=place, capture_output=True, text=True, check=False)
     if out.returncode:
@@ -44,5 +44,5 @@ def listed(as_json: bool) -> str:
 
 
 def run_experiment(arguments: list[str]) -> int:
-    """Run one; its exit code."""
+    """Run an experiment and return its exit code."""
     return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=checkout(), check=False).returncode

@@ -1,7 +1,7 @@
-"""All commands together, and what becomes of errors.
+"""All commands, and the exit codes of errors.
 
-Exit codes: 0 done, or stopped by one SIGINT or SIGTERM where that is the way to stop; 1 one of our errors (it is
-printed, without a trace); 2 a wrong command line, file or query, where trying again does not help; 3 no service
+Exit codes: 0 done, or stopped by one SIGINT or SIGTERM where that is the way to stop; 1 an error of streamjoin
+(printed without a stack trace); 2 a wrong command line, file or query, where a retry does not help; 3 no service
 answers; 130 interrupted.
 """
 
@@ -41,7 +41,7 @@ commands.add_typer(queries.commands, name="query")
 
 
 def exit_code(error: StreamJoinError) -> int:
-    """The exit code that an error means."""
+    """The exit code of an error."""
     if isinstance(error, ServiceError):
         if error.status is None:
             return 3
@@ -50,7 +50,7 @@ def exit_code(error: StreamJoinError) -> int:
 
 
 def app() -> None:
-    """Run the command line; our own errors become one line and an exit code."""
+    """Run the command line; streamjoin's errors become one line and an exit code."""
     try:
         commands()
     except StreamJoinError as error:

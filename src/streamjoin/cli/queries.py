@@ -28,9 +28,9 @@ _COMPLETION_SECONDS = 0.25
 
 
 def _asked(context: typer.Context, path: str) -> Any:
-    """The answer of the service that the command line so far names, for the shell's completion; None without one.
+    """The response of the service on the command line, for the shell's completion; None without a service.
 
-    A person waits at the keyboard: a service that does not answer at once is as good as none.
+    The user is waiting at the keyboard, so a service that does not answer at once is ignored.
     """
     import os
 

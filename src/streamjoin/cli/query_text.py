@@ -1,4 +1,4 @@
-"""A query's text on the command line: where it comes from, and where in it the service found something wrong."""
+"""A query's text on the command line: reading it, and showing where an error is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_sql(sql: str | None, file: Path | None) -> str:
 
 
 def pointed(problem: Mapping[str, Any]) -> list[str]:
-    r"""The lines of the query that a problem points at, with carets under the place.
+    r"""The lines of the query that a problem refers to, with carets under the position.
 
     >>> place = {"line": 1, "column": 8, "end_line": 1, "end_column": 11, "message": "?"}
     >>> print("\n".join(pointed({"places": [place], "sql": "SELECT foo FROM a"})))

@@ -73,6 +73,6 @@ def _log_at(level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise typer.BadParameter(f"--log-level is debug, info, warning or error, not {level!r}")
-    # What Spark says of a batch that the stop cuts short is no news; failures are raised in Python all the same.
+    # Spark logs errors for a batch that the stop interrupts; real failures are raised in Python.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

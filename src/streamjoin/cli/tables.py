@@ -1,4 +1,4 @@
-"""Answers of a service as tables for people; `--json` is for programs."""
+"""The service's responses as tables; `--json` prints data for programs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def aside(reply: Record) -> None:
 
 
 def preview(reply: Record) -> None:
-    """What a query would be."""
+    """The plan of a query that was not created."""
     columns = ", ".join(f"{name} {kind}" for name, kind in reply["columns"])
     shared = ", ".join(reply["shares_with"]) or "no other query"
     lines = [

@@ -28,14 +28,14 @@ _ABOUT: Final = (
 
 
 def create_app(engine: ServedEngine | None, config: ServiceConfig | None = None) -> FastAPI:
-    """The application over an engine; without one it says that it starts, until `app.state.service.attach`."""
+    """The application for an engine; without one it reports that it is starting, until `app.state.service.attach`."""
     service = Service(config or ServiceConfig())
     app = FastAPI(
         title="streamjoin",
         version=__version__,
         description=_ABOUT,
         openapi_url="/api/v1/openapi.json",
-        # Their pages load scripts from elsewhere; the service's own page works without the internet.
+        # FastAPI's pages load scripts from other sites; the service's own page works offline.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

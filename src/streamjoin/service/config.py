@@ -1,6 +1,6 @@
-"""The service's settings as frozen data: what its TOML file says, checked, with defaults filled in.
+"""The service's settings as frozen data: the content of its TOML file, checked, with defaults.
 
-The token is a secret: it is left out of `repr`, and nothing that is printed or served is made from it.
+The token is a secret: it is not in `repr`, and it is never printed or served.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from streamjoin.model.errors import SpecError
 
 DEFAULT_PORT: Final = 8765
 LEAST_TOKEN: Final = 16
-"""Characters of a token: shorter ones can be guessed."""
+"""The smallest length of a token; shorter ones can be guessed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may ask of the service.
+    """The limits of the service.
 
-    `window_seconds` bounds windows of time (and lateness is beside it), `window_rows` those of rows and of units;
-    `request_bytes` a request's body and `request_seconds` how long it may take to come; `connections` those that are
-    open; `readers` the open event streams among them; `rows_kept` the newest rows kept of each query.
+    `window_seconds` limits time windows (lateness is not included), `window_rows` windows of rows and of integer times;
+    `request_bytes` and `request_seconds` the size and the arrival of a request; `connections` the open connections, and
+    `readers` the event streams among them; `rows_kept` is the number of newest rows kept per query.
     """
 
     queries: int = 500
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """One stream: where its rows come from, which column is its time, and how late a row may come."""
+    """One stream: its source, its time column, and its lateness."""
 
     source: PipelineSource
     time: str
@@ -55,7 +55,7 @@ class StreamConfig:
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """A whole file. `sinks` are the places that a query may name; a path holds `{query}` for the query's name."""
+    """A whole file. `sinks` are the sinks that a query can use; `{query}` in a path is the query's name."""
 
     file: str = "streamjoin.toml"
     host: str = "127.0.0.1"
@@ -73,7 +73,7 @@ class ServiceConfig:
     memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
-    """The line of each part, for errors that show only when it runs."""
+    """The line of each part, for errors that occur at run time."""
 
     def __post_init__(self) -> None:
         if self.token is not None and len(self.token) < LEAST_TOKEN:
@@ -88,12 +88,12 @@ class ServiceConfig:
 
     @property
     def sides(self) -> dict[str, PipelineSource]:
-        """The sources by stream, as the pipeline's readers take them."""
+        """The sources by stream, for the readers of pipelines."""
         return {name: stream.source for name, stream in self.streams.items()}
 
     @property
     def needs_kafka(self) -> bool:
-        """Whether Spark's Kafka connector takes part."""
+        """Whether the service needs Spark's Kafka connector."""
         return "kafka" in {
             *(source.format for source in self.sides.values()),
             *(sink.format for sink in self.sinks.values()),
@@ -101,7 +101,7 @@ class ServiceConfig:
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches the service."""
+        """The URL of the service for a client on this machine."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else "[::1]" if self.host == "::" else self.host  # noqa: S104
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
 

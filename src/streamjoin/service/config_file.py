@@ -1,7 +1,7 @@
-"""`streamjoin.toml` as a `ServiceConfig`: every key checked, every mistake an error that names the line and the fix.
+"""`streamjoin.toml` as a `ServiceConfig`: checks every key; an error names the line and the fix.
 
-Relative paths are taken from the directory of the file. Variables of the environment override keys (`STREAMJOIN_` and
-the parts of the key, separated by two underscores); a wrong one is named like a wrong line.
+Paths are relative to the directory of the file. Environment variables override keys (`STREAMJOIN_` and the parts of the
+key, separated by two underscores); an error in one names the variable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PATH: Final = 'path = "out/{query}"'
 
 
 def read_config(file: Path, environment: Mapping[str, str] | None = None) -> ServiceConfig:
-    """The service that `file` and the environment (this process's, if none is given) describe.
+    """The service that `file` and `environment` describe; default: the environment of this process.
 
     Raises:
         PipelineFileError: it can't be read, or something in it is wrong; the message names the line or the variable.
@@ -69,7 +69,7 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
 
 
 def _table(top: ConfigTable, key: str) -> ConfigTable:
-    """The table under `key`; an empty one where it is left out."""
+    """The table under `key`; empty if there is none."""
     return top.table(key) or top.below({}, key)
 
 

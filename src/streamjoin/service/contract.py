@@ -1,4 +1,4 @@
-"""What the service needs from an engine; `streamjoin.adhoc.Engine` has it, and the tests' engine without Spark.
+"""The engine's interface for the service, implemented by `streamjoin.adhoc.Engine` and by a test engine without Spark.
 
 All methods may be called from any thread. Records are frozen dataclasses of plain fields (`adhoc/engine/info.py`).
 """
@@ -63,13 +63,13 @@ class ServedEngine(Protocol):
         """The plan in force."""
 
     def preview(self, sql: str) -> Preview:
-        """What a query would be, without creating it."""
+        """The plan of a query, without creating it."""
 
     def newest(self, name: str, limit: int = 100, after: int | None = None) -> Newest:
         """The newest rows of a query and their number, taken together."""
 
     def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
-        """Call back after each batch, off its path; the answer ends it."""
+        """Call a function after each batch, on another thread; returns a function that ends it."""
 
     @property
     def error(self) -> Exception | None:

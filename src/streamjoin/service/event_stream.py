@@ -81,7 +81,7 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with contextlib.aclosing(self._events()) as events:
-            # Something goes out at once, so that the client knows that it is connected.
+            # Send something at once, so that the client knows that it is connected.
             await send({"type": "http.response.body", "body": b": connected\n\n", "more_body": True})
             async for text in events:
                 body = {"type": "http.response.body", "body": text.encode(), "more_body": True}
@@ -95,7 +95,7 @@ async def _until_left(receive: Receive) -> None:
 
 
 async def _news(signal: asyncio.Event, heartbeat: float) -> bool:
-    """Whether something is new; False when it is time for a sign of life."""
+    """Whether there is something new; False when a heartbeat is due."""
     try:
         await asyncio.wait_for(signal.wait(), heartbeat)
     except TimeoutError:

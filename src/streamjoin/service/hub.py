@@ -1,6 +1,6 @@
-"""Between the engine's thread and the event streams: the newest batches, and a signal that something is new.
+"""Connects the engine's thread with the event streams: the newest batches, and a signal for new ones.
 
-A reader has only a position. It reads what is new since then, and events that have left the shared history
+A reader has only a position. It reads the events after it, and events that have left the shared history
 in the meantime are reported as skipped: memory does not depend on readers, and no reader can block the
 engine, which only appends and signals.
 """

@@ -1,7 +1,7 @@
-"""From a `ServiceConfig` to a running engine on Spark, and back to nothing.
+"""Starts an engine on Spark from a `ServiceConfig`, and stops it.
 
-A start that fails leaves nothing running; `RunningEngine.stop` lets the batch that runs end. A stream that the
-checkpoint knows was right once: where its source can't be opened now, the service starts without it and tries again.
+A start that fails leaves nothing running; `RunningEngine.stop` waits for the running batch. A stream in the checkpoint
+was valid before: if its source can't be opened now, the service starts without it and tries again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG = logging.getLogger("streamjoin.service")
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """An engine that runs, and its session."""
+    """A running engine and its session."""
 
     engine: Engine
     spark: Any
@@ -46,7 +46,7 @@ class RunningEngine:
         return NamedSink(name, named_sink(self.config, name, query))
 
     def stop(self) -> None:
-        """Let the batch that runs end, and stop everything."""
+        """Wait for the running batch, and stop everything."""
         if self.absent is not None:
             self.absent.stop()
         try:
@@ -56,7 +56,7 @@ class RunningEngine:
 
 
 def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
-    """What a sink of the file is for a query. The engine keeps the name alone, so that no secret is in the checkpoint.
+    """The engine's sink for a query, from a sink of the file. The checkpoint has only its name, and no secrets.
 
     Raises:
         SpecError: the file has no such sink.
@@ -77,11 +77,11 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
 
 
 def launch(config: ServiceConfig, told: Told) -> RunningEngine:
-    """Start Spark, register the streams, start the engine; queries of the checkpoint come back.
+    """Start Spark, register the streams and start the engine, which restores the queries of the checkpoint.
 
     Raises:
-        PipelineFileError: Spark can't take something the file says; the message names the line.
-        SetupError: Spark can't start, or the Kafka connector can't be had.
+        PipelineFileError: Spark rejects part of the file; the message names the line.
+        SetupError: Spark can't start, or the Kafka connector can't be fetched.
         CheckpointError: the checkpoint belongs to other streams, or is damaged.
     """
     spark = _session(config, told)
@@ -116,10 +116,10 @@ def _engine(spark: Any, config: ServiceConfig) -> tuple[Engine, AbsentStreams | 
 
 
 def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[str, StreamJoinError]:
-    """Make the streams of the file known to the engine; gives those of its checkpoint that can't be opened now.
+    """Register the streams of the file; returns the streams of the checkpoint that can't be opened now.
 
     Raises:
-        PipelineFileError: Spark or the engine can't take one; the message names the line.
+        PipelineFileError: Spark or the engine rejects one; the message names the line.
     """
     registered = {stream.name for stream in engine.streams()}
     failures: dict[str, StreamJoinError] = {}
@@ -134,7 +134,7 @@ def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[
 
 
 def _is_outage(error: PipelineFileError) -> bool:
-    """Whether the source is away, and may be back later, rather than what the file says of it wrong."""
+    """Whether the source is temporarily unavailable, rather than described wrongly in the file."""
     cause: Any = error.__cause__
     condition = cause.getCondition() if hasattr(cause, "getCondition") else None
     return condition == "PATH_NOT_FOUND" or type(cause).__name__ == "UnknownException"
@@ -150,7 +150,7 @@ def _register(engine: Engine, spark: Any, config: ServiceConfig, name: str) -> N
 
 
 class AbsentStreams:
-    """Opens streams again that could not be opened at the start, each after pauses that double up to a minute."""
+    """Retries streams that could not be opened at the start; the pauses double up to one minute."""
 
     def __init__(
         self, engine: Engine, register: Callable[[str], None], failures: Mapping[str, StreamJoinError]
@@ -165,7 +165,7 @@ class AbsentStreams:
             thread.start()
 
     def stop(self) -> None:
-        """Try no more."""
+        """Stop retrying."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()

@@ -1,7 +1,7 @@
-"""Figures for Prometheus, in its text format 0.0.4: of the engine as it is now, and of the requests so far.
+"""Metrics of the engine and of requests in Prometheus's text format 0.0.4.
 
-The format is a few lines of text, so it is written here; the invariant is that every sample of a name stands under one
-HELP and TYPE, and that label values are escaped.
+The format is simple, so it is written here. The invariants: all samples of a name follow one HELP and TYPE, and label
+values are escaped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATES: Final = ("pending", "running", "paused", "failed")
 
 
 class Requests:
-    """Counts answers by method, route and status; one for the process."""
+    """Counts responses by method, route and status; one object per process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class Requests:
         self._seconds: dict[str, float] = {}
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One more answer."""
+        """Count a response."""
         method = method if method in ("GET", "POST", "DELETE", "HEAD") else "other"
         with self._lock:
             key = (method, route, status)
@@ -54,7 +54,7 @@ class Text:
     def add(
         self, name: str, kind: str, about: str, samples: Iterable[tuple[Mapping[str, object], float | None]]
     ) -> None:
-        """All samples of one name; those without a value are left out."""
+        """Add all samples of one name, except those without a value."""
         present = [(labels, value) for labels, value in samples if value is not None]
         if not present:
             return
@@ -85,7 +85,7 @@ def _number(value: float) -> str:
 
 
 def of_requests(text: Text, requests: Requests, readers: Readers, connections: Connections) -> None:
-    """What clients did."""
+    """The metrics of requests and connections."""
     counts, seconds = requests.samples()
     text.add("info", "gauge", "Version of the service.", [({"version": __version__}, 1)])
     text.add(
@@ -113,7 +113,7 @@ def of_requests(text: Text, requests: Requests, readers: Readers, connections: C
 
 
 def of_waiting(text: Text, kinds: Mapping[str, WaitingRequests]) -> None:
-    """What waits for the engine."""
+    """The metrics of requests that wait for the engine."""
     by_kind = [({"kind": kind}, waiting) for kind, waiting in kinds.items()]
     text.add("requests_waiting", "gauge", "Requests waiting for the engine.", [(at, w.open) for at, w in by_kind])
     text.add(
@@ -127,7 +127,7 @@ def of_waiting(text: Text, kinds: Mapping[str, WaitingRequests]) -> None:
 def of_engine(
     text: Text, streams: Sequence[StreamInfo], queries: Sequence[QueryInfo], last: BatchEvent | None, batches: int
 ) -> None:
-    """What the engine does."""
+    """The metrics of the engine."""
     by_stream = [({"stream": stream.name}, stream) for stream in streams]
     by_query = [({"query": query.name}, query) for query in queries]
     text.add("stream_rows_total", "counter", "Rows read.", [(at, s.rows) for at, s in by_stream])

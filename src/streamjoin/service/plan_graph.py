@@ -1,9 +1,8 @@
-"""The plan in force as one graph: sources, selections, joins, sinks, with figures of a batch.
+"""The current plan as one graph: sources, selections, joins and sinks, with figures per batch.
 
-The engine's plan is a forest: new tuples of each stream drive their own probes. For a reader a join of the same
-streams by the same conditions is one thing whichever side drives it, so such steps are one node here, with their
-figures added up. Costs are partial results: `cost_shared` of them are made, `cost_apart` would be if each query did its
-own.
+The engine's plan is a forest: new tuples of each stream have their own path. A join of the same streams by the same
+conditions is one node here, whichever stream drives it, with the figures of its steps added up. Costs count partial
+results: `cost_shared` are computed, and `cost_apart` would be if each query computed its own.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class PlanGraph:
     def __init__(
         self, explanation: Explanation, streams: Iterable[str], sinks: Mapping[str, str], given: Mapping[str, int]
     ) -> None:
-        """`sinks` are those of the queries, `given` the rows that each query gave in the last batch."""
+        """`sinks` are those of the queries, `given` the rows that each query produced in the last batch."""
         self._explanation = explanation
         self._nodes: dict[str, _Node] = {}
         self._edges: dict[tuple[str, str], float] = {}
@@ -72,7 +71,7 @@ class PlanGraph:
         for root in explanation.roots:
             self._add(root)
         for name, sink in sinks.items():
-            # A paused query has no step, and still somewhere to go.
+            # A paused query has no step, but still has a sink.
             node = self._node(f"sink:{name}", "sink", name)
             node.label, node.queries = f"{name} → {sink}", {name}
             node.rate = node.cardinality = float(given.get(name, 0))
@@ -81,7 +80,7 @@ class PlanGraph:
                     self._edges[edge] = node.rate
 
     def as_data(self) -> dict[str, Any]:
-        """The graph as the REST interface gives it."""
+        """The graph as JSON data for the REST interface."""
         explanation = self._explanation
         return {
             "nodes": [node.as_data(explanation.decisions) for node in self._nodes.values()],
@@ -167,7 +166,7 @@ def _negated(number: str) -> str:
 
 
 def _reason(node: _Node, decisions: Sequence[Decision]) -> str:
-    """The newest decision of each rule about one of the node's queries, a line each, oldest first."""
+    """The newest decision of each rule about one of the node's queries, one per line, oldest first."""
     if node.kind not in ("join", "selection"):
         return ""
     newest = {decision.rule: decision for decision in decisions if node.queries & {*decision.queries}}

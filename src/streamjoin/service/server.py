@@ -1,8 +1,8 @@
 """`streamjoin serve`: one process that owns the engine and serves it until SIGINT or SIGTERM.
 
-The address is bound first, so that a port in use is found before Spark starts. The interface answers at once and says
-that the engine starts. On a signal: event streams end, open requests finish, the batch that runs ends, and the
-process exits with 0. An engine that fails ends the process with an error, for a supervisor to start it again.
+The address is bound first, so that a port in use is reported before Spark starts. The interface answers at once, and
+reports that the engine is starting. On a signal, event streams end, open requests and the running batch finish, and the
+process exits with 0. If the engine fails, the process ends with an error, so that a supervisor can restart it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _WATCH: Final = 0.5
 _LONGEST_GOODBYE: Final = 5
 _BACKLOG: Final = 128
 _SAME_SIGNAL: Final = 1.0
-"""One signal to a group of processes may come twice, directly and passed on."""
+"""A signal to a process group may arrive twice: directly, and from the parent process."""
 
 
 class Started(Protocol):
-    """What a launcher gives: an engine, its sinks, and how to stop it."""
+    """The result of a launcher: an engine, its sinks, and a way to stop it."""
 
     @property
     def engine(self) -> ServedEngine:
@@ -48,7 +48,7 @@ class Started(Protocol):
         """A sink of the file for a query."""
 
     def stop(self) -> None:
-        """Let the batch that runs end, and stop everything."""
+        """Wait for the running batch, and stop everything."""
 
 
 Launcher = Callable[[ServiceConfig, Callable[[str], None]], Started]
@@ -74,7 +74,7 @@ def bind(config: ServiceConfig) -> socket.socket:
     """The service's socket, listening.
 
     Raises:
-        SetupError: the address is taken or is not this machine's.
+        SetupError: the address is in use or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -129,9 +129,9 @@ class _Serving:
         log_limits.install()
 
     def _make_room(self) -> None:
-        """Fit the limit on connections to that on open files, half of which are the engine's."""
+        """Adjust the limit on connections to the limit on open files, half of which the engine uses."""
         limits = self._config.limits
-        # Event streams must not take every connection.
+        # Event streams must not use all connections.
         connections = max(limits.connections, 2 * limits.readers)
         room = places(connections)
         self._service.connections.most = room
@@ -167,7 +167,7 @@ class _Serving:
             self._service.begin_stop()
             self._server.should_exit = True
         elif number == signal.SIGINT and now - self._stopped_at > _SAME_SIGNAL:
-            # A supervisor that has no more patience kills; only a person at the terminal interrupts twice.
+            # A supervisor kills the process; only a user at the terminal sends a second SIGINT.
             self._told("stopping at once")
             os._exit(130)
 
@@ -188,7 +188,7 @@ class _Serving:
             self._service.fail(str(error) if isinstance(error, StreamJoinError) else type(error).__name__)
             self._server.should_exit = True
         finally:
-            # Requests that wait for a batch need the engine until they are answered.
+            # Requests that wait for a batch need the engine until they have a response.
             while not self._served():
                 await asyncio.sleep(_WATCH / 10)
             if running is not None:

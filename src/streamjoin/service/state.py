@@ -1,7 +1,7 @@
-"""The service as one object: its engine once there is one, the hub of events, and the rules for changing queries.
+"""The service as one object: its engine, once it runs, the hub of events, and the rules for changing queries.
 
-Invariants: the limit on queries holds whatever runs at the same time, because a create reserves its place under a
-lock before the engine is asked; no lock is held while the engine waits for a batch to end.
+Invariants: the limit on queries holds under concurrency, because creating a query first reserves its name under a lock;
+no lock is held while the engine waits for a batch to end.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ class Service:
         self._named = 0
 
     def attach(self, engine: ServedEngine, make_sink: SinkMaker | None = None) -> None:
-        """The engine runs."""
+        """Attach the running engine."""
         engine.on_batch(self.hub.publish)
         self._engine, self._make_sink = engine, make_sink
         self.phase = "running"
 
     def fail(self, reason: str) -> None:
-        """The engine is gone."""
+        """Record that the engine has failed."""
         self.phase, self.reason = "failed", reason
         self.hub.poke()
 
     def begin_stop(self) -> None:
-        """Take no more work and let every event stream end."""
+        """Accept no more requests and end all event streams."""
         self.phase = "stopping"
         self.hub.close()
 
     @property
     def ready(self) -> tuple[Phase, str | None]:
-        """Where the service stands, and why if it failed."""
+        """The phase of the service, and the reason if it failed."""
         if self.phase == "running" and self._engine is not None and self._engine.error is not None:
             return "failed", str(self._engine.error)
         return self.phase, self.reason
@@ -84,7 +84,7 @@ class Service:
         """The engine.
 
         Raises:
-            Problem: it is not there yet, or has failed.
+            Problem: it has not started yet, or has failed.
         """
         if self._engine is None or self.phase in ("starting", "stopping"):
             message = (
@@ -107,14 +107,14 @@ class Service:
         return find_query(self.engine, name)
 
     def preview(self, sql: str) -> Preview:
-        """What a query would be."""
+        """The plan of a query, without creating it."""
         engine = self.engine
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
             return engine.preview(sql)
 
     def create(self, sql: str, name: str | None, sink: str | None) -> QueryInfo:
-        """Create a query and give its record once it is in force."""
+        """Create a query and return its record once it is in force."""
         engine = self.engine
         if sink is not None and sink not in self.config.sinks:
             sinks = ", ".join(self.config.sinks) or "none"
@@ -155,7 +155,7 @@ class Service:
                 return f"q{self._named}"
 
     def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> QueryInfo | None:
-        """Drop, pause or resume a query; gives its record as it is then, None if it is gone."""
+        """Drop, pause or resume a query; returns its new record, or None if it was dropped."""
         engine = self.engine
         find_query(engine, name)
         with _as_problem(""):
@@ -184,7 +184,7 @@ def find_query(engine: ServedEngine, name: str) -> QueryInfo:
 
 @contextlib.contextmanager
 def _pending_is_fine(engine: ServedEngine, name: str) -> Iterator[None]:
-    """A create that is not in force in time stands all the same, and its record says so."""
+    """Ignore the timeout of a create: the query stays, and its record says that it is pending."""
     try:
         yield
     except StateError:

@@ -1,1 +1,1 @@
-"""What clients can ask: queries, streams, the system, and the models of their answers."""
+"""The routes of queries, streams and the system, and the models of their responses."""

@@ -1,4 +1,4 @@
-"""Answers of JSON, written from records as they are."""
+"""JSON responses from records."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from streamjoin.model import json_values
 
 
 def respond(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A response of JSON; records may be anywhere in `value`."""
+    """A JSON response; records may be anywhere in `value`."""
     return Response(json_values.text(json_values.plain(value)), status, dict(headers or {}), "application/json")

@@ -1,4 +1,4 @@
-"""What the OpenAPI description says of answers that are not the usual one."""
+"""Descriptions of error responses for OpenAPI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ABOUT: Final = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Error answers for the description."""
+    """Error responses for the OpenAPI description."""
     schema = {"$ref": "#/components/schemas/ProblemDetails"}
     return {
         status: {"model": ProblemDetails, "description": _ABOUT[status], "content": {MEDIA_TYPE: {"schema": schema}}}

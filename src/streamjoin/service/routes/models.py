@@ -1,7 +1,7 @@
-"""The shapes of requests and answers, for the OpenAPI description and for checking what clients send.
+"""The models of requests and responses, for the OpenAPI description and for validating requests.
 
-The engine's own records (`adhoc/engine/info.py`) are answers as they are; here is what is around them. The fuzz test
-checks that answers have these shapes.
+The engine's records (`adhoc/engine/info.py`) are responses too; the models here contain them. The fuzz test checks
+responses against these models.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ProblemDetails(BaseModel):
 
 
 class Health(BaseModel):
-    """The process answers."""
+    """The response of the liveness probe."""
 
     status: Literal["ok"]
 
@@ -98,7 +98,7 @@ class Rows(BaseModel):
 
 
 class RowsAside(Rows):
-    """The newest rows that were set aside; `total` counts all since the beginning."""
+    """The newest rows that were set aside; `total` counts all since the start."""
 
 
 class Changes(BaseModel):
@@ -114,7 +114,7 @@ class History(BaseModel):
 
 
 class Node(BaseModel):
-    """A node of the plan; rates and costs are for a batch."""
+    """A node of the plan; rates and costs are per batch."""
 
     id: str
     kind: Literal["source", "selection", "join", "sink"]
@@ -130,7 +130,7 @@ class Node(BaseModel):
 
 
 class Edge(BaseModel):
-    """Tuples that go from one node to another, a batch."""
+    """Tuples per batch that go from one node to another."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -151,7 +151,7 @@ class PlanModel(BaseModel):
 
 
 class LimitsModel(BaseModel):
-    """What a client may ask for."""
+    """The limits of the service."""
 
     queries: int
     streams_in_query: int

@@ -58,7 +58,7 @@ async def create_query(
         bool, Query(description="Only check the query and return what it would share and cost.")
     ] = False,
 ) -> Response:
-    """Create a query; the answer comes when it is in force. It sees the tuples of the batches from then on."""
+    """Create a query; the response comes when it is in force. It joins the tuples of all later batches."""
     service = service_of(request)
     if dry_run:
         return respond(await service.questions.run(service.preview, body.sql))
@@ -76,7 +76,7 @@ def show_query(request: Request, name: Name) -> Response:
     "/{name}", status_code=_NO_CONTENT, response_class=Response, summary="Drop a query", responses=problems(404, 409)
 )
 async def drop_query(request: Request, name: Name) -> Response:
-    """Drop a query; the answer comes when it is in force."""
+    """Drop a query; the response comes when it is dropped."""
     service = service_of(request)
     await service.changes.run(service.change, name, lambda engine, chosen: engine.drop(chosen))
     return Response(status_code=_NO_CONTENT)
@@ -84,14 +84,14 @@ async def drop_query(request: Request, name: Name) -> Response:
 
 @router.post("/{name}/pause", response_model=QueryInfo, summary="Pause a query", responses=problems(404, 409))
 async def pause_query(request: Request, name: Name) -> Response:
-    """A paused query gives no rows; tuples that come meanwhile stay joinable."""
+    """Pause a query. It produces no rows; tuples that arrive meanwhile can still be joined."""
     service = service_of(request)
     return _changed(await service.changes.run(service.change, name, lambda engine, chosen: engine.pause(chosen)))
 
 
 @router.post("/{name}/resume", response_model=QueryInfo, summary="Resume a query", responses=problems(404, 409))
 async def resume_query(request: Request, name: Name) -> Response:
-    """The end of a pause."""
+    """Resume a paused query."""
     service = service_of(request)
     return _changed(await service.changes.run(service.change, name, lambda engine, chosen: engine.resume(chosen)))
 
@@ -132,7 +132,7 @@ async def follow_rows(
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):
             raise Problem(422, "invalid-request", "Last-Event-ID must be the id of an event, a whole number")
         after = int(last_event_id)
-    # Taken before the answer begins: what comes after its first byte is in it.
+    # Read before the response begins, so that it includes all rows after its first byte.
     newest = await run_in_threadpool(engine.newest, name, 1)
     seen = newest.total if after is None else min(after, newest.total)
     return EventStream(service, partial(row_events, service, engine, name, seen, limit))

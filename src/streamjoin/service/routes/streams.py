@@ -1,4 +1,4 @@
-"""The routes of streams: the list, one of them, and the rows of it that were set aside."""
+"""The routes of streams: the list, one stream, and its late and malformed rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stream(request: Request, name: Name) -> Response:
 
 @router.get("/{name}/late", response_model=models.RowsAside, summary="Late rows", responses=problems(404))
 def late(request: Request, name: Name, limit: Limit = 100) -> Response:
-    """The newest rows that came too late or had no usable time, oldest of them first."""
+    """The newest rows that were late or had no usable time, oldest first."""
     engine = service_of(request).engine
     info = _stream_info(engine, name)
     return _aside(engine.late, name, limit, info.late + info.untimed)
@@ -59,7 +59,7 @@ def late(request: Request, name: Name, limit: Limit = 100) -> Response:
     responses=problems(404),
 )
 def malformed(request: Request, name: Name, limit: Limit = 100) -> Response:
-    """The newest records that do not fit the schema, with where they came from, oldest of them first."""
+    """The newest records that do not match the schema, with their origin, oldest first."""
     engine = service_of(request).engine
     return _aside(engine.malformed, name, limit, _stream_info(engine, name).malformed)
 

@@ -90,7 +90,7 @@ async def plan(
     format: Annotated[Literal["json", "dot", "text"] | None, Query(description="Instead of Accept.")] = None,  # noqa: A002
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """As a graph for programs (JSON), to draw (DOT), or to read (text)."""
+    """The shared plan as a graph in JSON or DOT, or as text."""
     service = service_of(request)
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
     make = partial(_plan, service, service.engine, wanted)
@@ -150,7 +150,7 @@ async def events(request: Request) -> Response:
     responses=problems(401, 421),
 )
 def prometheus(request: Request) -> Response:
-    """In Prometheus's text format; while there is no engine, of the requests alone."""
+    """The metrics in Prometheus's text format; without an engine, only those of requests."""
     service = service_of(request)
     text = metrics.Text()
     metrics.of_requests(text, service.requests, service.readers, service.connections)

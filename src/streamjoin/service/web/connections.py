@@ -1,4 +1,4 @@
-"""The open connections of the service: how many there may be, and how long a client may keep one waiting.
+"""The open connections of the service: their number, and how long a client may delay one.
 
 A connection costs file descriptors, and the engine needs some of the same process to write. Invariants: connections
 never use more than half of the descriptors; a client that sends no complete request, or reads nothing of its
@@ -25,26 +25,26 @@ from streamjoin.model.errors import SetupError
 from streamjoin.service.web.problems import MEDIA_TYPE, Problem
 
 ACCEPTED_AT_ONCE: Final = 16
-"""Connections that the event loop accepts before it looks at anything else."""
+"""Connections that the event loop accepts in one round."""
 _NOT_YET_COUNTED: Final = 4 * ACCEPTED_AT_ONCE
-"""Accepted connections are counted, and those they push out closed, a few rounds of the event loop later."""
+"""Connections that may be open but not counted yet: counting and closing take a few rounds of the event loop."""
 _DESCRIPTORS: Final = 2
-"""Of a connection: its socket, and the file of the page that it is being sent."""
+"""File descriptors per connection: its socket, and the file of the page that is being sent."""
 _FEWEST: Final = 16
 MOST_HEADER_BYTES: Final = 65_536
 PATIENCE: Final = 60.0
-"""Seconds that a client may take nothing of its answer."""
+"""Seconds after which a client that reads nothing of its response is disconnected."""
 _GOODBYE: Final = 5.0
-"""Seconds that a closed connection may take for what it has not sent yet."""
+"""Seconds that a closing connection has to send the rest of its response."""
 _EVERY: Final = 0.5
 _LOG = logging.getLogger("streamjoin.service")
 
 
 def places(wanted: int) -> int:
-    """How many connections the limit on open files has room for, at most `wanted`; raises the soft limit if it must.
+    """The number of connections that the limit on open files allows, at most `wanted`; raises the soft limit if needed.
 
     Raises:
-        SetupError: the limit on open files leaves no room to serve anybody.
+        SetupError: the limit on open files is too low for any connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * (_DESCRIPTORS * wanted + _NOT_YET_COUNTED)
@@ -74,21 +74,21 @@ class Connections:
         self.request_seconds = request_seconds
         self.clock = clock
         self.ended: Counter[str] = Counter()
-        """How many were ended by the service, by reason."""
+        """The number of connections that the service ended, by reason."""
         self._open: set[Connection] = set()
 
     @property
     def open(self) -> int:
-        """How many there are."""
+        """The number of open connections."""
         return len(self._open)
 
     @property
     def protocol(self) -> type[asyncio.Protocol]:
-        """What uvicorn makes of a new connection."""
+        """Create the protocol of a new connection, for uvicorn."""
         return cast("type[asyncio.Protocol]", partial(Connection, self))
 
     def opened(self, connection: Connection) -> None:
-        """Give a new connection a place, or refuse it."""
+        """Admit a new connection, or reject it."""
         if len(self._open) >= self.most:
             idle = [other for other in self._open if other.waiting_since is not None]
             if not idle:
@@ -96,16 +96,16 @@ class Connections:
                 message = f"{self.most} connections are open, which is the limit"
                 connection.refuse(Problem(503, "too-many-connections", message, headers={"Retry-After": "5"}))
                 return
-            # A client that was answered before may be about to ask again.
+            # A client that already got a response may be about to send another request.
             slowest = min(idle, key=lambda other: (other.answered, other.waiting_since or 0.0))
             self._note("pushed_out")
             slowest.transport.abort()
-            # It is lost a moment later, and must not be chosen again until then.
+            # It is closed a moment later, and must not be chosen again until then.
             self._open.discard(slowest)
         self._open.add(connection)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._open.discard(connection)
 
     def _note(self, reason: str) -> None:
@@ -139,19 +139,19 @@ def _older(since: float | None, now: float, seconds: float) -> bool:
 
 
 class Connection(HttpToolsProtocol):
-    """A client's connection, which knows since when it waits for what."""
+    """A client's connection, with the times since which it waits for the client."""
 
     def __init__(self, connections: Connections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._all = connections
         self._in_header, self._header_bytes = False, 0
         self.waiting_since: float | None = None
-        """Since when the client owes a request, or the rest of one."""
+        """Since when the client has not sent a complete request."""
         self.paused_since: float | None = None
-        """Since when it takes nothing of an answer."""
+        """Since when the client reads nothing of a response."""
         self.closing_since: float | None = None
         self.answered = False
-        """Whether it has had an answer."""
+        """Whether the client has had a response."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
@@ -160,17 +160,17 @@ class Connection(HttpToolsProtocol):
         self._all.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone."""
+        """The client has disconnected."""
         self._all.closed(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """It sends something."""
+        """The client has sent data."""
         if self.transport.is_closing():
             return
         before = self._in_header
         super().data_received(data)
-        # What follows a refused request is the rest of its body, and may be longer.
+        # The data after a rejected request is the rest of its body, and may be longer.
         if before and self._in_header:
             self._header_bytes += len(data)
             if self._header_bytes > MOST_HEADER_BYTES:
@@ -184,12 +184,12 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Its headers are there."""
+        """The headers are complete."""
         self._in_header = False
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """A request was answered."""
+        """A response is complete."""
         self.answered = True
         super().on_response_complete()
         self._note_request()
@@ -197,24 +197,24 @@ class Connection(HttpToolsProtocol):
     def _note_request(self) -> None:
         cycle = self.cycle
         whole = cycle is not None and not cycle.response_complete and not cycle.more_body
-        # While the service itself reads no further, the client owes nothing.
+        # While the service itself does not read, the client is not late.
         if whole or self.flow.read_paused:
             self.waiting_since = None
         elif self.waiting_since is None:
             self.waiting_since = self._all.clock()
 
     def pause_writing(self) -> None:
-        """The client does not take what is sent."""
+        """The client does not read."""
         super().pause_writing()
         self.paused_since = self._all.clock()
 
     def resume_writing(self) -> None:
-        """It takes it again."""
+        """The client reads again."""
         super().resume_writing()
         self.paused_since = None
 
     def refuse(self, problem: Problem) -> None:
-        """End the connection with an answer, if none was begun."""
+        """End the connection, with a response if none was started."""
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
@@ -226,6 +226,6 @@ class Connection(HttpToolsProtocol):
             )
             self.transport.write(head.encode("ascii") + body)
         if self.cycle is not None:
-            # What the route answers later must not follow this answer.
+            # A later response of the route must not follow this one.
             self.cycle.disconnected = True
         self.transport.close()

@@ -1,7 +1,7 @@
 """Checks before every request (host, origin, token, size), security headers, and a count of responses.
 
 The invariants: no request that fails a check reaches a route; the token is compared in constant time and is in no
-message; a check never reads the body, so that a large one costs nothing. CORS is off: no header ever allows a foreign
+message; checks never read the body, so a large one costs nothing. CORS is off: no header ever allows a foreign
 page to read, and unsafe requests that a foreign page could send are rejected.
 """
 
@@ -20,7 +20,7 @@ from streamjoin.service.metrics import Requests
 from streamjoin.service.web.problems import Problem, unexpected
 
 OPEN: Final = frozenset({"/", "/api/v1/health", "/api/v1/ready"})
-"""Paths that need no token: the page itself holds no data, and probes carry no header."""
+"""Paths that need no token: the page has no data, and probes send no header."""
 _OPEN_PREFIX: Final = "/static/"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONGEST_LENGTH: Final = 15
@@ -94,7 +94,7 @@ class Guard:
         return Problem(413, "too-large", f"a request's body is at most {self._limit:,} bytes")
 
     async def _within_size(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, counting what comes without a length."""
+        """Forward the request, and count the bytes of a body without a length."""
         size = 0
         started = False
 
@@ -124,7 +124,7 @@ class Guard:
 
 
 class _TooLarge(BaseException):
-    """Passes through handlers of `Exception`, which would make it an internal error."""
+    """Not an `Exception`, so that handlers of `Exception` don't turn it into an internal error."""
 
 
 def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
@@ -147,7 +147,7 @@ def host_name(host: str) -> str:
 
 
 def _hosts(config: ServiceConfig) -> frozenset[str] | None:
-    """The names by which the service may be called; None for any.
+    """The accepted values of the Host header; None for any.
 
     On loopback anything else is a foreign page whose name was made to lead here (DNS rebinding).
     """
@@ -174,6 +174,6 @@ def _add_headers(message: MutableMapping[str, Any], path: str) -> None:
     if path.startswith("/api/"):
         added.append((b"cache-control", b"no-store"))
     elif path.startswith(_OPEN_PREFIX):
-        # After an upgrade the page and its modules must be of one version.
+        # After an upgrade the page and its modules must have the same version.
         added.append((b"cache-control", b"no-cache"))
     message["headers"] = [*message.get("headers", []), *added]

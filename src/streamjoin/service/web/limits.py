@@ -1,6 +1,6 @@
-"""Whether a query stays within the service's limits: its streams and its windows, before the engine sees it.
+"""Checks a query's streams and windows against the service's limits, before the engine sees it.
 
-Reads the frame of the text alone, so an error points at the place; names and types are the engine's to check.
+It parses only the frame of the text, so an error has a position; the engine checks names and types.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from streamjoin.model.window import CountWindow, TimeWindow
 from streamjoin.service.config import Limits
 
 MOST_WORDS: Final = 5000
-"""Words, numbers and signs of a query: what it costs to read it grows with them."""
+"""The largest number of tokens of a query, which bounds the cost of parsing it."""
 
 
 def check_limits(sql: str, limits: Limits) -> None:
-    """Refuse a query that asks for more than is allowed.
+    """Reject a query that exceeds the limits.
 
     Raises:
         QueryError: it has too many words, joins too many streams, or a window is too long; or its text is no query.

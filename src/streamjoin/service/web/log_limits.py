@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 LIMITED: Final = ("uvicorn.error", "asyncio", "streamjoin.service")
-"""Loggers that clients can make write."""
+"""Loggers to which clients can cause output."""
 MOST: Final = 5
 """Lines of one kind per minute."""
 _SPAN: Final = 60.0
@@ -48,7 +48,7 @@ class Limited(logging.Filter):
 
 
 def install() -> None:
-    """Limit the loggers of this process that clients can make write; again has no effect."""
+    """Limit the loggers in `LIMITED`; a second call has no effect."""
     for name in LIMITED:
         logger = logging.getLogger(name)
         if not any(isinstance(filter_, Limited) for filter_ in logger.filters):

@@ -25,7 +25,7 @@ _LOG = logging.getLogger("streamjoin.service")
 
 
 class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
-    """An answer that is an error. `kind` names it for programs; `more` are further members."""
+    """An error response. `kind` is its name for programs; `more` are further members."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
         headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """See the class."""
+        """A problem with the given status, kind and detail."""
         super().__init__(detail)
         self.status = status
         self.kind = kind
@@ -46,7 +46,7 @@ class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
 
     @property
     def title(self) -> str:
-        """What the status means."""
+        """The phrase of the status."""
         return HTTPStatus(self.status).phrase
 
     def body(self, instance: str = "") -> dict[str, Any]:
@@ -66,13 +66,13 @@ class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
 
 
 def query_problem(error: QueryError, sql: str) -> Problem:
-    """A wrong query, with the place in its text."""
+    """The problem of an invalid query, with the position in its text."""
     place = place_of(error, sql)
     return Problem(422, "invalid-query", f"{error.message} (line {error.line}, column {error.column})", places=[place])
 
 
 def place_of(error: QueryError, sql: str) -> dict[str, Any]:
-    """Where in the text an error is; lines and columns count from 1, the end is exclusive."""
+    """The position of an error in the text; lines and columns count from 1, the end is exclusive."""
     lines = sql.split("\n")
     start = sum(len(line) + 1 for line in lines[: error.line - 1]) + error.column - 1
     before = sql[: min(len(sql), start + error.length)]
@@ -90,7 +90,7 @@ def place_of(error: QueryError, sql: str) -> dict[str, Any]:
 
 
 def problem_of(error: StreamJoinError, sql: str = "") -> Problem:
-    """One of our errors as the answer it means for a client."""
+    """The response for one of streamjoin's errors."""
     if isinstance(error, QueryError):
         return query_problem(error, sql)
     if isinstance(error, StateError | SetupError):
@@ -101,7 +101,7 @@ def problem_of(error: StreamJoinError, sql: str = "") -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of the app a problem."""
+    """Turn every error of the app into a problem."""
 
     @app.exception_handler(Problem)
     async def of_problem(request: Request, error: Problem) -> Response:

@@ -32,20 +32,20 @@ class Readers:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self.skipped = 0
-        """Rows that they were too slow for."""
+        """Rows that were skipped because readers were too slow."""
         self.replaced = 0
         self._clock = clock
         self._places: list[ReaderSlot] = []
-        """In the order in which they were taken."""
+        """The open slots, oldest first."""
 
     @property
     def open(self) -> int:
-        """How many there are."""
+        """The number of open slots."""
         return len(self._places)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[ReaderSlot | None]:
-        """A place, held for the block or until it is taken; None where none is to be had."""
+        """A slot, held for the block or until another reader replaces it; None if there is none."""
         now = self._clock()
         if len(self._places) >= self.most:
             if now - self._places[0].since < TURN:

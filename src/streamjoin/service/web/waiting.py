@@ -1,8 +1,8 @@
 """Threads for requests that wait for the engine, separate from those of all other routes.
 
-Between two batches the engine answers everything that waits, so a request may wait as long as a batch takes. The
-invariant: however many requests wait, routes that answer from memory find a thread at once; and the number of waiting
-requests is bounded: the rest are refused and can retry.
+The engine answers waiting requests between two batches, so a request may wait as long as a batch takes. The invariants:
+routes that answer from memory always find a thread, however many requests wait; and the number of waiting requests is
+limited: the others are rejected and can retry.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class WaitingRequests:
         self._threads, self._most = threads, threads + queued
         self._limiter: tuple[asyncio.AbstractEventLoop, CapacityLimiter] | None = None
         self.open = 0
-        """How many there are, running or queued."""
+        """The number of requests, running or queued."""
         self.refused = 0
 
     async def run(self, function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
-        """What a function gives, called on one of these threads.
+        """The result of a function, called on one of these threads.
 
         Raises:
-            Problem: too many wait.
+            Problem: too many requests are waiting.
         """
         if self.open >= self._most:
             self.refused += 1

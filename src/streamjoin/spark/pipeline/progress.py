@@ -68,7 +68,7 @@ class PipelineFigures:
 
 
 def beginning(figures: JoinProgress) -> str | None:
-    """A message about the time that a batch spent on starting and compiling; empty if it is short."""
+    """A message about the time that a batch spent on starting and compiling; None if it was short."""
     parts = []
     if figures.start_seconds >= _WORTH_A_WORD:
         parts.append(f"{figures.start_seconds:.1f} s on starting Python")
