@@ -13,7 +13,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.spark import join, rescale
-from streamjoin.spark.stages.scaling import COMPARISONS_A_TASK, ROWS_A_TASK, asked_for, planned, ranges_after
+from streamjoin.spark.stages.scaling import COMPARISONS_PER_TASK, ROWS_PER_TASK, asked_for, planned, ranges_after
 from streamjoin.storage.log import new_epoch
 from streamjoin.storage.manifest import EMPTY, StoredRun
 from streamjoin.storage.merging import RunStatistics
@@ -100,16 +100,16 @@ def test_the_number_of_ranges_follows_the_manifest_alone() -> None:
     assert ranges_after(plan, replace(EMPTY, wanted=50)) == 8
     load = replace(plan, auto=True)
     assert ranges_after(load, EMPTY) == 3
-    sizes = [(0, 1), (1, 1), (ROWS_A_TASK, 1), (ROWS_A_TASK + 1, 2), (ROWS_A_TASK * 100, 8)]
+    sizes = [(0, 1), (1, 1), (ROWS_PER_TASK, 1), (ROWS_PER_TASK + 1, 2), (ROWS_PER_TASK * 100, 8)]
     for fresh, ranges in sizes:
         assert ranges_after(load, replace(EMPTY, batch=0, fresh=fresh)) == ranges
-    assert planned(load, replace(EMPTY, batch=0, fresh=3 * ROWS_A_TASK)).ranges == 3
+    assert planned(load, replace(EMPTY, batch=0, fresh=3 * ROWS_PER_TASK)).ranges == 3
 
 
 def test_without_an_index_the_window_is_load_too() -> None:
     stored = 1_000_000
     run = StoredRun(0, (RunStatistics(stored, 0, 0), RunStatistics(0, 0, 0)), (), ())
-    before = replace(EMPTY, batch=0, fresh=3 * COMPARISONS_A_TASK // stored, runs=(run,))
+    before = replace(EMPTY, batch=0, fresh=3 * COMPARISONS_PER_TASK // stored, runs=(run,))
     assert ranges_after(replace(blueprint(BAND, 8), auto=True), before) == 1
     assert ranges_after(replace(blueprint(THETA, 8), auto=True), before) == 3
 

@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 def write_without_processes(spark: SparkSession) -> bool:
-    """Set it on `spark`, unless somebody chose how to write; whether it is set now."""
+    """Set it on `spark`, unless the user chose another one; returns whether it is set now."""
     from py4j.protocol import Py4JError
 
     if spark.conf.get(SETTING, None) is not None:

@@ -19,9 +19,9 @@ from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place
 from streamjoin.storage.ranges import Sample, SplitPoints, shared_split_points, split_points
 
-ROWS_A_TASK = 20_000
+ROWS_PER_TASK = 20_000
 """With partitions="auto": rows of the previous batch per task; fewer rows cost less than starting a task."""
-COMPARISONS_A_TASK = 20_000_000
+COMPARISONS_PER_TASK = 20_000_000
 """The same for conditions without an index: comparisons of the previous batch with the window per task."""
 
 _CONTROL = "partitions.json"
@@ -47,10 +47,10 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
     if before.wanted is not None:
         return max(1, min(before.wanted, most))
     if blueprint.auto and before.batch >= 0:
-        ranges = -(-before.fresh // ROWS_A_TASK)
+        ranges = -(-before.fresh // ROWS_PER_TASK)
         if not blueprint.bound.index:
             stored = sum(side.rows for run in before.runs for side in run.statistics)
-            ranges = max(ranges, -(-before.fresh * stored // COMPARISONS_A_TASK))
+            ranges = max(ranges, -(-before.fresh * stored // COMPARISONS_PER_TASK))
         return max(1, min(ranges, most))
     return min(blueprint.first or most, most)
 
