@@ -257,12 +257,12 @@ def count_in_tasks(left: Index, right: Index, columns: tuple[I64, ...], out: Mat
     is only come back to for what a kernel can't do: to maintain an index, or for more room.
     """
     call = caller_of(type(left).task)
-    at, found = 0, 0
+    at, matches = 0, 0
     while True:
         code, at, count = call(left.mem, right.mem, *columns, out.probe, out.seq, at, columns[0].size, size)
-        found += int(count)
+        matches += int(count)
         if code == DONE:
-            return found
+            return matches
         if code == FULL:
             out.double()
         else:

@@ -105,12 +105,12 @@ class BChainIndex(Index):
         chain.archive_b(self.mem)
 
     def _double(self) -> None:
-        old, kept = self.mem, self.snapshot()
+        old, entries = self.mem, self.snapshot()
         self._lay(2 * int(old[SPAN]))
         self._carry(old)
         self.mem[SIZE] = 0
-        self.load(kept["words"], kept["seqs"])
-        self.mem[STEPS + MERGE] += kept["words"].size
+        self.load(entries["words"], entries["seqs"])
+        self.mem[STEPS + MERGE] += entries["words"].size
 
     def reset(self) -> None:
         """Forget all entries."""

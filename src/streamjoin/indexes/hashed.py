@@ -79,7 +79,7 @@ class HashedIndex(Index):
         """Walk every bucket: each live entry once, positions falling along each list."""
         front, ring, mask = (int(self.mem[slot]) for slot in (FRONT, RING, RING_MASK))
         first = int(self.mem[BUCKETS])
-        reached = 0
+        count = 0
         for bucket in range(1 << int(self.mem[BUCKET_BITS])):
             words: set[int] = set()
             link, above = int(self.mem[first + bucket]), int(self.mem[BACK]) + 1
@@ -88,9 +88,9 @@ class HashedIndex(Index):
                 demand(link < above, "a bucket's list is not newest first")
                 demand(int(self.mem[at]) not in words, "a word is twice in its bucket")
                 words.add(int(self.mem[at]))
-                reached += self._duplicates(link, int(self.mem[at]))
+                count += self._duplicates(link, int(self.mem[at]))
                 link, above = int(self.mem[at + NEXT_WORD]), link
-        demand(reached == len(self) == self.mem[BACK] - self.mem[FRONT], "an entry is out of reach")
+        demand(count == len(self) == self.mem[BACK] - self.mem[FRONT], "an entry is out of reach")
 
     def _duplicates(self, link: int, word: int) -> int:
         front, ring, mask = (int(self.mem[slot]) for slot in (FRONT, RING, RING_MASK))

@@ -107,9 +107,9 @@ class SharedPimTree:
         if self.adaptive and self.width < WIDTHS[-1] and crowded(self.tree):
             self.width = min(WIDTHS[-1], 2 * int(self.tree[WIDTH]))
         needed = int(self.tree[STORED]) + inserted
-        held = int(self.tree[pim_shared.ROOM]) - int(self.tree[pim_shared.T_I_ROOM])
+        capacity = int(self.tree[pim_shared.ROOM]) - int(self.tree[pim_shared.T_I_ROOM])
         grows = needed + self.leaf_size + css.LANES >= self.tree[pim_shared.ROOM]
-        larger = self._lay(int(needed * _GROWTH) if grows else held)
+        larger = self._lay(int(needed * _GROWTH) if grows else capacity)
         adopt(larger, 0)
         self.trees[1 - self.current] = larger
 

@@ -103,20 +103,20 @@ def names() -> tuple[str, ...]:
 
 def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
     """The algorithm for `bound`: the one asked for, or the cheapest for pushes of about `batch` tuples."""
-    asked = request.algorithm
-    kind = KINDS.get(asked)
+    name = request.algorithm
+    kind = KINDS.get(name)
     if kind is not None and not bound.index and (kind.needs_word or request.index is not None):
         raise NotSupportedError(
-            f"algorithm={asked!r} looks tuples up by a key or a band, and {bound.spec.predicate} has neither; "
+            f"algorithm={name!r} looks tuples up by a key or a band, and {bound.spec.predicate} has neither; "
             "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
         )
-    if asked == Indexed.name:
+    if name == Indexed.name:
         return _indexed(bound, request, "asked for")
     if kind is not None:
         if request.index is not None:
-            _check_offered(asked, request.index)
+            _check_offered(name, request.index)
             check_index(bound, request.index)
-        return AlgorithmChoice(asked, "asked for", request.index, request.index_options, request.options)
+        return AlgorithmChoice(name, "asked for", request.index, request.index_options, request.options)
     if not bound.index:
         return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     counts = [w.size for w in bound.windows if w.kind == "count"]
@@ -180,10 +180,10 @@ def _index_cost(window: float) -> float:
 
 def _check_offered(algorithm: str, index: str) -> None:
     """Refuse an index that exists, but not under this algorithm."""
-    offered = KINDS[algorithm].indexes
-    if index not in offered:
+    indexes = KINDS[algorithm].indexes
+    if index not in indexes:
         raise NotSupportedError(
-            f"algorithm={algorithm!r} does not run over index={index!r}; it runs over {' or '.join(map(repr, offered))}"
+            f"algorithm={algorithm!r} does not run over index={index!r}; it runs over {' or '.join(map(repr, indexes))}"
         )
 
 

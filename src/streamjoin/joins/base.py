@@ -144,8 +144,8 @@ class PairBuffer:
     def flush(self) -> None:
         """Refine what is in the block and empty it."""
         if self.n:
-            kept = self._keep(self.probe[: self.n], self.seq[: self.n])
-            self._done.append((kept[0].copy(), kept[1].copy()))
+            pairs = self._keep(self.probe[: self.n], self.seq[: self.n])
+            self._done.append((pairs[0].copy(), pairs[1].copy()))
             self.n = 0
 
     def take(self) -> tuple[list[Array], list[Array]]:

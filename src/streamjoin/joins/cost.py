@@ -69,15 +69,15 @@ def model(work: Workload, c: Constants) -> dict[str, Steps]:
     """The cost of every index the papers compare, and of the scan without one."""
     w, m, links = work.window, work.merge_ratio, max(2, work.chain_length)
     whole, link, pending = height(w), height(w / links), height(m * w)
-    found = work.matches * c.scan
-    expired_in_chain = found * (1 + 1 / (2 * (links - 1)))
-    expired_in_run = found * (1 + m / 2)
+    scan_time = work.matches * c.scan
+    expired_in_chain = scan_time * (1 + 1 / (2 * (links - 1)))
+    expired_in_run = scan_time * (1 + m / 2)
     # A merge moves the window and T_I, and comes once for every m * w tuples.
     merging = c.merge * (1 + m) / m
     sub_index = 1.0
     return {
         "scan": Steps(w * 0.1, 0.0, 1.0),
-        "btree": Steps(whole * c.search + found, whole * c.delete, whole * c.insert),
+        "btree": Steps(whole * c.search + scan_time, whole * c.delete, whole * c.insert),
         "b_chain": Steps(links * link * c.search + expired_in_chain, 0.0, link * c.insert),
         "ib_chain": Steps(
             link * c.search + (links - 1) * link * c.immutable_search + expired_in_chain,
@@ -85,7 +85,7 @@ def model(work: Workload, c: Constants) -> dict[str, Steps]:
             link * c.insert,
         ),
         "round robin": Steps(
-            work.workers * height(w / work.workers) * c.search + found,
+            work.workers * height(w / work.workers) * c.search + scan_time,
             height(w / work.workers) * c.delete,
             height(w / work.workers) * c.insert,
         ),

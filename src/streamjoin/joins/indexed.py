@@ -39,8 +39,8 @@ def check_index(bound: BoundSpec, name: str) -> None:
             "use index='pim_tree' or 'btree', or leave it out"
         )
     if not INDEXES[name].capabilities.incremental:
-        able = sorted(kind for kind, index in INDEXES.items() if index.capabilities.incremental)
-        raise NotSupportedError(f"index={name!r} does not take single tuples; use one of {', '.join(able)}")
+        names = sorted(kind for kind, index in INDEXES.items() if index.capabilities.incremental)
+        raise NotSupportedError(f"index={name!r} does not take single tuples; use one of {', '.join(names)}")
 
 
 class Indexed:
@@ -73,7 +73,7 @@ class Indexed:
 
     def take(self, chunk: Chunk, columns: tuple[Array, ...], refine: Refine, start: int, stop: int) -> Pairs:
         """Do with the tuples from `start` to `stop` what their columns say."""
-        found: list[tuple[Array, Array]] = []
+        pieces: list[tuple[Array, Array]] = []
         code = FULL
         left, right = self.indexes
         while code != DONE:
@@ -81,21 +81,21 @@ class Indexed:
                 left.mem, right.mem, *columns, self._out.probe, self._out.seq, start, stop
             )
             if count:
-                found.append(self._kept(chunk, self._out.probe[:count], self._out.seq[:count], refine))
+                pieces.append(self._kept(chunk, self._out.probe[:count], self._out.seq[:count], refine))
             elif code == FULL:
                 self._out.double()
             if code not in (DONE, FULL):
                 (left if code == MAINTAIN_LEFT else right).maintain()
         empty = np.empty(0, np.int64)
-        return Pairs(*(np.concatenate([empty, *(pair[i] for pair in found)]) for i in (0, 1)))
+        return Pairs(*(np.concatenate([empty, *(pair[i] for pair in pieces)]) for i in (0, 1)))
 
     def _kept(self, chunk: Chunk, probes: Array, seqs: Array, refine: Refine) -> tuple[Array, Array]:
         if self._self_join:
             # Its left role is indexed before its right role looks: a tuple would find itself.
             others = seqs < chunk.upto[probes]
             probes, seqs = probes[others], seqs[others]
-        kept = refine(probes, seqs)
-        return kept[0].copy(), kept[1].copy()
+        pairs = refine(probes, seqs)
+        return pairs[0].copy(), pairs[1].copy()
 
     def columns(self, chunk: Chunk) -> tuple[Array, ...]:
         """The columns of a task (see `indexes.base.push_task`) that looks every tuple up and inserts it."""
@@ -106,8 +106,8 @@ class Indexed:
             _scatter(part, ops, word, lo, hi, INSERTS if chunk.stored_only else PROBES | INSERTS)
             # What the other side's tuples so far could still meet is the least that must stay.
             probed_by = (chunk.is_right == (side == 0)) & self._grows[side]
-            needed = np.where(probed_by, chunk.min_seq, self._mins[side])
-            own_min[part.at] = np.maximum(np.maximum.accumulate(needed), self._mins[side])[part.at]
+            bounds = np.where(probed_by, chunk.min_seq, self._mins[side])
+            own_min[part.at] = np.maximum(np.maximum.accumulate(bounds), self._mins[side])[part.at]
         return ops, word, lo, hi, chunk.own_seq, chunk.min_seq, own_min
 
     def forget(self, left_min: int, right_min: int) -> None:

@@ -43,10 +43,10 @@ _KEYS = {
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Hold the host's lock, where there can be one: others wait and then load what this process compiled."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             cache_dir().mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context((cache_dir() / "compiling.lock").open("w"))
+            lock = stack.enter_context((cache_dir() / "compiling.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -27,10 +27,10 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Values:
     Raises:
         SchemaError: a condition can't use this type.
     """
-    found = arrow_kind(array.type)
-    if found is None:
+    kind_and_scale = arrow_kind(array.type)
+    if kind_and_scale is None:
         raise SchemaError(f"a condition can't use a column of type {array.type}")
-    kind, scale = found
+    kind, scale = kind_and_scale
     if isinstance(array, pa.ChunkedArray):
         chunks = [from_arrow(chunk) for chunk in array.chunks] or [all_null(kind, (0,), scale)]
         return _concatenate(chunks)
@@ -109,8 +109,8 @@ def _decode(array: pa.DictionaryArray) -> Values:
     indices = _filled(array.indices, 0).to_numpy(zero_copy_only=False)
     if not len(array.dictionary):
         return all_null(meanings.kind, (len(array),), meanings.scale)
-    found = meanings.take(indices.astype(np.int64))
-    return replace(found, valid=both_valid(found.valid, _valid(array)))
+    values = meanings.take(indices.astype(np.int64))
+    return replace(values, valid=both_valid(values.valid, _valid(array)))
 
 
 def _concatenate(chunks: list[Values]) -> Values:

@@ -93,16 +93,16 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
     if right is None:
         raise SchemaError("the schema of the right side is missing")
     terms, others = _conditions(spec, left, right)
-    fitted = [_fit(term, left, right) for term in terms]
+    key_terms = [_fit(term, left, right) for term in terms]
     time = _bind_time(spec, left, right)
     names = output(spec, left, right)
     return BoundSpec(
         spec=spec,
         left_schema=left,
         right_schema=right,
-        terms=tuple(term for term in fitted if term.exact),
-        index=_index(fitted),
-        residual=_residual(fitted, others),
+        terms=tuple(term for term in key_terms if term.exact),
+        index=_index(key_terms),
+        residual=_residual(key_terms, others),
         time=time,
         windows=(_bind_window(spec.windows[0], time), _bind_window(spec.windows[1], time)),
         lateness=_bind_lateness(spec, time),
@@ -158,8 +158,8 @@ def condition_text(bound: BoundSpec) -> str:
     """The condition as binding reads it: keys and bands found in SQL are written like those given as predicates."""
     spec = bound.spec
     terms, others = _conditions(spec, bound.left_schema, bound.right_schema)
-    given = sum(not isinstance(term, Theta) for term in spec.predicate.terms())
-    if len(terms) <= given:
+    n_predicates = sum(not isinstance(term, Theta) for term in spec.predicate.terms())
+    if len(terms) <= n_predicates:
         return str(spec.predicate)
     return " and ".join([*map(str, terms), *(f"({other})" for other in others)])
 
@@ -217,8 +217,8 @@ def _ticks(what: str, length: int, is_duration: bool, time: TimePlan | None) -> 
     if time is None:
         raise SchemaError(f"{what} needs a time column: add time='...' to the spec")
     if (time.tick_ns is not None) != is_duration:
-        wanted = "a duration such as '15 minutes'" if time.tick_ns else "a whole number in the column's own unit"
-        raise SchemaError(f"{what} does not fit the time column {time.left!r} ({time.type}): give {wanted}")
+        expectation = "a duration such as '15 minutes'" if time.tick_ns else "a whole number in the column's own unit"
+        raise SchemaError(f"{what} does not fit the time column {time.left!r} ({time.type}): give {expectation}")
     # Times are whole ticks, so a difference is within the length iff it is within its whole part.
     return min(length // (time.tick_ns or 1), (1 << 62) - 1)
 
@@ -233,22 +233,26 @@ def narrowed(
     """
     if columns is None:
         return bound
-    kept = wanted(bound.columns, columns, bound.spec.result_time_name)
+    output_columns = wanted(bound.columns, columns, bound.spec.result_time_name)
     late = tuple(
-        c for c in bound.late_columns if any(k.source == c.source and (k.side == c.side or k.is_key) for k in kept)
+        c
+        for c in bound.late_columns
+        if any(k.source == c.source and (k.side == c.side or k.is_key) for k in output_columns)
     )
     schemas = []
     for side, schema in enumerate((bound.left_schema, bound.right_schema)):
-        needed = matched_columns(bound, side) | {c.source for c in late if (c.side == "right") == bool(side)}
+        names = matched_columns(bound, side) | {c.source for c in late if (c.side == "right") == bool(side)}
         if bound.residual is not None:
-            needed |= {c.name for c in bound.residual.columns if c.qualifier == ("r" if side else "l")}
-        schemas.append(pa.schema([field for field in schema if field.name in needed.union(more[side])]))
+            names |= {c.name for c in bound.residual.columns if c.qualifier == ("r" if side else "l")}
+        schemas.append(pa.schema([field for field in schema if field.name in names.union(more[side])]))
     if bound.spec.self_join:
         both = {*schemas[0].names, *schemas[1].names}
         schemas = [pa.schema([field for field in bound.left_schema if field.name in both])] * 2
     left, right = schemas
-    schema = output_schema(kept, left, right, bound.time_field)
-    return replace(bound, left_schema=left, right_schema=right, columns=kept, late_columns=late, schema=schema)
+    schema = output_schema(output_columns, left, right, bound.time_field)
+    return replace(
+        bound, left_schema=left, right_schema=right, columns=output_columns, late_columns=late, schema=schema
+    )
 
 
 def matched_columns(bound: BoundSpec, side: int) -> set[str]:

@@ -49,11 +49,11 @@ def unify(values: Sequence[Values]) -> list[Values]:
     if kind is ValueKind.FLOAT:
         return [to_float(value) for value in values]
     scale = max(value.scale for value in values)
-    found = [_cast(value, kind, scale) for value in values]
+    results = [_cast(value, kind, scale) for value in values]
     if kind in EXACT:
-        dtype = _dtype(*(value.bounds for value in found))
-        found = [replace(value, data=value.data.astype(dtype, copy=False)) for value in found]
-    return found
+        dtype = _dtype(*(value.bounds for value in results))
+        results = [replace(value, data=value.data.astype(dtype, copy=False)) for value in results]
+    return results
 
 
 def _cast(value: Values, kind: ValueKind, scale: int) -> Values:
@@ -142,16 +142,16 @@ def _compare_data(operator: str, left: Array, right: Array) -> Mask:
     size = math.prod(np.broadcast_shapes(left.shape, right.shape))
     if object in (left.dtype, right.dtype) and size > _RANKING_PAYS * (left.size + right.size):
         left, right = _ranks(left, right)
-    found: Mask = _COMPARE[operator](left, right)
-    return found
+    mask: Mask = _COMPARE[operator](left, right)
+    return mask
 
 
 def _ranks(left: Array, right: Array) -> tuple[Array, Array]:
     """Both arrays as places in their common order: one sort instead of comparing the objects of each pair."""
     sides = [left.ravel().tolist(), right.ravel().tolist()]
     places = {value: place for place, value in enumerate(sorted({*sides[0], *sides[1]}))}
-    found = [np.fromiter(map(places.__getitem__, side), np.int64, len(side)) for side in sides]
-    return found[0].reshape(left.shape), found[1].reshape(right.shape)
+    ranks = [np.fromiter(map(places.__getitem__, side), np.int64, len(side)) for side in sides]
+    return ranks[0].reshape(left.shape), ranks[1].reshape(right.shape)
 
 
 def arithmetic(operator: str, left: Values, right: Values) -> Values:
@@ -213,8 +213,8 @@ def _exact_arithmetic(operator: str, left: Values, right: Values, kind: ValueKin
 
 
 def _object_remainder(left: Array, right: Array) -> Array:
-    found: Array = np.frompyfunc(lambda a, b: -(-a % abs(b)) if a < 0 else a % abs(b), 2, 1)(left, right)
-    return found
+    remainders: Array = np.frompyfunc(lambda a, b: -(-a % abs(b)) if a < 0 else a % abs(b), 2, 1)(left, right)
+    return remainders
 
 
 def _float_arithmetic(operator: str, left: Values, right: Values) -> Values:
@@ -224,10 +224,10 @@ def _float_arithmetic(operator: str, left: Values, right: Values) -> Values:
     with np.errstate(all="ignore"):
         data = operation(left.data, right.data)
     finite = all(map(math.isfinite, (*left.bounds, *right.bounds)))
-    found = from_floats(data, both_valid(left.valid, right.valid), may_be_nan=not finite)
+    result = from_floats(data, both_valid(left.valid, right.valid), may_be_nan=not finite)
     if finite and operator in "+-*":
-        return replace(found, known_bounds=_result_bounds(operator, left.bounds, right.bounds))
-    return found
+        return replace(result, known_bounds=_result_bounds(operator, left.bounds, right.bounds))
+    return result
 
 
 def negative(value: Values) -> Values:

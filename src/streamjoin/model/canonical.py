@@ -55,8 +55,8 @@ def canonical(expr: Expression) -> Expression:
 
 def conjuncts(expr: Expression) -> tuple[Expression, ...]:
     """The canonical conditions that must all hold; those that always do are left out."""
-    found = canonical(expr)
-    terms = found.terms if isinstance(found, And) else (found,)
+    form = canonical(expr)
+    terms = form.terms if isinstance(form, And) else (form,)
     return tuple(term for term in terms if term != Literal(True))
 
 

@@ -83,12 +83,12 @@ class Conversion:
         self._depth += 1
         if self._depth > nodes.MAX_DEPTH:
             raise self._error(node, f"the text nests more than {nodes.MAX_DEPTH} levels deep")
-        converted = handler(self, node)
+        expression = handler(self, node)
         self._depth -= 1
         if node.args.get("negate"):
-            converted = self._build(node, nodes.Not, converted)
-        self._placed.append((converted, self._span(node)))
-        return converted
+            expression = self._build(node, nodes.Not, expression)
+        self._placed.append((expression, self._span(node)))
+        return expression
 
     def _build(self, node: exp.Expr, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a constructor or a reader of text; its complaint gets the node's place."""
@@ -107,8 +107,8 @@ class Conversion:
         return self._source.error(message, *self._span(node))
 
     def _refuse(self, node: exp.Expr) -> ExpressionError:
-        named = isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous)
-        name = type(node).sql_name() if named else node.name  # type: ignore[attr-defined]
+        has_sql_name = isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous)
+        name = type(node).sql_name() if has_sql_name else node.name  # type: ignore[attr-defined]
         message, words = refusal([base.__name__ for base in type(node).__mro__], name, self._where)
         word = self._source.first(*words)
         return self._source.error(message, word.start, word.end) if word else self._error(node, message)
@@ -116,8 +116,8 @@ class Conversion:
     def _only(self, node: exp.Expr, *allowed: str) -> None:
         for key, value in node.args.items():
             if value and key not in allowed and key not in _HARMLESS:
-                what = _FUNCTIONS.get(type(node), node.key.upper())
-                raise self._error(node, f"{what} takes no argument or option {key.upper()!r} here")
+                name = _FUNCTIONS.get(type(node), node.key.upper())
+                raise self._error(node, f"{name} takes no argument or option {key.upper()!r} here")
 
     def _literal(self, node: exp.Expr) -> Expression:
         text = str(node.this)
@@ -190,8 +190,8 @@ class Conversion:
 
     def _function(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "expression", "expressions")
-        given = [node.args.get("this"), node.args.get("expression"), *node.args.get("expressions", ())]
-        arguments = tuple(self.convert(argument) for argument in given if argument is not None)
+        operands = [node.args.get("this"), node.args.get("expression"), *node.args.get("expressions", ())]
+        arguments = tuple(self.convert(argument) for argument in operands if argument is not None)
         return self._build(node, nodes.Function, _FUNCTIONS[type(node)], arguments)
 
     def _case(self, node: exp.Expr) -> Expression:
@@ -238,16 +238,16 @@ class Conversion:
         like, escape = node.this, node.args["expression"]
         if type(like) not in _LIKES or not (isinstance(escape, exp.Literal) and escape.is_string):
             raise self._error(node, "ESCAPE follows LIKE or ILIKE and takes one character in quotes")
-        converted = self._like(like, escape.name)
-        return nodes.Not(converted) if like.args.get("negate") else converted
+        expression = self._like(like, escape.name)
+        return nodes.Not(expression) if like.args.get("negate") else expression
 
     def _is(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "expression")
-        operand, wanted = self.convert(node.this), node.args["expression"]
-        if isinstance(wanted, exp.Null):
+        operand, literal = self.convert(node.this), node.args["expression"]
+        if isinstance(literal, exp.Null):
             return self._build(node, nodes.IsNull, operand)
-        if isinstance(wanted, exp.Boolean):
-            return self._build(node, nodes.IsTruth, operand, bool(wanted.this))
+        if isinstance(literal, exp.Boolean):
+            return self._build(node, nodes.IsTruth, operand, bool(literal.this))
         raise self._error(node, "IS takes [NOT] NULL, TRUE, FALSE or [NOT] DISTINCT FROM")
 
     def _not(self, node: exp.Expr) -> Expression:

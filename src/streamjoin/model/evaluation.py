@@ -49,8 +49,8 @@ def truth(values: Values, shape: tuple[int, ...]) -> Mask:
 def _truths(values: Values) -> tuple[Mask, Mask | None]:
     """Where the values are true and where they are false; None for the latter means wherever not true."""
     if values.kind is ValueKind.NULL:
-        nowhere = np.zeros(values.shape, np.bool_)
-        return nowhere, nowhere
+        all_false = np.zeros(values.shape, np.bool_)
+        return all_false, all_false
     if values.kind is not ValueKind.BOOLEAN:
         raise SchemaError(f"a boolean is needed, not {values.kind.value}")
     if values.valid is None:
@@ -72,10 +72,10 @@ class _Evaluation:
         return _METHODS[type(expr)](self, expr)
 
     def _column(self, expr: Column) -> Values:
-        found = self._columns.get(expr)
-        if found is None:
+        values = self._columns.get(expr)
+        if values is None:
             raise SchemaError(f"no values for column {expr}; there are: {', '.join(map(str, self._columns))}")
-        return found
+        return values
 
     def _arithmetic(self, expr: nodes.Arithmetic) -> Values:
         return arithmetic(expr.operator, self.of(expr.left), self.of(expr.right))
@@ -88,10 +88,10 @@ class _Evaluation:
 
     def _case(self, expr: nodes.Case) -> Values:
         values = unify([self.of(node) for node in (*(value for _, value in expr.branches), expr.default)])
-        found = values.pop()
+        result = values.pop()
         for (condition, _), value in zip(reversed(expr.branches), reversed(values), strict=True):
-            found = choose(_truths(self.of(condition))[0], value, found)
-        return found
+            result = choose(_truths(self.of(condition))[0], value, result)
+        return result
 
     def _compare(self, expr: nodes.Compare) -> Values:
         left, right = self.of(expr.left), self.of(expr.right)
@@ -110,9 +110,9 @@ class _Evaluation:
     def _in(self, expr: nodes.In) -> Values:
         operand = self.of(expr.operand)
         choices = [choice for choice in expr.choices if choice != nodes.NULL]
-        found = _member(operand, choices)
-        valid = both_valid(operand.valid, None if len(choices) == len(expr.choices) else found)
-        return Values(found, valid, ValueKind.BOOLEAN)
+        mask = _member(operand, choices)
+        valid = both_valid(operand.valid, None if len(choices) == len(expr.choices) else mask)
+        return Values(mask, valid, ValueKind.BOOLEAN)
 
     def _like(self, expr: nodes.Like) -> Values:
         operand = self.of(expr.operand)
@@ -129,8 +129,8 @@ class _Evaluation:
 
     def _is_truth(self, expr: nodes.IsTruth) -> Values:
         true, false = _truths(self.of(expr.operand))
-        wanted = true if expr.value else ~true if false is None else false
-        return Values(wanted, None, ValueKind.BOOLEAN)
+        mask = true if expr.value else ~true if false is None else false
+        return Values(mask, None, ValueKind.BOOLEAN)
 
     def _not(self, expr: nodes.Not) -> Values:
         return _negated(self.of(expr.operand))
@@ -152,18 +152,18 @@ def _known(values: Values) -> Mask | np.bool_:
 
 def _all(terms: Iterable[Values]) -> Values:
     """AND. Terms of one shape are combined first, so that one-sided terms meet before they are broadcast."""
-    found: dict[tuple[int, ...], tuple[Mask, Mask | None]] = {}
+    by_shape: dict[tuple[int, ...], tuple[Mask, Mask | None]] = {}
     for term in terms:
         truths = _truths(term)
         shape = truths[0].shape
-        found[shape] = _both(found[shape], truths) if shape in found else truths
-    return _boolean(*reduce(_both, sorted(found.values(), key=lambda truths: truths[0].size)))
+        by_shape[shape] = _both(by_shape[shape], truths) if shape in by_shape else truths
+    return _boolean(*reduce(_both, sorted(by_shape.values(), key=lambda truths: truths[0].size)))
 
 
 def _any(terms: Iterable[Values]) -> Values:
     """OR, which is AND with true and false exchanged."""
-    found = _all(_negated(term) for term in terms)
-    return _negated(found)
+    result = _all(_negated(term) for term in terms)
+    return _negated(result)
 
 
 def _negated(values: Values) -> Values:
@@ -189,10 +189,10 @@ def _member(operand: Values, choices: Sequence[nodes.Constant]) -> Mask:
         if kinds == {int} and operand.kind is ValueKind.INTEGER and operand.data.dtype == np.int64:
             near = [value for value in literals if INT64.min <= value <= INT64.max]  # type: ignore[operator]
             return np.isin(operand.data, np.array(near, np.int64))
-    found = np.zeros(operand.shape, np.bool_)
+    mask = np.zeros(operand.shape, np.bool_)
     for choice in choices:
-        found |= compare("=", operand, from_constant(choice))
-    return found
+        mask |= compare("=", operand, from_constant(choice))
+    return mask
 
 
 _METHODS: Final[dict[type[Expression], Callable[[_Evaluation, Any], Values]]] = {

@@ -143,8 +143,8 @@ class Function(Expression):
         least, most = FUNCTIONS[self.name]
         count = len(self.arguments)
         if count < least or (most is not None and count > most):
-            wanted = f"{least} or more arguments" if most is None else f"{least} argument{'s' * (least > 1)}"
-            raise ExpressionError(f"{self.name} takes {wanted}, not {count}")
+            arity = f"{least} or more arguments" if most is None else f"{least} argument{'s' * (least > 1)}"
+            raise ExpressionError(f"{self.name} takes {arity}, not {count}")
         if self.boolean is False:
             for argument in self.arguments:
                 require_value(argument, self.name)

@@ -29,8 +29,8 @@ def call(name: str, arguments: Sequence[Values]) -> Values:
     """
     kind = function_kind(name, [argument.kind for argument in arguments])
     if kind is None:
-        found = ", ".join(argument.kind.value for argument in arguments)
-        raise SchemaError(f"{name} can't take {found}")
+        kinds = ", ".join(argument.kind.value for argument in arguments)
+        raise SchemaError(f"{name} can't take {kinds}")
     if name in _CHOICES:
         return reduce(_CHOICES[name], unify(arguments))
     if any(argument.kind is ValueKind.NULL for argument in arguments):
@@ -125,13 +125,13 @@ def _half_away(data: Array) -> Array:
     whole = np.trunc(data)
     with np.errstate(invalid="ignore"):
         up = np.abs(data - whole) >= 0.5
-    found: Array = whole + np.where(up, np.sign(data), 0.0)
-    return found
+    result: Array = whole + np.where(up, np.sign(data), 0.0)
+    return result
 
 
 def _half_away_step(data: Array, rest: Array, power: int) -> Mask:
-    found: Mask = np.where(data >= 0, 2 * rest >= power, 2 * rest > power)
-    return found
+    mask: Mask = np.where(data >= 0, 2 * rest >= power, 2 * rest > power)
+    return mask
 
 
 _CHOICES: Final[dict[str, Callable[[Values, Values], Values]]] = {

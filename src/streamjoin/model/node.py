@@ -63,11 +63,11 @@ class Expression:
     @property
     def children(self) -> tuple[Expression, ...]:
         """The operands, in the order of the text."""
-        found: list[Expression] = []
+        operands: list[Expression] = []
         for name in self._operands:
             operand = getattr(self, name)
-            found.extend(operand) if isinstance(operand, tuple) else found.append(operand)
-        return tuple(found)
+            operands.extend(operand) if isinstance(operand, tuple) else operands.append(operand)
+        return tuple(operands)
 
     @property
     def boolean(self) -> bool | None:

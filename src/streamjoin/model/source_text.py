@@ -70,12 +70,12 @@ class SourceText:
         right = min(line_end, start + 2 * _CONTEXT)
         before = "..." if left > line_start else ""
         after = "..." if right < line_end else ""
-        shown = "".join(c if c.isprintable() else " " for c in self.text[left:right])
+        excerpt = "".join(c if c.isprintable() else " " for c in self.text[left:right])
         carets = "^" * max(1, min(end, right) - start)
         line, column = self.position(start)
         return (
             f"{message}\n  line {line}, column {column}:\n"
-            f"    {before}{shown}{after}\n    {' ' * (len(before) + start - left)}{carets}"
+            f"    {before}{excerpt}{after}\n    {' ' * (len(before) + start - left)}{carets}"
         )
 
     def of(self, word: Word) -> str:
@@ -131,8 +131,8 @@ class SourceText:
         """
         open_comparisons, open_betweens = [0], [0]
         for before, word, after in zip([None, *self.words], self.words, [*self.words[1:], None], strict=False):
-            named = any(neighbour and neighbour.kind == "DOT" for neighbour in (before, after))
-            kind = "" if named else word.kind
+            is_name = any(neighbour and neighbour.kind == "DOT" for neighbour in (before, after))
+            kind = "" if is_name else word.kind
             if kind in ("L_PAREN", "CASE"):
                 open_comparisons.append(0)
                 open_betweens.append(0)

@@ -119,11 +119,11 @@ def check_how(how: object) -> None:
         raise SpecError(f"how={how!r}: it is 'inner'")
 
 
-def as_suffixes(given: object) -> tuple[str, str]:
+def as_suffixes(suffixes: object) -> tuple[str, str]:
     """A left and a right suffix; one of them may be empty."""
-    pair = tuple(given) if isinstance(given, (list, tuple)) else ()
+    pair = tuple(suffixes) if isinstance(suffixes, (list, tuple)) else ()
     if len(pair) != 2 or not all(isinstance(suffix, str) for suffix in pair) or pair[0] == pair[1]:
-        raise SpecError(f"suffixes={given!r}: give two different texts, such as ('_left', '_right')")
+        raise SpecError(f"suffixes={suffixes!r}: give two different texts, such as ('_left', '_right')")
     return pair
 
 

@@ -79,8 +79,8 @@ class BandTerm:
     def __post_init__(self) -> None:
         for name in ("below", "above"):
             value = getattr(self, name)
-            whole = isinstance(value, Decimal) and value == value.to_integral_value()
-            object.__setattr__(self, name, int(value) if whole else value)
+            is_integer = isinstance(value, Decimal) and value == value.to_integral_value()
+            object.__setattr__(self, name, int(value) if is_integer else value)
         _ = self.term
 
     @property
@@ -167,10 +167,10 @@ def split(
         elif not _collect(condition, new, ranges):
             others.append(condition)
     bands = []
-    for (left, right), found in ranges.items():
-        band, exact = _band(left, right, found, schemas)
+    for (left, right), interval in ranges.items():
+        band, exact = _band(left, right, interval, schemas)
         bands += [band] if band else []
-        others += [] if exact else found.conditions
+        others += [] if exact else interval.conditions
     return (
         tuple(sorted(set(equalities), key=str)),
         tuple(sorted(set(bands), key=str)),
@@ -184,8 +184,8 @@ def _equality(condition: Expression, new: str, schemas: Mapping[str, pa.Schema])
     left, right = condition.left, condition.right
     if not isinstance(left, Column) or not isinstance(right, Column) or left.qualifier == right.qualifier:
         return None
-    found = Equality(left, right) if right.qualifier == new else Equality(right, left)
-    return found if found.right.qualifier == new and _fits(found, schemas) else None
+    equality = Equality(left, right) if right.qualifier == new else Equality(right, left)
+    return equality if equality.right.qualifier == new and _fits(equality, schemas) else None
 
 
 def _fits(term: Term, schemas: Mapping[str, pa.Schema]) -> bool:
@@ -207,12 +207,12 @@ def _collect(condition: Expression, new: str, ranges: dict[tuple[Column, Column]
         return False
     ahead = minus.qualifier == new
     key = (plus, minus) if ahead else (minus, plus)
-    found = ranges.setdefault(key, _Range())
-    found.conditions.append(condition)
+    interval = ranges.setdefault(key, _Range())
+    interval.conditions.append(condition)
     for upper, limit, strict in limits:
         # plus - minus + shift is bounded by limit; the roles of the ends change with the sign.
         value = _sum(limit, shift, -1)
-        found.narrow(upper == ahead, value if ahead else _sum(0, value, -1), strict)
+        interval.narrow(upper == ahead, value if ahead else _sum(0, value, -1), strict)
     return True
 
 
@@ -268,11 +268,13 @@ def _sum(a: Number, b: Number, sign: int) -> Number:
     return _EXACT.add(Decimal(a), _EXACT.multiply(Decimal(b), Decimal(sign)))
 
 
-def _band(left: Column, right: Column, found: _Range, schemas: Mapping[str, pa.Schema]) -> tuple[BandTerm | None, bool]:
+def _band(
+    left: Column, right: Column, interval: _Range, schemas: Mapping[str, pa.Schema]
+) -> tuple[BandTerm | None, bool]:
     """The band that covers a range, if there is one, and whether it says just that."""
-    if found.low is None or found.high is None:
+    if interval.low is None or interval.high is None:
         return None, False
-    (low, low_strict), (high, high_strict) = found.low, found.high
+    (low, low_strict), (high, high_strict) = interval.low, interval.high
     if low > high or (low == high and (low_strict or high_strict)):
         return None, False
     exact = low <= 0 <= high and low_strict == high_strict

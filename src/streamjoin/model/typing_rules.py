@@ -117,13 +117,13 @@ def _column(column: Column, schemas: Mapping[str, pa.Schema]) -> _Typed:
     if len(places) > 1:
         raise SchemaError(f"{column} is ambiguous: the schema has {len(places)} columns of that name")
     type_ = schema.field(places[0]).type
-    found = arrow_kind(type_)
-    if found is None:
+    kind_and_scale = arrow_kind(type_)
+    if kind_and_scale is None:
         raise SchemaError(
             f"{column} is {type_}, which a condition can't use; it takes booleans, numbers, strings, binary, "
             "dates, timestamps and durations"
         )
-    return _Typed(*found, declared=type_.value_type if pa.types.is_dictionary(type_) else type_)
+    return _Typed(*kind_and_scale, declared=type_.value_type if pa.types.is_dictionary(type_) else type_)
 
 
 def _require_boolean(node: Expression, typed: _Typed, demand: str) -> None:
@@ -156,18 +156,18 @@ def _arithmetic(expr: Arithmetic | Negative, operands: list[_Typed]) -> _Typed:
         kind = arithmetic_kind(expr.operator, operands[0].kind, operands[1].kind)
         operator = expr.operator
     if kind is None:
-        named = " and ".join(_named(*pair) for pair in zip(expr.children, operands, strict=True))
-        raise SchemaError(f"{operator} can't take {named} in: {shorten(expr)}")
+        descriptions = " and ".join(_named(*pair) for pair in zip(expr.children, operands, strict=True))
+        raise SchemaError(f"{operator} can't take {descriptions} in: {shorten(expr)}")
     return _Typed(kind, sum(scales) if operator == "*" else max(scales))
 
 
 def _function(expr: Function, operands: list[_Typed]) -> _Typed:
     kind = function_kind(expr.name, [operand.kind for operand in operands])
     if kind is None:
-        named = ", ".join(_named(*pair) for pair in zip(expr.arguments, operands, strict=True))
-        raise SchemaError(f"{expr.name} can't take {named}")
-    whole = expr.name in ("FLOOR", "CEIL", "ROUND", "LENGTH")
-    return _Typed(kind, 0 if whole else max(operand.scale for operand in operands))
+        descriptions = ", ".join(_named(*pair) for pair in zip(expr.arguments, operands, strict=True))
+        raise SchemaError(f"{expr.name} can't take {descriptions}")
+    gives_integers = expr.name in ("FLOOR", "CEIL", "ROUND", "LENGTH")
+    return _Typed(kind, 0 if gives_integers else max(operand.scale for operand in operands))
 
 
 def _case(expr: Case, operands: list[_Typed]) -> _Typed:
@@ -176,8 +176,8 @@ def _case(expr: Case, operands: list[_Typed]) -> _Typed:
         _require_boolean(condition, typed, "WHEN takes booleans")
     kind = common_kind(value.kind for value in values)
     if kind is None:
-        found = ", ".join(dict.fromkeys(map(str, values)))
-        raise SchemaError(f"the values of a CASE must be of one kind, not {found}, in: {shorten(expr)}")
+        kinds = ", ".join(dict.fromkeys(map(str, values)))
+        raise SchemaError(f"the values of a CASE must be of one kind, not {kinds}, in: {shorten(expr)}")
     return _Typed(kind, max(value.scale for value in values))
 
 

@@ -51,18 +51,18 @@ _WALL_CLOCK: Final = frozenset({ValueKind.DATE, ValueKind.TIMESTAMP})
 
 def common_kind(kinds: Iterable[ValueKind]) -> ValueKind | None:
     """The kind in which these values compare, or None if they don't."""
-    found = set(kinds) - {ValueKind.NULL}
-    if not found:
+    distinct = set(kinds) - {ValueKind.NULL}
+    if not distinct:
         return ValueKind.NULL
-    if found <= NUMBERS:
-        if ValueKind.FLOAT in found:
+    if distinct <= NUMBERS:
+        if ValueKind.FLOAT in distinct:
             return ValueKind.FLOAT
-        if ValueKind.DECIMAL in found:
+        if ValueKind.DECIMAL in distinct:
             return ValueKind.DECIMAL
-        return ValueKind.FLOAT if ValueKind.NUMERAL in found else ValueKind.INTEGER
-    if found == _WALL_CLOCK:
+        return ValueKind.FLOAT if ValueKind.NUMERAL in distinct else ValueKind.INTEGER
+    if distinct == _WALL_CLOCK:
         return ValueKind.TIMESTAMP
-    return found.pop() if len(found) == 1 else None
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def arithmetic_kind(operator: str, left: ValueKind, right: ValueKind) -> ValueKind | None:

@@ -81,11 +81,11 @@ class Values:
 
 def both_valid(*masks: Mask | None) -> Mask | None:
     """Where all are valid; None if that is everywhere."""
-    found: Mask | None = None
+    result: Mask | None = None
     for mask in masks:
         if mask is not None:
-            found = mask if found is None else found & mask
-    return found
+            result = mask if result is None else result & mask
+    return result
 
 
 def all_null(kind: ValueKind, shape: tuple[int, ...], scale: int = 0) -> Values:

@@ -47,8 +47,8 @@ class AdhocCase:
 
     def tables(self, batch: int) -> dict[str, pa.Table]:
         """What arrives in a batch, by stream."""
-        found = self.batches[batch]
-        return {name: pa.Table.from_pylist(found[name], schema) for name, schema in self.schemas.items()}
+        arrivals = self.batches[batch]
+        return {name: pa.Table.from_pylist(arrivals[name], schema) for name, schema in self.schemas.items()}
 
     @property
     def arrivals(self) -> list[Arrival]:
@@ -77,7 +77,7 @@ def _sum(*values: Any) -> Any:
     return None if None in values else sum(values)
 
 
-class _Given(NamedTuple):
+class _Arguments(NamedTuple):
     """What a template's function gets: the rows, and the two numbers that stand in the text."""
 
     one: Row
@@ -86,7 +86,7 @@ class _Given(NamedTuple):
     e: int
 
 
-_Template = tuple[str, Callable[[_Given], bool]]
+_Template = tuple[str, Callable[[_Arguments], bool]]
 _PAIRS: Final[tuple[_Template, ...]] = (
     ("{l}.k = {r}.k", lambda v: equal(v.one["k"], v.two["k"])),
     ("{r}.k = {l}.k", lambda v: equal(v.one["k"], v.two["k"])),
@@ -141,7 +141,7 @@ _AMOUNTS: Final = st.integers(0, 3)
 def _pair(draw: st.DrawFn, templates: Sequence[_Template], left: str, right: str) -> _Piece:
     text, test = draw(st.sampled_from(templates))
     d, e = draw(_AMOUNTS), draw(_AMOUNTS)
-    condition = Condition(frozenset([left, right]), lambda rows: test(_Given(rows[left], rows[right], d, e)))
+    condition = Condition(frozenset([left, right]), lambda rows: test(_Arguments(rows[left], rows[right], d, e)))
     return _Piece(text.format(l=left, r=right, d=d, e=e), condition)
 
 
@@ -151,7 +151,7 @@ def _selection(draw: st.DrawFn, alias: str) -> _Piece:
     d, e = draw(_AMOUNTS), draw(_AMOUNTS)
     return _Piece(
         text.format(a=alias, d=d, e=e),
-        Condition(frozenset([alias]), lambda rows: test(_Given(rows[alias], rows[alias], d, e))),
+        Condition(frozenset([alias]), lambda rows: test(_Arguments(rows[alias], rows[alias], d, e))),
     )
 
 
@@ -195,12 +195,12 @@ def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True,
         windows += [Within(alias, new, kind, size) for alias in related]
         pieces += step
         text += f" JOIN {stream} {new} WITHIN {within_text} ON {' AND '.join(piece.text for piece in step)}"
-    where = [draw(_selection(alias)) for alias, _ in sources if draw(st.integers(0, 3)) == 0]
+    selections = [draw(_selection(alias)) for alias, _ in sources if draw(st.integers(0, 3)) == 0]
     if draw(st.integers(0, 3)) == 0:
-        where.append(draw(_pair(_OTHERS, sources[0][0], sources[-1][0])))
-    if where:
-        text += f" WHERE {' AND '.join(piece.text for piece in draw(st.permutations(where)))}"
-    pieces += where
+        selections.append(draw(_pair(_OTHERS, sources[0][0], sources[-1][0])))
+    if selections:
+        text += f" WHERE {' AND '.join(piece.text for piece in draw(st.permutations(selections)))}"
+    pieces += selections
     aliases = [alias for alias, _ in sources]
     names = ", ".join(f"{alias}.id AS i_{alias}" for alias in aliases)
     first, last = aliases[0], aliases[-1]
@@ -214,16 +214,16 @@ def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True,
 
 @st.composite
 def _steps(draw: st.DrawFn, earlier: Sequence[str], new: str) -> list[_Piece]:
-    found = [draw(_pair(_PAIRS, draw(st.sampled_from(earlier)), new))]
+    terms = [draw(_pair(_PAIRS, draw(st.sampled_from(earlier)), new))]
     if draw(st.integers(0, 4)) == 0:
-        found = [draw(_pair(_OTHERS, draw(st.sampled_from(earlier)), new))]
+        terms = [draw(_pair(_OTHERS, draw(st.sampled_from(earlier)), new))]
     if draw(st.integers(0, 3)) == 0:
-        found.append(draw(_pair(_PAIRS + _OTHERS, draw(st.sampled_from(earlier)), new)))
+        terms.append(draw(_pair(_PAIRS + _OTHERS, draw(st.sampled_from(earlier)), new)))
     if len(earlier) > 1 and draw(st.integers(0, 4)) == 0:
-        found.append(_three(earlier[0], earlier[1], new))
+        terms.append(_three(earlier[0], earlier[1], new))
     if draw(st.integers(0, 4)) == 0:
-        found.append(draw(_selection(draw(st.sampled_from([*earlier, new])))))
-    return found
+        terms.append(draw(_selection(draw(st.sampled_from([*earlier, new])))))
+    return terms
 
 
 # Streams ----------------------------------------------------------------------------------------------------------
@@ -290,8 +290,8 @@ def cases(
                 batch[name].append(draw(_row(number, step, integer_times, base)))
                 number += 1
         batches.append(batch)
-    found = tuple(
+    adhoc_queries = tuple(
         AdhocQuery(f"q{n}", *draw(queries(names, integer_times, most_sources)), draw(lives(len(batches))))
         for n in range(draw(st.integers(1, most_queries)))
     )
-    return AdhocCase(schemas, tuple(batches), found, disorder, integer_times)
+    return AdhocCase(schemas, tuple(batches), adhoc_queries, disorder, integer_times)

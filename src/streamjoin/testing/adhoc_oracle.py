@@ -82,11 +82,11 @@ def results(arrivals: Sequence[Arrival], meaning: Meaning, life: Life | None = N
 def rows(arrivals: Sequence[Arrival], meaning: Meaning, life: Life | None = None) -> Counter[tuple[Any, ...]]:
     """The output rows of a query, with how often each comes."""
     aliases = [alias for alias, _ in meaning.sources]
-    found: Counter[tuple[Any, ...]] = Counter()
+    counts: Counter[tuple[Any, ...]] = Counter()
     for places in results(arrivals, meaning, life):
-        chosen = {alias: arrivals[place].row for alias, place in zip(aliases, places, strict=True)}
-        found[meaning.output(chosen)] += 1
-    return found
+        rows_by_alias = {alias: arrivals[place].row for alias, place in zip(aliases, places, strict=True)}
+        counts[meaning.output(rows_by_alias)] += 1
+    return counts
 
 
 def rows_by_batch(
@@ -94,12 +94,12 @@ def rows_by_batch(
 ) -> dict[int, Counter[tuple[Any, ...]]]:
     """The output rows by the batch in which the last of their tuples arrived."""
     aliases = [alias for alias, _ in meaning.sources]
-    found: dict[int, Counter[tuple[Any, ...]]] = {}
+    counts: dict[int, Counter[tuple[Any, ...]]] = {}
     for places in results(arrivals, meaning, life):
-        chosen = {alias: arrivals[place].row for alias, place in zip(aliases, places, strict=True)}
+        rows_by_alias = {alias: arrivals[place].row for alias, place in zip(aliases, places, strict=True)}
         batch = max(arrivals[place].batch for place in places)
-        found.setdefault(batch, Counter())[meaning.output(chosen)] += 1
-    return found
+        counts.setdefault(batch, Counter())[meaning.output(rows_by_alias)] += 1
+    return counts
 
 
 class _Search:
@@ -141,10 +141,10 @@ class _Search:
         return after < window.size
 
     def _conditions_hold(self, chosen: Mapping[str, int], new: str) -> bool:
-        given = {alias: self._arrivals[place].row for alias, place in chosen.items()}
+        rows = {alias: self._arrivals[place].row for alias, place in chosen.items()}
         first = len(chosen) == 1
         return all(
-            condition.holds(given)
+            condition.holds(rows)
             for condition in self._meaning.conditions
             if condition.aliases <= chosen.keys() and (new in condition.aliases or (first and not condition.aliases))
         )

@@ -69,11 +69,11 @@ class AJoinQuery:
     @property
     def join_attributes(self) -> dict[str, tuple[int, ...]]:
         """The attributes by which each source is joined: one at the ends of the chain, two between."""
-        found: dict[str, tuple[int, ...]] = dict.fromkeys(self.streams, ())
+        attributes: dict[str, tuple[int, ...]] = dict.fromkeys(self.streams, ())
         for number, link in enumerate(self.links):
             for stream, attribute in zip(self.streams[number:], link, strict=False):
-                found[stream] += (attribute,)
-        return found
+                attributes[stream] += (attribute,)
+        return attributes
 
     @property
     def text(self) -> str:
@@ -94,8 +94,8 @@ def similarity(query: AJoinQuery, pattern: AJoinQuery) -> Fraction:
     A source counts as having common join attributes if it has all of the pattern's, so that equal joins are 1.
     """
     common = [stream for stream in query.streams if stream in pattern.streams]
-    mine, theirs = query.join_attributes, pattern.join_attributes
-    same = [stream for stream in common if mine[stream] == theirs[stream]]
+    attributes, pattern_attributes = query.join_attributes, pattern.join_attributes
+    same = [stream for stream in common if attributes[stream] == pattern_attributes[stream]]
     return Fraction(len(common) * len(same), len(pattern.streams) ** 2)
 
 

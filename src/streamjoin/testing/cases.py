@@ -270,18 +270,18 @@ def _bands(draw: st.DrawFn, column: str, keys: KeyDomain) -> tuple[JoinPredicate
 @st.composite
 def predicates(draw: st.DrawFn, kinds: Kinds) -> tuple[JoinPredicate, oracle.Match, dict[str, KeyDomain]]:
     """One to three terms and perhaps a theta; the theta's columns are `x`."""
-    chosen = [draw(terms(f"k{i}", kinds)) for i in range(draw(st.integers(0, 3)))]
+    drawn_terms = [draw(terms(f"k{i}", kinds)) for i in range(draw(st.integers(0, 3)))]
     theta = None
-    if not chosen or draw(st.integers(0, 3)) == 0:
+    if not drawn_terms or draw(st.integers(0, 3)) == 0:
         theta = draw(st.sampled_from(_THETAS))
-    parts: list[tuple[JoinPredicate, oracle.Match]] = [(p, m) for p, m, _ in chosen]
+    parts: list[tuple[JoinPredicate, oracle.Match]] = [(p, m) for p, m, _ in drawn_terms]
     if theta is not None:
         parts.append((Theta(theta[0]), theta[1]))
     on = parts[0][0]
     for part, _ in parts[1:]:
         on = on & part
     matches = [m for _, m in parts]
-    return on, lambda a, b: all(m(a, b) for m in matches), {f"k{i}": k for i, (_, _, k) in enumerate(chosen)}
+    return on, lambda a, b: all(m(a, b) for m in matches), {f"k{i}": k for i, (_, _, k) in enumerate(drawn_terms)}
 
 
 def _of_one_type(kinds: tuple[KeyDomain, ...]) -> tuple[KeyDomain, ...]:

@@ -26,14 +26,14 @@ def algorithms_for(case: JoinCase) -> list[auto.AlgorithmRequest]:
 
 def algorithms(bound: BoundSpec) -> list[auto.AlgorithmRequest]:
     """Every algorithm that can run the join."""
-    able = []
+    requests = []
     for request in auto.requests():
         try:
             auto.choose(bound, request)
         except NotSupportedError:
             continue
-        able.append(request)
-    return able
+        requests.append(request)
+    return requests
 
 
 def expected(case: JoinCase) -> list[IdPair]:
@@ -43,8 +43,8 @@ def expected(case: JoinCase) -> list[IdPair]:
     pairs = oracle.self_join if case.spec.self_join else oracle.join
     lefts = [e for e in events if not e.right]
     rights = lefts if case.spec.self_join else [e for e in events if e.right]
-    found = pairs(events, case.match, left, right)
-    return [(lefts[a].row["id"], rights[b].row["id"]) for a, b in found]
+    positions = pairs(events, case.match, left, right)
+    return [(lefts[a].row["id"], rights[b].row["id"]) for a, b in positions]
 
 
 def table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
@@ -63,10 +63,10 @@ def ids(result: pa.Table) -> list[IdPair]:
 def run_arrival(case: JoinCase, request: auto.AlgorithmRequest, workers: int = 1) -> list[IdPair]:
     """Push the case's events in their order, cut where the case says."""
     with _opened(case, request, workers) as join:
-        found = []
+        pairs = []
         for begin, end in pairwise((0, *case.cuts, len(case.events))):
-            found += ids(_push(join, case, case.events[begin:end]))
-        return found + ids(join.close())
+            pairs += ids(_push(join, case, case.events[begin:end]))
+        return pairs + ids(join.close())
 
 
 def _opened(
@@ -100,12 +100,12 @@ def run_event_time(
         queues.setdefault((event.right, event.source), []).append(event)
     sources = {side: sorted(name for right, name in queues if right == (side == "right")) for side in ("left", "right")}
     with _opened(case, request, workers, sources) as join:
-        found = []
+        pairs = []
         for right, name, n in (*steps, *((right, name, len(case.events)) for right, name in sorted(queues))):
             queue = queues.get((right, name), [])
-            taken, queues[right, name] = queue[:n], queue[n:]
-            if taken:
-                rows = table((e.row for e in taken), case.schemas[int(right)])
-                pushed = join.push(right=rows, source=name) if right else join.push(left=rows, source=name)
-                found += ids(pushed)
-        return found + ids(join.close())
+            events, queues[right, name] = queue[:n], queue[n:]
+            if events:
+                rows = table((e.row for e in events), case.schemas[int(right)])
+                result = join.push(right=rows, source=name) if right else join.push(left=rows, source=name)
+                pairs += ids(result)
+        return pairs + ids(join.close())

@@ -47,10 +47,10 @@ class Buffer:
     def room_for(self, n: int) -> Array:
         """Add `n` values that the caller fills in."""
         if self._end + n > len(self._data):
-            held = len(self)
-            grown = np.empty((max(_LEAST_CAPACITY, 2 * (held + n)), *self._data.shape[1:]), self._data.dtype)
-            grown[:held] = self.values
-            self._data, self._begin, self._end = grown, 0, held
+            size = len(self)
+            buffer = np.empty((max(_LEAST_CAPACITY, 2 * (size + n)), *self._data.shape[1:]), self._data.dtype)
+            buffer[:size] = self.values
+            self._data, self._begin, self._end = buffer, 0, size
         self._end += n
         return self._data[self._end - n : self._end]
 

@@ -29,9 +29,9 @@ def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array
         bad = ~array.is_valid().to_numpy(zero_copy_only=False)
     if multiplier > 1:
         limit = ((1 << 63) - 1) // multiplier
-        beyond = (values > limit) | (values < -limit)
-        if beyond.any():
-            bad = beyond if bad is None else bad | beyond
+        out_of_range = (values > limit) | (values < -limit)
+        if out_of_range.any():
+            bad = out_of_range if bad is None else bad | out_of_range
         with np.errstate(over="ignore"):
             values = values * multiplier
     return values, bad
@@ -56,9 +56,9 @@ class Horizon:
     @classmethod
     def resumed(cls, lateness: int, clock: int) -> Horizon:
         """One that has come to `clock`, with a lateness that is set."""
-        found = cls(lateness, 0)
-        found._clock = clock
-        return found
+        horizon = cls(lateness, 0)
+        horizon._clock = clock
+        return horizon
 
     def saved(self) -> Callable[[], None]:
         """What puts this horizon back to where it is now."""
@@ -91,8 +91,8 @@ class Horizon:
         n = clocks.size - 1
         first = self._count // GRACE
         last = (self._count + n) // GRACE
-        passed = [int(clocks[mark * GRACE - self._count]) for mark in range(first + 1, last + 1)]
-        marks = [*self._marks, *passed]
+        newer_marks = [int(clocks[mark * GRACE - self._count]) for mark in range(first + 1, last + 1)]
+        marks = [*self._marks, *newer_marks]
         # marks[k] is the clock at multiple first - 1 + k.
         numbers = (self._count + np.arange(n)) // GRACE - first
         self._marks = (marks[-2], marks[-1])

@@ -64,8 +64,8 @@ class ProbeRanges:
         """The k-th of n even parts of the places that some probes may meet."""
         low = int(self.first[rows[0] : rows[1]].min(initial=np.iinfo(np.int64).max))
         high = int(self.last[rows[0] : rows[1]].max(initial=0))
-        spread = max(0, high - low)
-        return low + spread * k // n, low + spread * (k + 1) // n
+        width = max(0, high - low)
+        return low + width * k // n, low + width * (k + 1) // n
 
 
 class RepartitionedScan:
@@ -80,10 +80,10 @@ class RepartitionedScan:
         """One task: the probes `rows` of each side against all they may meet. Thread k tells take[k]."""
 
         def scan(k: int) -> None:
-            for side, (probes, chosen) in enumerate(zip(sides, rows, strict=True)):
-                if chosen[0] < chosen[1]:
-                    for found in probes.pairs(chosen, probes.part(chosen, k, self._n), self._rooms[k]):
-                        take[k](side, *found)
+            for side, (probes, probe_range) in enumerate(zip(sides, rows, strict=True)):
+                if probe_range[0] < probe_range[1]:
+                    for piece in probes.pairs(probe_range, probes.part(probe_range, k, self._n), self._rooms[k]):
+                        take[k](side, *piece)
 
         if self._crew is None:
             scan(0)

@@ -105,14 +105,14 @@ class WideRows:
 
     def append(self, table: pa.Table, n: int) -> None:
         """Add the rows of `table`."""
-        held = len(self._rows)
+        first = len(self._rows)
         rows = self._rows.room_for(n)
         for i, name in enumerate(self.names):
             array = flat(table.column(name))
             rows[:, i] = fixed_width(array).view(np.int64)
             if array.null_count and name not in self._valid:
                 self._valid[name] = Buffer(np.uint8)
-                self._valid[name].append(np.ones(held, np.uint8))
+                self._valid[name].append(np.ones(first, np.uint8))
             if name in self._valid:
                 self._valid[name].append(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
 
@@ -196,8 +196,8 @@ class ArrowColumn:
 
     def gather(self, places: Array, base: int) -> pa.Array:
         """The values at places - base."""
-        whole = pa.chunked_array(self._chunks, self._type)
-        return flat(whole.take(pa.array(places - (base - self._skipped))))
+        column = pa.chunked_array(self._chunks, self._type)
+        return flat(column.take(pa.array(places - (base - self._skipped))))
 
     def saved(self) -> Restore:
         """What puts these values back."""
@@ -284,15 +284,15 @@ class SideStore:
 
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
         """The values of the named columns at stream positions `seqs`."""
-        gathered: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         if any(name in self._wide.names for name in names):
             data, out = self._wide.start(seqs.size)
             parts = cuts(seqs.size, max(1, min(workers.n, seqs.size // _LEAST_PART)))
             workers.map(lambda part: self._wide.gather(seqs, self.base, out, *part), parts)
-            gathered = self._wide.finish(data, seqs, self.base)
+            columns = self._wide.finish(data, seqs, self.base)
         others = [name for name in names if name in self._columns]
         arrays = workers.spread(lambda name: self._columns[name].gather(seqs, self.base), others)
-        return {**gathered, **dict(zip(others, arrays, strict=True))}
+        return {**columns, **dict(zip(others, arrays, strict=True))}
 
     @property
     def nbytes(self) -> int:

@@ -35,9 +35,9 @@ class Workers:
 
     def spread(self, step: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`step` of every item, dealt out to the workers in turn."""
-        hands = [list(range(i, len(items), self.n)) for i in range(min(self.n, len(items)))]
-        dealt = self.map(lambda hand: [(i, step(items[i])) for i in hand], hands)
-        return [result for _, result in sorted((pair for hand in dealt for pair in hand), key=lambda pair: pair[0])]
+        parts = [list(range(i, len(items), self.n)) for i in range(min(self.n, len(items)))]
+        results = self.map(lambda part: [(i, step(items[i])) for i in part], parts)
+        return [result for _, result in sorted((pair for part in results for pair in part), key=lambda pair: pair[0])]
 
     def settle(self) -> None:
         """Wait until no part runs any more: an interrupt may have ended `map` before its threads were done."""

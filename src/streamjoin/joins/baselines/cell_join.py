@@ -19,7 +19,7 @@ from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.repartitioned import ProbeRanges, RepartitionedScan, Take
 
-Found = list[tuple[Array, Array]]
+Pieces = list[tuple[Array, Array]]
 
 _TASK = 64
 
@@ -43,31 +43,31 @@ class CellJoin:
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Take the tuples in gate order, a task at a time."""
         sides = self._windows.take(chunk)
-        pieces: Found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        pieces: Pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         for begin in range(0, chunk.n, self._task):
             pieces += self._run(chunk, sides, (begin, min(begin + self._task, chunk.n)), refine)
         return Pairs(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
     def _run(
         self, chunk: Chunk, sides: tuple[ProbeRanges, ProbeRanges], task: tuple[int, int], refine: Refine
-    ) -> Found:
+    ) -> Pieces:
         """One task's pairs, in result order."""
         at = chunk.left.at, chunk.right.at
         seqs = self._windows.right.seqs.values, self._windows.left.seqs.values
-        found: list[Found] = [[] for _ in range(self._scan.workers)]
+        pieces_by_thread: list[Pieces] = [[] for _ in range(self._scan.workers)]
 
         def taker(k: int) -> Take:
             def take(side: int, probes: Array, places: Array) -> None:
                 if probes.size:
                     probe, seq = refine(at[side][probes], seqs[side][places])
-                    found[k].append((probe.copy(), seq.copy()))
+                    pieces_by_thread[k].append((probe.copy(), seq.copy()))
 
             return take
 
         rows = [(int(begin), int(end)) for begin, end in (np.searchsorted(places, task) for places in at)]
         self._scan.run(sides, rows, [taker(k) for k in range(self._scan.workers)])
         self._tasks += 1
-        pieces = [piece for of_thread in found for piece in of_thread]
+        pieces = [piece for thread_pieces in pieces_by_thread for piece in thread_pieces]
         if not pieces:
             return []
         probe, seq = (np.concatenate(column) for column in zip(*pieces, strict=True))

@@ -40,8 +40,8 @@ class RoundRobin:
 
         def answer(k: int) -> Pairs:
             others = chunk.own_seq % len(self._shares) != k
-            mine = np.where(others, ops & ~np.int64(INSERTS), ops)
-            return self._shares[k].take(chunk, (mine, *rest), refine, 0, chunk.n)
+            own_ops = np.where(others, ops & ~np.int64(INSERTS), ops)
+            return self._shares[k].take(chunk, (own_ops, *rest), refine, 0, chunk.n)
 
         parts = self._workers.map(answer, range(len(self._shares)))
         if len(parts) == 1:

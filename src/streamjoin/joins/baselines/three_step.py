@@ -39,11 +39,11 @@ class ThreeStep:
         seqs = self._windows.left.seqs.values, self._windows.right.seqs.values
 
         def keep(probes: Array, places: Array) -> tuple[Array, Array]:
-            found = np.empty(places.size, np.int64)
-            for met, of in enumerate(seqs):
-                by = is_right[probes] == (met == 0)
-                found[by] = of[places[by]]
-            return refine(probes, found)
+            pair_seqs = np.empty(places.size, np.int64)
+            for side, of in enumerate(seqs):
+                by = is_right[probes] == (side == 0)
+                pair_seqs[by] = of[places[by]]
+            return refine(probes, pair_seqs)
 
         buffer = PairBuffer(keep)
         start = 0

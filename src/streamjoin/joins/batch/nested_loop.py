@@ -47,11 +47,11 @@ class NestedLoop:
         terms = {False: self._terms(chunk.left), True: self._terms(chunk.right)}
         self._left.append(chunk.left, [word for word, _, _ in terms[False]], stored[0])
         self._right.append(chunk.right, [word for word, _, _ in terms[True]], stored[1])
-        found: list[tuple[Array, Array]] = []
+        pieces: list[tuple[Array, Array]] = []
         for side, part, other in ((False, chunk.left, self._right), (True, chunk.right, self._left)):
-            found += self._scan(chunk, part, terms[side], other, refine)
-        probe = np.concatenate([p for p, _ in found])
-        seq = np.concatenate([s for _, s in found])
+            pieces += self._scan(chunk, part, terms[side], other, refine)
+        probe = np.concatenate([p for p, _ in pieces])
+        seq = np.concatenate([s for _, s in pieces])
         # Each side's pairs are in order already; a stable sort by probe only merges the two.
         order = np.argsort(probe, kind="stable")
         return Pairs(probe[order], seq[order])
@@ -82,9 +82,9 @@ class NestedLoop:
                 p = _fill(words, terms, first, last, p, cut[1], buffer)
             return buffer.take()
 
-        found = self._workers.map(scan_part, cuts(part.n, self._workers.n if part.n > 1 else 1))
-        nothing = (np.empty(0, np.int64), np.empty(0, np.int64))
-        return [nothing, *(pair for probes, seqs in found for pair in zip(probes, seqs, strict=True))]
+        pieces = self._workers.map(scan_part, cuts(part.n, self._workers.n if part.n > 1 else 1))
+        empty = (np.empty(0, np.int64), np.empty(0, np.int64))
+        return [empty, *(pair for probes, seqs in pieces for pair in zip(probes, seqs, strict=True))]
 
     def _scan_grid(
         self, part: SidePart, seqs: Array, first: Array, last: Array, refine: Refine
@@ -94,14 +94,14 @@ class NestedLoop:
         def tile_row(begin: int) -> tuple[Array, Array]:
             rows = slice(begin, min(begin + _TILE_PROBES, part.n))
             low, high = int(first[rows].min()), int(last[rows].max())
-            found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+            pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))]
             for place in range(low, high, _TILE_STORED):
                 places = np.arange(place, min(place + _TILE_STORED, high))
                 holds = refine.grid(part.at[rows], seqs[places])
                 holds &= (first[rows, None] <= places) & (places < last[rows, None])
                 hit_probe, hit_place = np.nonzero(holds)
-                found.append((begin + hit_probe, places[hit_place]))
-            probe, place_ = (np.concatenate(column) for column in zip(*found, strict=True))
+                pieces.append((begin + hit_probe, places[hit_place]))
+            probe, place_ = (np.concatenate(column) for column in zip(*pieces, strict=True))
             order = np.lexsort((place_, probe))
             return refine(part.at[probe[order]], seqs[place_[order]])
 
@@ -127,13 +127,13 @@ class NestedLoop:
 
     def held(self, side: int) -> list[Array]:
         """One side's positions and words of each term, oldest first."""
-        stored = (self._left, self._right)[side]
-        return [buffer.values for buffer in (stored.seqs, *stored.words)]
+        store = (self._left, self._right)[side]
+        return [buffer.values for buffer in (store.seqs, *store.words)]
 
     def refill(self, side: int, columns: list[Array]) -> None:
         """Store what another one held: columns as `held` gives them."""
-        stored = (self._left, self._right)[side]
-        for buffer, values in zip((stored.seqs, *stored.words), columns, strict=True):
+        store = (self._left, self._right)[side]
+        for buffer, values in zip((store.seqs, *store.words), columns, strict=True):
             buffer.append(values)
 
     def close(self) -> None:

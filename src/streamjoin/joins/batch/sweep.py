@@ -74,11 +74,11 @@ class Sweep:
             self._over_each_other(left, task[0], chunk, right, buffer)
             return buffer.take()
 
-        found = self._workers.map(sweep_part, tasks)
+        pieces = self._workers.map(sweep_part, tasks)
         self._left.add(left.words, left.seqs, left.newest)
         self._right.add(right.words, right.seqs, right.newest)
         self._settle()
-        return self._ordered(found, chunk.n)
+        return self._ordered(pieces, chunk.n)
 
     def _over_run(self, side: _Probes, part: tuple[int, int], run: SortedRun, buffer: PairBuffer) -> None:
         cursor = np.array([part[0], 0, -1], np.int64)
@@ -114,9 +114,9 @@ class Sweep:
                 else:
                     runs.replace_merged(*(np.concatenate(column) for column in zip(*merged, strict=True)))
 
-    def _ordered(self, found: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
+    def _ordered(self, results: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
         """Put the workers' pairs into result order; each worker orders a range of probes."""
-        pieces = [[piece for part in found for piece in part[i]] for i in (0, 1)]
+        pieces = [[piece for part in results for piece in part[i]] for i in (0, 1)]
         probes, seqs = (p[0] if len(p) == 1 else np.concatenate([np.empty(0, np.int64), *p]) for p in pieces)
         ranges = cuts(n_probes, max(1, min(self._workers.n, probes.size // _LEAST_PART)))
         places = [*count_before(probes, np.array([begin for begin, _ in ranges])).tolist(), probes.size]

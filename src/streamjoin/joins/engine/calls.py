@@ -131,10 +131,10 @@ class Calls(ABC):
         """All rows of one call at once; with `last`, the join is closed then."""
 
         def work(begin: Begin) -> pa.Table:
-            begun, tables, rows = begin(), [], 0
-            while begun is not None and begun.waiting:
+            job, tables, rows = begin(), [], 0
+            while job is not None and job.waiting:
                 limit = None if self._max_rows is None else self._max_rows - rows
-                tables.append(self._step(begun, limit, None))
+                tables.append(self._step(job, limit, None))
                 rows += tables[-1].num_rows
             result = self._joined(tables)
             if last:
@@ -161,8 +161,8 @@ class Calls(ABC):
         check_rows("batch_rows", batch_rows)
 
         def start(begin: Begin) -> Results:
-            begun = begin()
-            results = Results(self.schema, begun, batch_rows, self._next)
+            job = begin()
+            results = Results(self.schema, job, batch_rows, self._next)
             self._closed = last
             self._results = weakref.ref(results) if results.has_more() else None
             return results
@@ -257,9 +257,9 @@ class Calls(ABC):
                 "neither; open a new join in it"
             )
         if self._broken is not None:
-            what = type(self._broken).__name__ + (f": {self._broken}" if str(self._broken) else "")
+            reason = type(self._broken).__name__ + (f": {self._broken}" if str(self._broken) else "")
             raise StateError(
-                f"this join was broken by {what}: a call did not come to its end and could not be undone; "
+                f"this join was broken by {reason}: a call did not come to its end and could not be undone; "
                 "open a new one"
             ) from self._broken
 

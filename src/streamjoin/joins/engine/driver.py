@@ -283,10 +283,10 @@ class Join(Calls):
             raise InputError("push needs left=, right= or both")
         if self.spec.self_join and right is not None:
             raise InputError("a self-join has one stream: push it as left=")
-        given = zip((left, right), self._schemas, SIDES, self._named, strict=True)
+        inputs = zip((left, right), self._schemas, SIDES, self._named, strict=True)
         return [
             None if data is None else conform(as_table(data, side, named), schema, side)
-            for data, schema, side, named in given
+            for data, schema, side, named in inputs
         ]
 
     def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
@@ -382,7 +382,7 @@ class Join(Calls):
     def _joined(self, results: list[pa.Table]) -> pa.Table:
         if self._bound is None:
             return pa.schema([], {"streamjoin": self._unknown()}).empty_table()
-        filled = [table for table in results if table.num_rows]
-        if len(filled) == 1:
-            return filled[0]
-        return pa.concat_tables(filled) if filled else self._bound.schema.empty_table()
+        tables = [table for table in results if table.num_rows]
+        if len(tables) == 1:
+            return tables[0]
+        return pa.concat_tables(tables) if tables else self._bound.schema.empty_table()

@@ -176,8 +176,8 @@ def untyped(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> bool:
         for part in conjuncts(term.expression) if isinstance(term, Theta) else ():
             if isinstance(part, Compare) and "DISTINCT" not in part.operator:
                 names |= {(column.qualifier, column.name) for column in _decisive(part)}
-    timed = spec.order == "event_time" or any(isinstance(window, TimeWindow) for window in spec.windows)
-    if spec.time_columns and timed:
+    has_times = spec.order == "event_time" or any(isinstance(window, TimeWindow) for window in spec.windows)
+    if spec.time_columns and has_times:
         names |= set(zip("lr", spec.time_columns, strict=True))
     schemas = {"l": left, "r": left if right is None else right}
     return any(name in schemas[side].names and pa.types.is_null(schemas[side].field(name).type) for side, name in names)
@@ -193,11 +193,11 @@ def _decisive(expression: Expression) -> set[Column]:
     return set()
 
 
-def _differences(given: pa.Schema, wanted: pa.Schema) -> list[str]:
+def _differences(table_schema: pa.Schema, wanted: pa.Schema) -> list[str]:
     """How the names of two schemas differ, in words."""
     problems = []
-    missing = [name for name in wanted.names if name not in given.names]
-    extra = [name for name in given.names if name not in wanted.names]
+    missing = [name for name in wanted.names if name not in table_schema.names]
+    extra = [name for name in table_schema.names if name not in wanted.names]
     if missing:
         problems.append(f"missing {', '.join(missing)}")
     if extra:
@@ -206,7 +206,7 @@ def _differences(given: pa.Schema, wanted: pa.Schema) -> list[str]:
         problems.append("unexpected " + ", ".join(name + hint for name, hint in zip(extra, hints, strict=True)))
     if any(name.startswith("__index_level_") for name in extra):
         problems.append("an index of pandas is not a column: pa.Table.from_pandas(frame, preserve_index=False)")
-    doubled = sorted({name for name in given.names if given.names.count(name) > 1})
+    doubled = sorted({name for name in table_schema.names if table_schema.names.count(name) > 1})
     if doubled and not problems:
         problems.append(f"more than one column {', '.join(doubled)}")
     return problems
@@ -214,24 +214,24 @@ def _differences(given: pa.Schema, wanted: pa.Schema) -> list[str]:
 
 def _loss(column: pa.ChunkedArray, field: pa.Field) -> str:
     """Why a column can't become `field`'s type: another sort of value, or a value that would change."""
-    told = f"{field.name} is {column.type} instead of {field.type}"
+    message = f"{field.name} is {column.type} instead of {field.type}"
     if of_one_family(column.type, field.type):
         for place in range(min(len(column), _SEARCHED)):
             if lossless(column.slice(place, 1), field.type) is None:
-                return f"{told}, which can't hold {column[place]}"
-    return told
+                return f"{message}, which can't hold {column[place]}"
+    return message
 
 
 def interleaving(interleave: object, n_left: int, n_right: int) -> Array:
     """The side of each tuple in arrival order, checked; left before right where nothing is said."""
     if interleave is None:
         return np.repeat(np.array([False, True]), [n_left, n_right])
-    given = interleave.to_numpy(zero_copy_only=False) if isinstance(interleave, pa.Array) else np.asarray(interleave)
-    if given.dtype != np.bool_ or given.ndim != 1:
-        raise InputError(f"interleave takes a one-dimensional array of booleans, not {given.dtype} of {given.shape}")
-    if given.size != n_left + n_right or int(given.sum()) != n_right:
+    flags = interleave.to_numpy(zero_copy_only=False) if isinstance(interleave, pa.Array) else np.asarray(interleave)
+    if flags.dtype != np.bool_ or flags.ndim != 1:
+        raise InputError(f"interleave takes a one-dimensional array of booleans, not {flags.dtype} of {flags.shape}")
+    if flags.size != n_left + n_right or int(flags.sum()) != n_right:
         raise InputError(
-            f"interleave says {int(given.sum())} right tuples of {given.size}, but the tables hold {n_left} left and "
+            f"interleave says {int(flags.sum())} right tuples of {flags.size}, but the tables hold {n_left} left and "
             f"{n_right} right ones: it takes one value for each tuple, True where it is the right side's"
         )
-    return given
+    return flags

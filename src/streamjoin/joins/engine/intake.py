@@ -49,12 +49,12 @@ class Intake:
                 if lengths:
                     self._horizons[side] = Horizon(bound.lateness, max(lengths))
 
-    def feed(self, given: list[pa.Table | None], is_right: Array, source: str) -> Work:
+    def feed(self, inputs: list[pa.Table | None], is_right: Array, source: str) -> Work:
         """Take one push; returns the tuples that can be joined now."""
         schemas = (self._bound.left_schema, self._bound.right_schema)
-        tables = [_fitted(table, schema) for table, schema in zip(given, schemas, strict=True)]
+        tables = [_fitted(table, schema) for table, schema in zip(inputs, schemas, strict=True)]
         if self._gate is not None:
-            self._gate.check([(side, source) for side in self.sides if given[side] is not None])
+            self._gate.check([(side, source) for side in self.sides if inputs[side] is not None])
         self._counts.tuples_left += tables[LEFT].num_rows
         self._counts.tuples_right += tables[RIGHT].num_rows
         with self._counts.step("order"):
@@ -63,7 +63,7 @@ class Intake:
                 is_right = self._set_late_aside(tables, ticks, is_right, source)
             else:
                 for side in self.sides:
-                    if given[side] is not None:
+                    if inputs[side] is not None:
                         self._push_gate(self._gate, side, source, tables[side], ticks[side])
         if self._gate is not None:
             return self._released(self._gate)

@@ -71,23 +71,23 @@ def known_type(known: pa.DataType, later: pa.DataType) -> pa.DataType:
     return known
 
 
-def of_one_family(given: pa.DataType, wanted: pa.DataType) -> bool:
+def of_one_family(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether both types hold the same sort of value."""
-    if _types.is_null(given):
+    if _types.is_null(source):
         return True
-    if _types.is_timestamp(given) and _types.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    if all(any(is_list(type_) for is_list in _LISTS) for type_ in (given, wanted)):
-        return of_one_family(given.value_type, wanted.value_type)
-    if _types.is_struct(given) and _types.is_struct(wanted):
-        # A field that is not given becomes NULL; one that is not wanted would be lost.
-        fields = {field.name: field.type for field in wanted}
-        return all(field.name in fields and of_one_family(field.type, fields[field.name]) for field in given)
-    if _types.is_map(given) and _types.is_map(wanted):
-        return of_one_family(given.key_type, wanted.key_type) and of_one_family(given.item_type, wanted.item_type)
-    if given.equals(wanted):
+    if _types.is_timestamp(source) and _types.is_timestamp(target):
+        return (source.tz is None) == (target.tz is None)
+    if all(any(is_list(type_) for is_list in _LISTS) for type_ in (source, target)):
+        return of_one_family(source.value_type, target.value_type)
+    if _types.is_struct(source) and _types.is_struct(target):
+        # A field that the source lacks becomes NULL; one that the target lacks would be lost.
+        fields = {field.name: field.type for field in target}
+        return all(field.name in fields and of_one_family(field.type, fields[field.name]) for field in source)
+    if _types.is_map(source) and _types.is_map(target):
+        return of_one_family(source.key_type, target.key_type) and of_one_family(source.item_type, target.item_type)
+    if source.equals(target):
         return True
-    return any(all(any(is_kind(type_) for is_kind in family) for type_ in (given, wanted)) for family in _FAMILIES)
+    return any(all(any(is_kind(type_) for is_kind in family) for type_ in (source, target)) for family in _FAMILIES)
 
 
 def _same(back: pa.ChunkedArray, column: pa.ChunkedArray) -> bool:

@@ -72,11 +72,11 @@ class Operator:
         self.counts = counts
         self._workers = workers
         self._self_join = bound.spec.self_join
-        timed = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
+        has_times = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
         right_payload = pa.schema([]) if self._self_join else bound.right_schema
         self.stores = (
-            SideStore(bound.left_schema, len(bound.terms), timed),
-            SideStore(right_payload, len(bound.terms), timed),
+            SideStore(bound.left_schema, len(bound.terms), has_times),
+            SideStore(right_payload, len(bound.terms), has_times),
         )
         self._payload = (self.stores[0], self.stores[0] if self._self_join else self.stores[1])
         self._encoders = (SideEncoder(bound, "left"), SideEncoder(bound, "right"))
@@ -112,15 +112,15 @@ class Operator:
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin
         is_right = ordered.is_right[work.begin : end]
-        taken = [int((~is_right).sum()), int(is_right.sum())]
+        counts = [int((~is_right).sum()), int(is_right.sum())]
         if self._self_join:
-            taken[1] = taken[0] = end - work.begin
+            counts[1] = counts[0] = end - work.begin
         parts = []
         for side in (0, 1):
-            cut = slice(at[side], at[side] + taken[side])
+            cut = slice(at[side], at[side] + counts[side])
             ticks = ordered.ticks[side]
-            parts.append((ordered.tables[side].slice(at[side], taken[side]), work.encoded[side], cut, ticks))
-            at[side] += taken[side]
+            parts.append((ordered.tables[side].slice(at[side], counts[side]), work.encoded[side], cut, ticks))
+            at[side] += counts[side]
         rows = self._process_chunk(is_right, parts, limit)
         self._forget(work.horizons if end == n else None)
         work.begin, work.at = end, at
@@ -135,9 +135,9 @@ class Operator:
 
     def _reconsider(self, arriving: int) -> None:
         """Let another algorithm take over once scanning costs more; what fails here leaves everything as it was."""
-        held = max(store.count - store.base for store in self.stores)
-        compared = self.algorithm.counters()["compared"]
-        choice = auto.successor(self.bound, arriving, held, compared)
+        live = max(store.count - store.base for store in self.stores)
+        comparisons = self.algorithm.counters()["compared"]
+        choice = auto.successor(self.bound, arriving, live, comparisons)
         if choice is None:
             return
         algorithm = KINDS[choice.name].build(self.bound, choice, self._workers)
@@ -151,7 +151,7 @@ class Operator:
         self.algorithm.close()
         self.algorithm, self.choice = algorithm, choice
         self._open_terms = tuple(t for t in range(len(self.bound.terms)) if t not in algorithm.decides)
-        self.counts.compared = compared
+        self.counts.compared = comparisons
 
     def _live_words(self, side: int) -> tuple[Array, Array]:
         """The index words and positions of one side's live tuples that can match, encoded again from their rows."""
@@ -168,19 +168,19 @@ class Operator:
 
     def _chunk_size(self) -> int:
         """About as many tuples as the windows hold: larger would compare tuples no window joins."""
-        held = sum(
+        live = sum(
             w.size if w.kind == "count" else store.count - store.base
             for w, store in zip(self.bound.windows, self.stores, strict=True)
         )
-        return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, held))
+        return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, live))
 
     def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
         with self.counts.step("store"):
             stored = self._workers.map(lambda side: self._store(side, *parts[side]), (0, 1))
             chunk, least = self._chunk(is_right, stored)
         with self.counts.step("pair"):
-            pairs, compared = self._pair(chunk, least, limit)
-        self.counts.compared += compared
+            pairs, comparisons = self._pair(chunk, least, limit)
+        self.counts.compared += comparisons
         self.counts.results += pairs.probe.size
         with self.counts.step("gather"):
             return self._materialize(chunk, pairs)
@@ -365,9 +365,9 @@ def _later(both: list[pa.Array], type_: pa.DataType) -> pa.Array:
     number = pa.int32() if type_.bit_width == 32 else pa.int64()
     cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
     later = pc.max_element_wise(*(a.view(number) for a in cast))
-    for given, finer in zip(both, cast, strict=True):
-        if finer is not given:
+    for times, finer in zip(both, cast, strict=True):
+        if finer is not times:
             # The year 9999 is beyond what nanoseconds can count: no time rather than a wrong one.
-            kept = pc.equal(finer.cast(given.type, safe=False), given).fill_null(True)
-            later = pc.if_else(kept, later, pa.scalar(None, number))
+            unchanged = pc.equal(finer.cast(times.type, safe=False), times).fill_null(True)
+            later = pc.if_else(unchanged, later, pa.scalar(None, number))
     return later.view(type_)

@@ -101,9 +101,9 @@ class Refinement:
         values = {}
         sides = (("l", self._payload[0], left, left_shape), ("r", self._payload[1], right, right_shape))
         for qualifier, store, seqs, shape in sides:
-            wanted = [column for column in expression.columns if column.qualifier == qualifier]
-            rows = store.gather([column.name for column in wanted], seqs, _ALONE)
-            values.update({column: from_arrow(rows[column.name]).reshape(*shape) for column in wanted})
+            columns = [column for column in expression.columns if column.qualifier == qualifier]
+            rows = store.gather([column.name for column in columns], seqs, _ALONE)
+            values.update({column: from_arrow(rows[column.name]).reshape(*shape) for column in columns})
         probes_first = left.size if left_shape != (1, -1) else right.size
         shape = (left.size,) if len(left_shape) == 1 else (probes_first, left.size + right.size - probes_first)
         return truth(evaluate(expression, values), shape)

@@ -71,7 +71,7 @@ class ChainJoin(ABC):
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Send the chunk through the chain and collect what met."""
         is_right, begins = self._script(chunk)
-        found: list[tuple[Array, Array]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        pieces: list[tuple[Array, Array]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         if is_right.size:
             self._chain.open()
             self.begun()
@@ -86,12 +86,12 @@ class ChainJoin(ABC):
                     code = self.run_node(k)
                     rows = self._chain.taken(k)
                     if len(rows):
-                        kept = refine(*self._chain.as_pairs(rows))
-                        found.append((kept[0].copy(), kept[1].copy()))
+                        pairs = refine(*self._chain.as_pairs(rows))
+                        pieces.append((pairs[0].copy(), pairs[1].copy()))
 
             self._crew.run(step)
             self.ended()
-        probe, seq = (np.concatenate([pair[i] for pair in found]) for i in (0, 1))
+        probe, seq = (np.concatenate([pair[i] for pair in pieces]) for i in (0, 1))
         order = np.lexsort((seq, probe))
         return Pairs(probe[order], seq[order])
 
@@ -101,11 +101,11 @@ class ChainJoin(ABC):
         begins = (logs[0].count, logs[1].count)
         places = []
         for side, part in enumerate((chunk.left, chunk.right)):
-            words, able = self._words(part)
-            at = part.at[able]
+            words, valid_places = self._words(part)
+            at = part.at[valid_places]
             places.append(at)
             least = chunk.min_seq[at]
-            facts = facts_of(able + part.first_seq, least, least if chunk.stored_only else chunk.upto[at], at)
+            facts = facts_of(valid_places + part.first_seq, least, least if chunk.stored_only else chunk.upto[at], at)
             logs[side].append(words, facts)
         for side, at in enumerate(places):
             other = logs[1 - side]
@@ -116,15 +116,15 @@ class ChainJoin(ABC):
 
     def _words(self, part: SidePart) -> tuple[Array, I64]:
         """The words that the nodes compare, and whose tuples they are: no NULL, no empty interval."""
-        able = np.ones(part.n, np.bool_) if part.encoded.valid is None else part.encoded.valid.copy()
+        mask = np.ones(part.n, np.bool_) if part.encoded.valid is None else part.encoded.valid.copy()
         terms = [part.encoded.terms[t] for t in sorted(self.decides)]
         if self._indexed:
             if part.encoded.index is None:
                 raise AssertionError("an index needs an index word")
             terms = [part.encoded.index]
         for term in terms:
-            able &= term.lo <= term.hi
-        places = np.flatnonzero(able)
+            mask &= term.lo <= term.hi
+        places = np.flatnonzero(mask)
         words = np.zeros((WORD_ROWS, places.size), np.uint32 if self._narrow else np.uint64)
         for t, term in enumerate(terms):
             words[t::2] = unsigned_words(term.take(places), self._narrow)

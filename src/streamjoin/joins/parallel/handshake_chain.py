@@ -65,18 +65,18 @@ class SideLog:
         """Add tuples at the end; a column of `words` and a row of `facts` each."""
         n = facts.shape[0]
         self._make_room(n)
-        held = self.count - self.base
-        self.words[:, held : held + n] = words
-        self.facts[held : held + n] = facts
+        size = self.count - self.base
+        self.words[:, size : size + n] = words
+        self.facts[size : size + n] = facts
         self.count += n
 
     def _make_room(self, n: int) -> None:
-        held = self.count - self.base
-        if held + n <= self.facts.shape[0]:
+        size = self.count - self.base
+        if size + n <= self.facts.shape[0]:
             return
-        capacity = max(_LEAST, 2 * (held + n))
+        capacity = max(_LEAST, 2 * (size + n))
         words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
-        words[:, :held], facts[:held] = self.words[:, :held], self.facts[:held]
+        words[:, :size], facts[:size] = self.words[:, :size], self.facts[:size]
         self.words, self.facts = words, facts
 
     @property
@@ -86,16 +86,16 @@ class SideLog:
 
     def place_of(self, seqs: npt.ArrayLike) -> I64:
         """The first place from each stream position on."""
-        found: I64 = self.base + np.searchsorted(self.seqs, seqs)
-        return found
+        places: I64 = self.base + np.searchsorted(self.seqs, seqs)
+        return places
 
     def forget(self, place: int) -> None:
         """Drop the tuples before a place; rows move once half of the room is gone, or all of them."""
-        gone, held = place - self.base, self.count - self.base
-        if gone <= 0 or (gone < held and 2 * gone < self.facts.shape[0]):
+        dropped, size = place - self.base, self.count - self.base
+        if dropped <= 0 or (dropped < size and 2 * dropped < self.facts.shape[0]):
             return
-        self.words[:, : held - gone] = self.words[:, gone:held].copy()
-        self.facts[: held - gone] = self.facts[gone:held].copy()
+        self.words[:, : size - dropped] = self.words[:, dropped:size].copy()
+        self.facts[: size - dropped] = self.facts[dropped:size].copy()
         self.base = place
 
     @property
@@ -205,12 +205,12 @@ class Copies:
             if needed - first <= rows.shape[2]:
                 continue
             least = int(self._chain.node_words(EXPIRED + side).min()) // nodes
-            held = max(0, rows.shape[2] - (least - first))
+            size = max(0, rows.shape[2] - (least - first))
             capacity = max(_LEAST_COPIES, 2 * (needed - least))
-            moved = np.zeros((nodes, 2, capacity), rows.dtype)
-            if held:
-                moved[:, :, :held] = rows[:, :, least - first :]
-            self._rows[side] = moved
+            copy = np.zeros((nodes, 2, capacity), rows.dtype)
+            if size:
+                copy[:, :, :size] = rows[:, :, least - first :]
+            self._rows[side] = copy
             self._chain.mem[COLUMNS + side] = least
 
     @property

@@ -61,7 +61,7 @@ class PimParallel:
             _fill(tuples, side, part, INSERTS if chunk.stored_only else PROBES | INSERTS)
         for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
             tuples.row(row)[:] = values
-        kept: Pieces = []
+        pairs: Pieces = []
         candidates: Pieces = []
         waiting = 0
 
@@ -71,13 +71,13 @@ class PimParallel:
             waiting += probes.size
             # One thread at a time comes here. What it tests now, nobody tests beside it; but memory stays bounded.
             if waiting > _MOST_CANDIDATES:
-                kept.extend((probe.copy(), seq.copy()) for probe, seq in _refined(candidates, refine, _ALONE))
+                pairs.extend((probe.copy(), seq.copy()) for probe, seq in _refined(candidates, refine, _ALONE))
                 candidates.clear()
                 waiting = 0
 
         self.shared.run(tuples, take, base=self._mins, grows=self._grows)
-        kept += _refined(candidates, refine, self._workers)
-        return Pairs(*_joined(kept))
+        pairs += _refined(candidates, refine, self._workers)
+        return Pairs(*_joined(pairs))
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Positions below these are out of every window to come."""
@@ -144,7 +144,7 @@ def _checked(options: Mapping[str, object]) -> tuple[int, bool, dict[str, Any]]:
         raise SpecError(f"options merge={merge!r} is not one of {', '.join(map(repr, MERGES))}")
     settings = {name: value for name, value in options.items() if name in SETTINGS}
     for name, value in settings.items():
-        whole = name != "merge_ratio"
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-            raise SpecError(f"options {name}={value!r} is not a {'whole ' if whole else ''}number")
+        is_integer = name != "merge_ratio"
+        if isinstance(value, bool) or not isinstance(value, int if is_integer else (int, float)):
+            raise SpecError(f"options {name}={value!r} is not a {'whole ' if is_integer else ''}number")
     return task, merge == "blocking", settings

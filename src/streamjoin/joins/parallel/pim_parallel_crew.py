@@ -204,13 +204,13 @@ class SharedJoin:
     def _answer_alone(self, desk: I64, tuples: Tuples, take: Take) -> None:
         """One tuple with more matches than its task has room for."""
         left, right = (side.trees for side in self.sides)
-        found, room = -1, 4 * int(self.queue[q.CAPACITY])
-        while found < 0:
+        matches, room = -1, 4 * int(self.queue[q.CAPACITY])
+        while matches < 0:
             seqs = np.empty(room, np.int64)
-            found = look_up_alone(self.queue, tuples.words, desk, left[0], left[1], right[0], right[1], seqs)
+            matches = look_up_alone(self.queue, tuples.words, desk, left[0], left[1], right[0], right[1], seqs)
             room *= 4
         at = int(desk[q.NEXT])
-        take(np.full(found, at, np.int64), seqs[:found])
+        take(np.full(matches, at, np.int64), seqs[:matches])
         desk[q.NEXT] = at + 1
 
     def close(self) -> None:

@@ -61,9 +61,9 @@ class OutputGate:
         tries = 0
         while at < keys.size:
             self._empty()
-            reached = add(self._gate.mem, self._slots[k], keys, keys, at, keys.size)
-            tries = 0 if reached > at else tries + 1
-            at = reached
+            end = add(self._gate.mem, self._slots[k], keys, keys, at, keys.size)
+            tries = 0 if end > at else tries + 1
+            at = end
             stand(crew.words, k, _ROOM)
             if tries and not idle(crew.words, tries):
                 return
@@ -114,9 +114,9 @@ class ScaleJoin:
         done, parts = 0, []
         while done < chunk.n:
             self._resize()
-            taken, pairs = self._run(chunk, refine, done)
+            count, pairs = self._run(chunk, refine, done)
             parts.append(pairs)
-            done += taken
+            done += count
         if len(parts) == 1:
             return parts[0]
         empty = np.empty(0, np.int64)

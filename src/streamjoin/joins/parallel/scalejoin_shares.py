@@ -179,10 +179,10 @@ class IndexShares:
         old, self._shares = self._shares, self._make(n)
         self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
         for side in (0, 1):
-            kept = [share.indexes[side].snapshot() for share in old]
-            words, seqs = (np.concatenate([each[name] for each in kept]) for name in ("words", "seqs"))
+            snapshots = [share.indexes[side].snapshot() for share in old]
+            words, seqs = (np.concatenate([each[name] for each in snapshots]) for name in ("words", "seqs"))
             order = np.argsort(seqs, kind="stable")
-            least = np.array([min(int(each["min_seq"][0]) for each in kept)])
+            least = np.array([min(int(each["min_seq"][0]) for each in snapshots)])
             for k, share in enumerate(self._shares):
                 own = order[k::n]
                 share.indexes[side].restore({"words": words[own], "seqs": seqs[own], "min_seq": least})
