@@ -1,1 +1,1 @@
-"""Ready, ordered streams out of any number of physical sources."""
+"""Merges any number of physical sources into one ordered stream of ready tuples."""

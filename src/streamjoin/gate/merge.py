@@ -1,8 +1,8 @@
-"""The event-time gate: any number of ordered sources in, one ready, ordered stream out.
+"""The event-time gate: merges any number of ordered sources into one ordered stream of ready tuples.
 
-What comes out, and what is late, follows from what each source sent and not from how the sources were interleaved:
-see `gate/decisions.py`. One caller uses the gate at a time; where threads share a gate, it is a `ScaleGate`. Invariant:
-the rows that wait lie behind the bound.
+What is released, and what is late, depends only on what each source sent, not on how the sources were interleaved:
+see `gate/decisions.py`. One caller uses the gate at a time; threads share a `ScaleGate` instead. Invariant: all
+waiting rows are behind the bound.
 """
 
 from __future__ import annotations
@@ -44,52 +44,52 @@ class EventTimeGate:
         self._bound: Bound = START
 
     def add(self, side: int, name: str) -> None:
-        """Make a source known before it sends: the gate waits for it from now on."""
+        """Register a source before it sends: the gate waits for it from now on."""
         key = side, name
         if key not in self._sources:
             source = GateSource(key, floor_of(key, self._bound))
             self._sources = dict(sorted({**self._sources, key: source}.items()))
 
     def check(self, sources: list[tuple[int, str]]) -> None:
-        """Refuse sources that said they had finished, before anything is taken from the others."""
+        """Reject finished sources, before any rows are taken from the others."""
         for key in sources:
             if key in self._sources and self._sources[key].finished:
                 raise InputError(f"source {key[1]!r} is finished and can't send more tuples")
 
     def push(self, side: int, name: str, table: pa.Table, ticks: Array) -> Array:
-        """Take tuples of one source; returns which of them are late and were not taken."""
+        """Take tuples of one source; returns the mask of late ones, which are not taken."""
         self.add(side, name)
         return self._sources[side, name].take(table, ticks, self._lateness, self._bound)
 
     def advance(self, side: int, name: str, tick: int) -> None:
-        """Say that a source has nothing before `tick`: an idle one then does not hold the others."""
+        """Declare that a source has no tuples before `tick`, so that an idle source does not block the others."""
         self.add(side, name)
         source = self._sources[side, name]
         source.clock = max(source.clock, min(tick + self._lateness, (1 << 63) - 1))
 
     def retype(self, schemas: tuple[pa.Schema, pa.Schema]) -> None:
-        """Hold rows of other schemas from now on: see `GateSource.retype`."""
+        """Change the schemas of the waiting rows; see `GateSource.retype`."""
         for (side, _), source in self._sources.items():
             source.retype(schemas[side])
         self._none = tuple(schema.empty_table() for schema in schemas)
 
     def finish(self, side: int, name: str) -> None:
-        """Say that a source sends no more."""
+        """Declare that a source has ended."""
         self.add(side, name)
         self._sources[side, name].finished = True
 
     @property
     def waiting(self) -> int:
-        """How many tuples are held back."""
+        """The number of waiting tuples."""
         return sum(source.waiting for source in self._sources.values())
 
     @property
     def nbytes(self) -> int:
-        """The memory of what is held back."""
+        """Bytes held by waiting tuples."""
         return sum(source.nbytes for source in self._sources.values())
 
     def release(self, everything: bool = False) -> Released:
-        """What is ready now, in order; with `everything`, all that is held, as at the end of input."""
+        """Release the ready tuples in order; with `everything`, all waiting tuples, as at the end of input."""
         if everything:
             self._bound = END
         elif all(any(side == own for own, _ in self._sources) for side in self._sides):
@@ -105,7 +105,7 @@ class EventTimeGate:
         return _in_order([chunks for chunks in sources if chunks]) or (self._none[side], np.empty(0, np.int64))
 
     def saved(self) -> Callable[[], None]:
-        """What puts the gate back as it is now: sources, clocks, what waits and what was let out."""
+        """Return a function that restores the gate: sources, clocks, waiting rows and the bound."""
         state = self._none, self._bound
         sources = dict(self._sources)
         parts = [source.saved() for source in sources.values()]

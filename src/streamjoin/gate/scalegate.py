@@ -25,7 +25,7 @@ _LINE = 8
 
 
 def gate_arena(sources: int, readers: int, ring: int) -> I64:
-    """The arena of an empty gate, its lines those of the cache."""
+    """The arena of an empty gate, aligned to cache lines."""
     words = arena_words(sources, readers, ring)
     raw = np.zeros(words + _LINE, np.int64)
     skip = (-raw.ctypes.data // raw.itemsize) % _LINE
@@ -35,7 +35,7 @@ def gate_arena(sources: int, readers: int, ring: int) -> I64:
 
 
 class ScaleGate:
-    """Ordered sources in, one ready ordered stream out to every reader."""
+    """Merges ordered sources into one ordered stream of ready tuples for every reader."""
 
     def __init__(self, sources: int, readers: int = 1, ring: int = 1024) -> None:
         self.mem = gate_arena(sources, readers, ring)
@@ -43,7 +43,7 @@ class ScaleGate:
             members.add_reader(self.mem)
 
     def add_source(self, rank: int) -> int:
-        """A new source: its number. Among equal times the lower rank comes first."""
+        """Add a source; returns its number. Among equal times the lower rank comes first."""
         slot = members.add_source(self.mem, rank)
         if slot == NIL:
             raise StateError("all sources of this gate are in use; create it with more")
@@ -58,41 +58,41 @@ class ScaleGate:
         return kernels.add(self.mem, slot, times, payload, begin, times.size)
 
     def clock(self, slot: int) -> int:
-        """The time before which a source sends nothing."""
+        """The time before which a source sends no more tuples."""
         return int(self.mem[source_at(self.mem, slot) + CLOCK])
 
     def advance(self, slot: int, time: int) -> None:
-        """Say that a source has nothing before `time`."""
+        """Declare that a source has no tuples before `time`."""
         kernels.advance(self.mem, slot, time)
 
     def finish(self, slot: int) -> None:
-        """Say that a source sends no more."""
+        """Declare that a source has ended."""
         members.finish(self.mem, slot)
 
     def add_reader(self) -> int:
-        """A reader more, who goes on where the first of the others stands."""
+        """Add a reader, which starts at the position of the first of the others; returns its number."""
         reader = members.add_reader(self.mem)
         if reader == NIL:
             raise StateError("all readers of this gate are in use; create it with more")
         return reader
 
     def remove_reader(self, reader: int) -> None:
-        """Let a reader go."""
+        """Remove a reader."""
         if not members.remove_reader(self.mem, reader):
             raise StateError("the last reader of a gate can't leave")
 
     def read(self, reader: int, most: int) -> tuple[Array, Array, Array]:
-        """The next ready tuples, `most` at the most: source, payload, time."""
+        """Read at most `most` of the next ready tuples: source, payload, time."""
         slots, payload, times = (np.empty(most, np.int64) for _ in range(3))
         n = kernels.read(self.mem, reader, slots, payload, times)
         return slots[:n], payload[:n], times[:n]
 
     @property
     def let_out(self) -> tuple[int, int]:
-        """The (time, rank) up to which some reader may have been given everything."""
+        """The (time, rank) up to which some reader may have read all tuples."""
         return members.floor_of(self.mem)
 
     @property
     def sources(self) -> int:
-        """How many sources it can have at a time."""
+        """The maximum number of concurrent sources."""
         return int(self.mem[MOST_SOURCES])

@@ -1,4 +1,4 @@
-"""One physical source before the gate: its clock, and its rows that are not ready."""
+"""One physical source of the gate: its clock, and its rows that are not ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamjoin.windows.clock import NEVER
 
 
 class GateSource:
-    """Rows of one source, in the order of arrival until some of them are ready and all are sorted by time."""
+    """Rows of one source, in arrival order; they are sorted by time once some of them are ready."""
 
     def __init__(self, key: Key, floor: int) -> None:
         self.key = key
@@ -27,20 +27,20 @@ class GateSource:
 
     @property
     def waiting(self) -> int:
-        """How many rows are held."""
+        """The number of waiting rows."""
         return sum(ticks.size for _, ticks in self._chunks)
 
     @property
     def nbytes(self) -> int:
-        """The memory of the rows."""
+        """Bytes held by the rows."""
         return sum(int(table.nbytes) for table, _ in self._chunks)
 
     def passed(self, lateness: int) -> Bound:
-        """The place before which it sends nothing more."""
+        """The place before which the source sends no more rows."""
         return passed(self.key, self.clock, lateness, self._floor)
 
     def saved(self) -> Callable[[], None]:
-        """What puts this source back: tables and ticks never change."""
+        """Return a function that restores this source; tables and ticks never change."""
         state = self.clock, self.finished, self._sorted, self._least
         chunks = list(self._chunks)
 
@@ -51,7 +51,7 @@ class GateSource:
         return restore
 
     def take(self, table: pa.Table, ticks: Array, lateness: int, bound: Bound) -> Array:
-        """Hold the rows that are not late; returns which are."""
+        """Store the rows that are not late; returns the mask of late rows."""
         late = late_mask(self.key, ticks, self.clock, lateness, bound)
         if ticks.size:
             self.clock = max(self.clock, int(ticks.max()))
@@ -66,11 +66,11 @@ class GateSource:
         return late
 
     def retype(self, schema: pa.Schema) -> None:
-        """Hold rows of a schema that knows the types of columns which were all NULL so far."""
+        """Adopt a schema that gives types to columns that were all NULL so far."""
         self._chunks = [(retyped(table, schema), ticks) for table, ticks in self._chunks]
 
     def ready(self, bound: Bound) -> list[tuple[pa.Table, Array]]:
-        """The rows up to the bound, sorted by time, equal times in the order of arrival; they are held no longer."""
+        """The rows up to the bound, sorted by time, equal times in arrival order; they are removed here."""
         tick, ties = bound[0], ties_are_ready(self.key, bound)
         if self._least is None or self._least > tick or (self._least == tick and not ties):
             return []

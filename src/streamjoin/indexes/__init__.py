@@ -1,1 +1,1 @@
-"""One file an index over (key word, position) entries of a sliding window."""
+"""Indexes over the (key word, position) entries of a sliding window, one per file."""

@@ -1,9 +1,9 @@
 """The protocol of every index over the entries of one side's sliding window.
 
 An entry is (word, seq): an order-preserving int64 encoding of the key, and the tuple's position in its side's stream.
-Invariants: seqs are inserted in ascending order; `expire(min_seq)` only grows and makes every entry below it
-invisible at once, whenever the index gets to drop it; a probe answers from the live entries alone, grouped by
-probe, ascending seq within each. No entry costs a step of Python: everything goes through the kind's fused kernel.
+Invariants: seqs are inserted in ascending order; the bound of `expire(min_seq)` never decreases, and entries below it
+are invisible at once, even before the index drops them; a probe returns live entries only, grouped by probe, with
+ascending seq in each group. No Python code runs per entry: everything goes through the kind's fused kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGE = 64  # sections start at multiples, so that node numbers and cache lines f
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a join may ask of an index."""
+    """What an index supports."""
 
     ranges: bool = True  # answers intervals, not only single words
     incremental: bool = True  # takes entries one by one inside the fused kernel
@@ -40,7 +40,7 @@ class Capabilities:
 
 
 def arena(words: int) -> I64:
-    """A zeroed head and uninitialized sections behind it, aligned to a cache line."""
+    """A zeroed head followed by uninitialized sections, aligned to a cache line."""
     raw = np.empty(words + LINE, dtype=np.int64)
     skip = (-raw.ctypes.data // raw.itemsize) % LINE
     mem = raw[skip : skip + words]
@@ -54,14 +54,14 @@ def pages(words: int) -> int:
 
 
 def demand(holds: object, what: str) -> None:
-    """An invariant that `check` tests, whatever the interpreter's optimization level."""
+    """Assert an invariant in `check`, at every optimization level of the interpreter."""
     if not holds:
         raise AssertionError(what)
 
 
 @cache
 def ticks_per_ns() -> float:
-    """How fast the cycle counter runs, measured once over two milliseconds."""
+    """The rate of the cycle counter, measured once over two milliseconds."""
     read_cycles()  # compiled, or loaded from the cache, before the clock starts
     begin, ticks = time.perf_counter_ns(), read_cycles()
     while time.perf_counter_ns() - begin < 2_000_000:
@@ -101,18 +101,18 @@ class Index(ABC):
 
     @abstractmethod
     def held(self) -> tuple[I64, I64]:
-        """Copies of all words and seqs held, the expired ones included, in any order."""
+        """Copies of all stored words and seqs, including expired ones, in any order."""
 
     @abstractmethod
     def sections(self) -> dict[str, int]:
-        """Words of the arena by component, the head left out."""
+        """Arena words per component, without the head."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise AssertionError where the structure breaks its invariant: for debug runs and tests."""
+        """Raise AssertionError if the structure violates its invariant; for debug runs and tests."""
 
     def merge(self) -> None:
-        """Bring the immutable part up to date and drop what expired; a kind without one only expires."""
+        """Merge into the immutable part and drop expired entries; a kind without one only expires."""
         self.expire(self.min_seq)
 
     # -- what all share --------------------------------------------------------------------------------
@@ -132,12 +132,12 @@ class Index(ABC):
         return self._run(PROBES, lo, hi, lo, column(min_seq, lo.size))
 
     def expire(self, min_seq: int) -> None:
-        """Make every entry with seq < min_seq invisible; a bound below the present one changes nothing."""
+        """Make every entry with seq < min_seq invisible; a bound below the current one has no effect."""
         one = np.zeros(1, dtype=np.int64)
         self._run(0, one, one, one, one, own_min=np.full(1, max(min_seq, self.min_seq), dtype=np.int64))
 
     def snapshot(self) -> dict[str, I64]:
-        """The live entries in seq order and the bound: the same for every kind, so one restores another's."""
+        """The live entries in seq order and the bound. The format is the same for every kind of index."""
         words, seqs = self.held()
         live = np.flatnonzero(seqs >= self.min_seq)
         order = live[np.argsort(seqs[live], kind="stable")]
@@ -156,7 +156,7 @@ class Index(ABC):
         self.load(words, seqs)
 
     def load(self, words: I64, seqs: I64) -> None:
-        """Fill an empty index; kinds that can build in bulk do."""
+        """Fill an empty index, in bulk where the kind supports it."""
         self.insert(words, seqs)
 
     def settings(self) -> dict[str, float]:
@@ -164,13 +164,13 @@ class Index(ABC):
         return {}
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes by component; their sum is the arena."""
+        """Bytes per component; their sum is the size of the arena."""
         sizes = {"head": HEAD_WORDS, **self.sections()}
         sizes["padding"] = self.mem.size - sum(sizes.values())
         return {name: 8 * words for name, words in sizes.items()}
 
     def counters(self) -> dict[str, int]:
-        """Steps by kind of work, and nanoseconds by kind of work since `time_steps` was called."""
+        """Steps per kind of work, and nanoseconds per kind of work since `time_steps` was called."""
         steps = {name: int(self.mem[STEPS + k]) for k, name in enumerate(STEP_NAMES)}
         if self.mem[TIMED]:
             ticks = self.mem[TICKS : TICKS + len(STEP_NAMES)] / ticks_per_ns()
@@ -178,7 +178,7 @@ class Index(ABC):
         return steps
 
     def time_steps(self, enabled: bool = True) -> None:
-        """Start (from zero) or stop measuring time by step; it slows a probe down by a tenth or so."""
+        """Start (from zero) or stop measuring time per step; it slows a probe down by about 10%."""
         self.mem[TICKS : TICKS + len(STEP_NAMES)] = 0
         self.mem[TIMED] = enabled
 
@@ -188,11 +188,11 @@ class Index(ABC):
         return int(self.mem[MIN_SEQ])
 
     def __len__(self) -> int:
-        """Entries held, expired ones not yet dropped included."""
+        """The number of entries, including expired ones that are not dropped yet."""
         return int(self.mem[SIZE])
 
     def _carry(self, old: I64) -> None:
-        """Take over the bound, the size and the counters of the arena that this one replaces."""
+        """Copy the bound, the size and the counters of the arena that this one replaces."""
         self.mem[:OWN] = old[:OWN]
 
     def _bound(self, length: int) -> I64:
@@ -213,7 +213,7 @@ class Matches:
         self.seq = np.empty(max(room, 16), dtype=np.int64)
 
     def double(self) -> None:
-        """Twice the room; what was there is gone."""
+        """Double the capacity and discard the contents."""
         self.__init__(2 * self.seq.size)  # type: ignore[misc]
 
 
@@ -222,11 +222,11 @@ def push_task(
 ) -> tuple[I64, I64]:
     """Process a task of tuples in arrival order; returns (tuple number, seq on the other side) of all matches.
 
-    `columns` are ops, word, lo, hi, seq, min_seq and own_min, one value a tuple: what to do with it (ON_RIGHT, PROBES,
+    `columns` are ops, word, lo, hi, seq, min_seq and own_min, one value per tuple: the operation (ON_RIGHT, PROBES,
     INSERTS), its own word and seq, the interval and live bound it probes the other side with, and the bound its own
     side expires to. The task is the tuples from `start` to `stop`: a caller with many small tasks cuts them from
     one set of columns without slicing it. Both indexes are of one kind; a self-join passes the same one twice.
-    The arrays returned may be views of `out`, good until the next call.
+    The arrays returned may be views of `out`, valid until the next call.
     """
     done: list[tuple[I64, I64]] = []
     stop = columns[0].size if stop is None else stop
@@ -251,10 +251,10 @@ def push_task(
 
 
 def count_in_tasks(left: Index, right: Index, columns: tuple[I64, ...], out: Matches, size: int) -> int:
-    """Process tuples in tasks of `size` by a compiled caller; returns how many matches all of them had.
+    """Process tuples in tasks of `size` by a compiled caller; returns the total number of matches.
 
-    Each task is a call of its own and leaves its matches in `out`, where the next overwrites them. Python
-    is only come back to for what a kernel can't do: to maintain an index, or for more room.
+    Each task is a separate call and leaves its matches in `out`, where the next overwrites them. Control returns to
+    Python only for what a kernel can't do: maintaining an index, or allocating a larger output.
     """
     call = caller_of(type(left).task)
     at, matches = 0, 0

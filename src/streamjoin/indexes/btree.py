@@ -43,13 +43,13 @@ class BTreeIndex(Index):
         self.mem[RING_MASK] = capacity - 1
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self.mem[[FRONT, BACK, SIZE, MIN_SEQ, btree.FREE, btree.FREE_COUNT]] = 0
         self.mem[USED] = _FIRST_NODE
         self.mem[TREE] = btree.take_node(self.mem) * 16
 
     def maintain(self) -> None:
-        """Double whichever is full: the nodes, the ring or both. Nodes keep their numbers."""
+        """Double what is full: the nodes, the ring or both. Nodes keep their numbers."""
         old, (words, seqs) = self.mem, self.held()
         capacity, nodes = int(old[RING_MASK]) + 1, int(old[NODES]) - _FIRST_NODE
         scarce = old[btree.FREE_COUNT] + old[NODES] - old[USED] < btree.SPARE_NODES
@@ -69,11 +69,11 @@ class BTreeIndex(Index):
         return self.mem[at], self.mem[at + 1]
 
     def settings(self) -> dict[str, float]:
-        """Keys a node."""
+        """Keys per node."""
         return {"fanout": self.fanout}
 
     def sections(self) -> dict[str, int]:
-        """Words by component."""
+        """Arena words per component."""
         nodes = (int(self.mem[NODES]) - _FIRST_NODE) * NODE
         return {"nodes": nodes, "ring": 2 * (int(self.mem[RING_MASK]) + 1)}
 
@@ -89,7 +89,7 @@ class BTreeIndex(Index):
 
 
 def nodes_for(entries: int, fanout: int) -> int:
-    """Nodes that surely hold so many entries that are only ever inserted, one insert's splits to spare.
+    """Enough nodes for `entries` entries without deletions, plus the splits of one more insert.
 
     A split leaves each half at least (fanout - 1) // 2 full. Deletions may leave nodes emptier: `maintain` then
     adds more.

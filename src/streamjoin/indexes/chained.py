@@ -4,7 +4,7 @@
 A chain of length L is one active and L - 1 archived sub-indexes of w / (L - 1) entries each. Invariant: every
 archived sub-index is full, and its seqs lie between those of its neighbours.
 
-Where the window's size is not known, or grows past what was said, the sub-indexes double when they run out of links.
+If the window's size is unknown, or exceeds the expected one, the sub-indexes double when the links run out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BChainIndex(Index):
     # -- the arena -------------------------------------------------------------------------------------
 
     def _lay(self, span: int) -> None:
-        # One link more than the chain is long: the oldest may still hold one live entry when the active one is full.
+        # One link more than the chain's length: the oldest may still hold a live entry when the active one is full.
         links = self.length + 1
         self._slab = nodes_for(span, self.fanout)
         directory = pages(ROW * links)
@@ -77,11 +77,11 @@ class BChainIndex(Index):
         self._start_active()
 
     def _link_words(self, span: int, links: int) -> tuple[int, int]:  # noqa: ARG002
-        """How many slabs of nodes there are, and how long an immutable tree is."""
+        """The number of node slabs, and the length of an immutable tree."""
         return links, 0
 
     def _set_shape(self) -> None:
-        """Say what the archived sub-indexes look like."""
+        """Write the layout of the archived sub-indexes to the head."""
 
     def _start_active(self) -> None:
         link = int(self.mem[FIRST] + self.mem[CHAIN]) % int(self.mem[LINKS])
@@ -113,12 +113,12 @@ class BChainIndex(Index):
         self.mem[STEPS + MERGE] += entries["words"].size
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self.mem[[FIRST, CHAIN, SIZE, MIN_SEQ]] = 0
         self._start_active()
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Tree or count, and newest seq, of the archived sub-indexes from the oldest on."""
+        """Tree or count, and newest seq, of each archived sub-index, oldest first."""
         at = [int(chain.row_of(self.mem, age)) for age in range(int(self.mem[CHAIN]))]
         return [(int(self.mem[row + ROW_TREE]), int(self.mem[row + ROW_NEWEST])) for row in at]
 
@@ -141,7 +141,7 @@ class BChainIndex(Index):
         return {"length": self.length, "span": int(self.mem[SPAN])}
 
     def sections(self) -> dict[str, int]:
-        """Words by component."""
+        """Arena words per component."""
         return dict(self._sizes)
 
     def check(self) -> None:

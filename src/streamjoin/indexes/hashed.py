@@ -48,13 +48,13 @@ class HashedIndex(Index):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self.mem[[FRONT, BACK, SIZE, MIN_SEQ]] = 0
         first = int(self.mem[BUCKETS])
         self.mem[first : first + (1 << int(self.mem[BUCKET_BITS]))] = 0
 
     def maintain(self) -> None:
-        """Double the table and thread the entries anew."""
+        """Double the table and relink all entries."""
         old = self.mem
         self._lay(2 * (int(old[RING_MASK]) + 1))
         hashed.copy_entries(old, self.mem)
@@ -71,12 +71,12 @@ class HashedIndex(Index):
         return self.mem[at], self.mem[at + SEQ]
 
     def sections(self) -> dict[str, int]:
-        """Words by component."""
+        """Arena words per component."""
         capacity = int(self.mem[RING_MASK]) + 1
         return {"buckets": capacity, "entries": ENTRY * capacity}
 
     def check(self) -> None:
-        """Walk every bucket: each live entry once, positions falling along each list."""
+        """Walk every bucket: each live entry occurs once, and positions descend along each list."""
         front, ring, mask = (int(self.mem[slot]) for slot in (FRONT, RING, RING_MASK))
         first = int(self.mem[BUCKETS])
         count = 0

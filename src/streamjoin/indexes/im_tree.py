@@ -1,9 +1,9 @@
 """IM-Tree: T_I takes the inserts, T_S holds the rest, merged at m * w (SIGMOD paper, section 3.2).
 
 Also the base of `pim_tree`, whose T_I is partitioned, and of `immutable_btree`, which has none. Invariant: T_S is
-sorted by (word, seq) and older than all of T_I; the arena always has room for the merge that is due, so a merge
-allocates only when the window outgrew it. Merging lays T_I as a run at the far end of the buffer it merges into,
-where the output cannot catch up with it: that spares a third buffer.
+sorted by (word, seq) and older than all of T_I; the arena always has room for the next merge, so a merge allocates
+only if the window has outgrown it. A merge first writes T_I as a run to the far end of its output buffer, where the
+output cannot overtake it; this avoids a third buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SMALLEST_RUN = 256  # merging fewer entries than this costs more than searching 
 
 
 def check_shape(leaf_size: int, fanout: int) -> None:
-    """Refuse an immutable tree that the kernels cannot compare eight words at a time."""
+    """Reject a shape that the kernels cannot compare eight words at a time."""
     if leaf_size < css.LANES or leaf_size % css.LANES:
         raise SpecError(f"leaf_size={leaf_size} of an immutable tree is not a multiple of {css.LANES}")
     if fanout < css.LANES or fanout & (fanout - 1):
@@ -71,7 +71,7 @@ class ImTreeIndex(Index):
         return max(self.smallest_run, int(self.merge_ratio * stored))
 
     def _lay(self, stored: int) -> None:
-        """An arena for `stored` entries in T_S and the T_I that goes with them."""
+        """Allocate an arena for `stored` entries in T_S and the corresponding T_I."""
         limit = self._limit(stored)
         room = pages(stored + limit + self.leaf_size + css.LANES)
         self._sizes = {"separators": self._separator_words(room), **self._pending_words(room)}
@@ -108,11 +108,11 @@ class ImTreeIndex(Index):
     # -- merging ---------------------------------------------------------------------------------------
 
     def maintain(self) -> None:
-        """Merge, which is what a full T_I needs."""
+        """Merge the full T_I."""
         self.merge()
 
     def merge(self) -> None:
-        """Merge T_I into T_S, drop the expired, and attach an empty T_I."""
+        """Merge T_I into T_S, drop expired entries, and attach an empty T_I."""
         ticks = read_cycles() if self.mem[TIMED] else 0
         target = self._first_buffer
         if self.mem[WORDS] == target:
@@ -140,7 +140,7 @@ class ImTreeIndex(Index):
         if self._fits(stored + extra):
             return
         old, room, at = self.mem, self._room, int(self.mem[WORDS])
-        # The arena of so many entries has room for their T_I as well.
+        # An arena of this size has room for the corresponding T_I as well.
         self._lay(stored + max(extra - self._limit(stored), stored // 4))
         self._carry(old)
         self.mem[STORED] = stored
@@ -170,7 +170,7 @@ class ImTreeIndex(Index):
     # -- the rest of the protocol ----------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self.mem[MIN_SEQ] = 0
         self._adopt(0)
 
@@ -200,7 +200,7 @@ class ImTreeIndex(Index):
         return {"merge_ratio": self.merge_ratio, "leaf_size": self.leaf_size, "fanout": self.fanout}
 
     def sections(self) -> dict[str, int]:
-        """Words by component."""
+        """Arena words per component."""
         return dict(self._sizes)
 
     def check(self) -> None:

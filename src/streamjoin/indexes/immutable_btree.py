@@ -1,7 +1,7 @@
 """Immutable B+-tree (CSS-tree): leaves and separators in arrays, no child references (SIGMOD paper, section 3.1).
 
-Built bottom-up from a sorted run in linear time; every `insert` builds it anew, so it takes batches, not single tuples,
-and no join pushes into it. Invariant: an IM-Tree whose T_I is always empty.
+Built bottom-up from a sorted run in linear time. Every `insert` rebuilds it, so it takes batches, not single tuples,
+and no join pushes into it. Invariant: it is an IM-Tree whose T_I is always empty.
 """
 
 from __future__ import annotations

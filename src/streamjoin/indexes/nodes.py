@@ -16,7 +16,7 @@ _SMALLEST_WORD = -LARGEST - 1
 
 
 def check_tree(mem: I64, tree: int, least: int = 1) -> I64:
-    """Check one tree; returns its entries in order, a row (word, seq) each."""
+    """Check one tree; returns its entries in order, one row (word, seq) per entry."""
     leaves: list[int] = []
     _check_node(mem, tree >> 4, tree & 15, (_SMALLEST_WORD, LARGEST), leaves)
     for leaf, following in zip(leaves, [*leaves[1:], 0], strict=True):

@@ -1,9 +1,9 @@
 """The two trees of one side of a parallel PIM-Tree join: the one in use, and the one that the next merge writes.
 
 Each is an arena of its own with the layout of `pim_tree`: head, separators, chunks, T_S, nodes. Invariant: nothing here
-runs while threads work on the trees. A tree has room for T_I however its entries are spread: in the worst case
-half of each node is used and a sub-index spills with a chunk's entries, which bounds the nodes by the entries;
-nodes that are never used cost no memory.
+runs while threads work on the trees. A tree has room for T_I under any distribution of its entries: in the worst case
+half of each node is used and a sub-index spills with a chunk's entries, so the number of entries bounds the number of
+nodes; unused nodes cost no memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENTRIES_A_NODE = 4
 _SPARE_NODES = 64
 _GROWTH = 1.5
 _FIXED_POINT = 1 << 20
-# Twice what suits one thread: a merge is work for all threads at once, so rarer ones pay.
+# Twice the best value for one thread: all threads share a merge, so rarer merges pay.
 _MERGE_RATIO = 1 / 4
 
 
@@ -71,14 +71,14 @@ class SharedPimTree:
 
     @property
     def tree(self) -> I64:
-        """The one in use."""
+        """The tree in use."""
         return self.trees[self.current]
 
     def _limit(self, stored: int) -> int:
         return max(self.smallest_run, int(self.merge_ratio * stored))
 
     def _lay(self, stored: int) -> I64:
-        """An arena for `stored` entries in T_S and up to twice the T_I that is due for a merge."""
+        """Allocate an arena for `stored` entries in T_S and up to twice the T_I that triggers a merge."""
         pending = 2 * self._limit(stored) + 2 * self.task
         room = pages(stored + pending + self.leaf_size + css.LANES + 1)
         head = np.zeros(HEAD_WORDS, np.int64)
@@ -86,7 +86,7 @@ class SharedPimTree:
         separators = pages(int(css.lay_levels(head, room)))
         step = 2 * (self.width + pim_shared.BESIDE_WIDTH)
         chunks = pages((room // self.leaf_size + 1) * step)
-        # While T_I is merged, as many entries again may come to stand beside it.
+        # While T_I is merged, as many new entries again may be added beside it.
         nodes = 2 * pending // _ENTRIES_A_NODE + _SPARE_NODES
         before = HEAD_WORDS + separators + chunks + 2 * room
         mem = arena(before + nodes * btree.NODE)
@@ -103,7 +103,7 @@ class SharedPimTree:
         return mem
 
     def make_room(self, inserted: int) -> None:
-        """Replace the tree that the next merge writes by one that it fits into."""
+        """Replace the output tree of the next merge by one that is large enough."""
         if self.adaptive and self.width < WIDTHS[-1] and crowded(self.tree):
             self.width = min(WIDTHS[-1], 2 * int(self.tree[WIDTH]))
         needed = int(self.tree[STORED]) + inserted
@@ -129,7 +129,7 @@ class SharedPimTree:
         return sum(self.sub_index_sizes())
 
     def sub_index_sizes(self) -> list[int]:
-        """Entries in each sub-index, in key order: how evenly the inserts spread (figure 13b)."""
+        """Entries in each sub-index, in key order (figure 13b: how evenly inserts are distributed)."""
         chunks = self._chunks()
         headers = self.tree[chunks].tolist()
         return [
@@ -188,6 +188,6 @@ class SharedPimTree:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both trees, without nodes that were never used."""
+        """Bytes of both trees, without unused nodes."""
         unused = sum(int(tree[btree.NODES] - tree[btree.USED]) * btree.NODE for tree in self.trees)
         return 8 * (sum(tree.size for tree in self.trees) - unused)

@@ -4,8 +4,8 @@ Depth counts from T_S's root, depth 0; its leaves are the deepest. Invariant: su
 between the largest words of T_S's nodes i-1 and i at that depth, so the ranges follow the distribution of the
 window at every merge.
 
-Unless set, D_I is the depth of the leaves and m such that a sub-index is half full when the merge comes, in a
-single cache line; the width of a sub-index follows from m, and doubles after a merge that found many spilled.
+By default D_I is the depth of the leaves, and m is such that a sub-index fills half a cache line by the time of the
+merge. The width of a sub-index follows from m, and doubles after a merge that found many spilled sub-indexes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PimTreeIndex(ImTreeIndex):
 
     @staticmethod
     def choose_ratio(window: int | None) -> float:  # noqa: ARG004
-        """The share of the window in T_I that half fills one cache line a leaf by the time of the merge."""
+        """The share of the window in T_I that fills half a cache line per leaf by the time of the merge."""
         return 1 / 8
 
     @property
@@ -82,10 +82,10 @@ class PimTreeIndex(ImTreeIndex):
         return enough and super()._fits(entries)
 
     def maintain(self) -> None:
-        """Merge when T_I is full, or when skew has spilled it into more nodes than there are.
+        """Merge when T_I is full, or when spills caused by skew have used up the nodes.
 
-        A drift that fills them early is better met by new ranges than by copying the arena; right after
-        a merge, new ranges would be the same, and there is nothing for it but to add nodes.
+        If drift fills the nodes early, new ranges are cheaper than copying the arena. Right after a merge the ranges
+        would not change, so nodes are added instead.
         """
         if 4 * self.mem[PENDING] < self.mem[LIMIT]:
             self._add_nodes()
@@ -93,7 +93,7 @@ class PimTreeIndex(ImTreeIndex):
             self.merge()
 
     def _add_nodes(self) -> None:
-        """Double the nodes: they come last, so everything else keeps its place."""
+        """Double the nodes; they are the last section, so no other section moves."""
         old, more = self.mem, self._sizes["nodes"]
         self.mem = arena(old.size + more)
         self.mem[: old.size] = old
@@ -116,7 +116,7 @@ class PimTreeIndex(ImTreeIndex):
         pim.clear_chunks(self.mem, self._first_node)
 
     def sub_index_sizes(self) -> list[int]:
-        """Entries in each sub-index, in key order: how evenly the inserts spread (figure 13b)."""
+        """Entries in each sub-index, in key order (figure 13b: how evenly inserts are distributed)."""
         sizes = []
         for header in self._headers():
             spilled = header > COUNT_MASK

@@ -1,6 +1,6 @@
 """All index kinds by name: what `index=...` of a join accepts, and what the conformance tests go through.
 
-Invariant: a kind's name here is its class's `name`, and every kind can be made from a window size alone.
+Invariant: a kind's name here is its class's `name`, and every kind can be created from a window size alone.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ INDEXES: dict[str, type[Index]] = {
 
 
 def settings_of(name: str) -> dict[str, bool]:
-    """What can be set of a kind of index, and whether it must be a whole number."""
+    """The settings of a kind of index, and whether each must be a whole number."""
     parameters = inspect.signature(INDEXES[name]).parameters
     return {name: "float" not in str(p.annotation) for name, p in parameters.items() if name != "window"}
 
 
 def check_settings(name: str, settings: Mapping[str, object]) -> None:
-    """Refuse settings that a kind of index does not have, or that are no numbers; it checks their ranges itself."""
+    """Reject settings that the index does not have or that are not numbers; the index itself checks ranges."""
     known = settings_of(name)
     for key, value in settings.items():
         if key not in known:

@@ -1,4 +1,4 @@
-"""No index at all: the window's entries in arrival order, compared one and all with every probe.
+"""No index: every probe is compared with all entries of the window, in arrival order.
 
 The baseline of SIGMOD paper section 5.1, and the fastest choice for windows of a few hundred tuples.
 Invariant: seqs ascend along the ring.
@@ -32,7 +32,7 @@ class ScanIndex(Index):
         self.mem[RING_MASK] = capacity - 1
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self.mem[[FRONT, BACK, SIZE, MIN_SEQ]] = 0
 
     def maintain(self) -> None:
@@ -51,7 +51,7 @@ class ScanIndex(Index):
         return self.mem[at], self.mem[at + self.mem[RING_MASK] + 1]
 
     def sections(self) -> dict[str, int]:
-        """Words by component."""
+        """Arena words per component."""
         capacity = int(self.mem[RING_MASK]) + 1
         return {"words": capacity, "seqs": capacity}
 

@@ -1,8 +1,8 @@
-"""A side's window as a few sorted runs: what the sweep reads.
+"""A side's window as a few sorted runs, which the sweep reads.
 
-Each chunk adds one run, as PIM-Tree's T_I takes the new tuples; a run swallows the one before it once it is
-no longer much smaller, dropping the expired, as T_I is merged into T_S (PIM-Tree, section 3.3). Run sizes
-fall geometrically, so there are O(log(window / chunk)) of them and each tuple is moved as often.
+Each chunk adds one run, as new tuples go to PIM-Tree's T_I. A run is merged with the one before it once it is no
+longer much smaller, and expired entries are dropped, as T_I is merged into T_S (PIM-Tree, section 3.3). Run sizes
+decrease geometrically, so there are O(log(window / chunk)) runs and each tuple is moved that often.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class SortedRuns:
         return len(self.runs) > 1 and self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size
 
     def pieces(self, parts: int) -> list[tuple[int, int, int, int]]:
-        """The two newest runs cut at common words into `parts` ranges that can be merged apart."""
+        """The two newest runs cut at common words into `parts` ranges that can be merged independently."""
         older, newer = self.runs[-2], self.runs[-1]
         edges = [(0, 0)]
         for part in range(1, parts):
             a = older.words.size * part // parts
-            # Equal words must not straddle a cut, or the older run's would not come first.
+            # Equal words must not straddle a cut; otherwise the older run's entries would not come first.
             a = lower_bound(older.words, older.words[a]) if a < older.words.size else a
             b = lower_bound(newer.words, older.words[a]) if a < older.words.size else newer.words.size
             edges.append((a, b))
@@ -57,7 +57,7 @@ class SortedRuns:
         return [(a, a2, b, b2) for (a, b), (a2, b2) in pairwise(edges)]
 
     def merge_piece(self, piece: tuple[int, int, int, int]) -> tuple[Array, Array]:
-        """Merge the live entries of one piece; safe beside the other pieces."""
+        """Merge the live entries of one piece; pieces can be merged in parallel."""
         a, a2, b, b2 = piece
         older, newer = self.runs[-2], self.runs[-1]
         return merged_entries(
@@ -65,7 +65,7 @@ class SortedRuns:
         )
 
     def replace_merged(self, words: Array, seqs: Array) -> None:
-        """Put the merged entries in the place of the two newest runs."""
+        """Replace the two newest runs by the merged entries."""
         newest = max(self.runs[-1].newest, self.runs[-2].newest)
         del self.runs[-2:]
         self.merges += 1
@@ -74,12 +74,12 @@ class SortedRuns:
             self.runs.append(SortedRun(words, seqs, newest))
 
     def forget(self, min_seq: int) -> None:
-        """Entries below `min_seq` are dead; a run of nothing else is dropped, the rest go with the next merge."""
+        """Expire entries below `min_seq`: a run without live entries is dropped at once, others at the next merge."""
         self._min_seq = max(self._min_seq, min_seq)
         self.runs = [run for run in self.runs if run.newest >= self._min_seq]
 
     def saved(self) -> Callable[[], None]:
-        """What puts these runs back: a run never changes."""
+        """Return a function that restores these runs; a run never changes."""
         state = self.merges, self.merged_entries, self._min_seq
         runs = list(self.runs)
 
@@ -91,5 +91,5 @@ class SortedRuns:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all runs."""
+        """Bytes held by all runs."""
         return sum(run.words.nbytes + run.seqs.nbytes for run in self.runs)

@@ -93,7 +93,7 @@ class Algorithm(Protocol):
         """Pair the chunk with what is stored and with itself, then store it."""
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
 
     def saved(self) -> Restore | None:
         """What puts back all that is stored now, at next to no cost; None where only storing it again can."""
@@ -123,7 +123,7 @@ class Elastic(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many threads it should have."""
+        """The requested number of threads."""
 
     def set_workers(self, n: int) -> None:
         """Have `n` threads from their next task on; callable from any thread at any time."""

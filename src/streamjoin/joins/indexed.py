@@ -58,7 +58,7 @@ class Indexed:
         self._self_join = bound.spec.self_join
         self._out = Matches(_ROOM)
         self._mins = [0, 0]
-        # Whether the bounds of a side's window only grow from probe to probe; times in arrival order may fall.
+        # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
         self.decides = bound.settled
@@ -111,17 +111,17 @@ class Indexed:
         return ops, word, lo, hi, chunk.own_seq, chunk.min_seq, own_min
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         for side, bound in enumerate((left_min, right_min)):
             self._mins[side] = max(self._mins[side], bound)
             self.indexes[side].expire(self._mins[side])
 
     def saved(self) -> Restore | None:
-        """None: an index changes in place and is filled anew instead."""
+        """Return None: an index changes in place, so it is rebuilt from the stores."""
         return None
 
     def close(self) -> None:
-        """It has no threads of its own."""
+        """Do nothing: the algorithm has no threads of its own."""
 
     def counters(self) -> dict[str, int]:
         """Steps of both indexes, by kind."""
@@ -130,7 +130,7 @@ class Indexed:
 
     @property
     def nbytes(self) -> int:
-        """The memory of both indexes."""
+        """Bytes held by both indexes."""
         return sum(sum(index.nbytes().values()) for index in self.indexes)
 
 

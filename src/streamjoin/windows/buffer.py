@@ -1,7 +1,7 @@
-"""An array that grows at the end and forgets from the front: each value is moved a constant number of times.
+"""An array that grows at the end and drops values at the front; each value is copied O(1) times.
 
-The invariant: a value never moves within its memory. When the room is used up, what is held is copied to new memory, so
-a view of the values, and what `saved` returns, stay right however much is appended or forgotten later.
+Invariant: a value never moves within an allocation. When the capacity is used up, the values are copied to a new
+allocation, so views of the values, and what `saved` returns, stay valid after later appends and drops.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Buffer:
 
     @property
     def values(self) -> Array:
-        """What is held, oldest first."""
+        """The values, oldest first."""
         return self._data[self._begin : self._end]
 
     @property
     def nbytes(self) -> int:
-        """The memory behind it, spare room included."""
+        """Bytes allocated, including spare capacity."""
         return int(self._data.nbytes)
 
     def append(self, values: Array) -> None:
@@ -59,18 +59,18 @@ class Buffer:
         self._begin += n
 
     def truncate(self, n: int) -> None:
-        """Keep the oldest `n`; what is appended next takes the place of the others."""
+        """Keep the oldest `n`; later appends overwrite the others."""
         self._end = self._begin + n
 
     def widen(self, width: int) -> None:
-        """Rows of more values; the new ones are 0."""
+        """Add columns to every row, filled with 0."""
         if width > self._data.shape[1]:
             wider = np.zeros((len(self._data), width), self._data.dtype)
             wider[:, : self._data.shape[1]] = self._data
             self._data = wider
 
     def saved(self) -> Restore:
-        """What puts these values back."""
+        """Return a function that restores these values."""
         state = self._data, self._begin, self._end
 
         def restore() -> None:

@@ -1,8 +1,8 @@
 """Times as whole ticks of one clock, and which tuples come too late in arrival order.
 
-A time window promises every earlier tuple with later.ts - earlier.ts <= d, whatever the order of arrival. To
-forget anything, a side's clock must be trusted at some point: a tuple behind its own side's horizon is late.
-The horizon depends on the tuples before it alone, never on how they were cut into batches.
+A time window contains every earlier tuple with later.ts - earlier.ts <= d, in any order of arrival. To drop tuples at
+all, the engine has to trust a side's clock: a tuple behind the horizon of its own side is late. The horizon depends
+only on the preceding tuples, never on how they were cut into batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamjoin._arrays import Array
 from streamjoin.windows.encoding import flat, for_kernels, integer_values
 
 NEVER = -(1 << 63)
-# With no lateness set, this many newest tuples of a side are never late, however far apart their times are.
+# Without a lateness setting, the newest tuples of a side, this many, are never late, whatever their times are.
 GRACE = 4096
 
 
@@ -38,30 +38,30 @@ def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array
 
 
 def minus(ticks: Array, length: int) -> Array:
-    """`ticks` - `length`, held at the smallest int64 instead of wrapping around."""
+    """`ticks` - `length`, saturated at the smallest int64."""
     return np.where(ticks < NEVER + length, NEVER, ticks - length)
 
 
 class Horizon:
-    """How far back a side's tuples may still come, in arrival order."""
+    """The oldest time that a side still accepts, in arrival order."""
 
     def __init__(self, lateness: int | None, window: int) -> None:
         self._lateness = lateness
         self._window = window
         self._count = 0
         self._clock = NEVER
-        # The clock when the count passed each of the last two multiples of GRACE.
+        # The clock at each of the last two multiples of GRACE.
         self._marks = (NEVER, NEVER)
 
     @classmethod
     def resumed(cls, lateness: int, clock: int) -> Horizon:
-        """One that has come to `clock`, with a lateness that is set."""
+        """A horizon at `clock` with an explicit lateness."""
         horizon = cls(lateness, 0)
         horizon._clock = clock
         return horizon
 
     def saved(self) -> Callable[[], None]:
-        """What puts this horizon back to where it is now."""
+        """Return a function that restores the current state."""
         state = self._count, self._clock, self._marks
 
         def restore() -> None:
@@ -87,7 +87,7 @@ class Horizon:
         return ticks < horizon
 
     def _marked(self, clocks: Array) -> Array:
-        """For each next tuple the clock at the last multiple of GRACE but one."""
+        """For each of the next tuples, the clock at the second-to-last multiple of GRACE."""
         n = clocks.size - 1
         first = self._count // GRACE
         last = (self._count + n) // GRACE
@@ -100,7 +100,7 @@ class Horizon:
 
     @property
     def bound(self) -> int:
-        """No tuple before this time will be taken any more."""
+        """Tuples before this time are rejected from now on."""
         if self._lateness is not None:
             return max(NEVER, self._clock - self._lateness)
         return min(max(NEVER, self._clock - self._window), self._marks[0])

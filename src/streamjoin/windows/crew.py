@@ -1,9 +1,9 @@
 """Threads that work on shared arrays side by side, where some wait for others.
 
-`Workers` runs parts that need nothing of each other; here a thread may wait in a kernel for what another does. So an
-error in one stops all of them and reaches the caller, as Ctrl-C does, and a crew that is stuck can say where every
-thread stands. Threads may be added and dismissed while a run goes on. Invariant: when `run` returns or raises,
-no thread of it touches the shared arrays any more.
+`Workers` runs independent parts; here a thread may wait in a kernel for another thread. An error in one thread, or
+Ctrl-C, therefore stops all of them and reaches the caller, and a stuck crew can report what every thread waits for.
+Threads may be added and removed during a run. Invariant: once `run` has returned or raised, none of its threads
+touches the shared arrays.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIVE: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 def live() -> list[Crew]:
-    """Every crew of this process that was not closed."""
+    """All open crews of this process."""
     return sorted(_LIVE, key=id)
 
 
@@ -53,7 +53,7 @@ class Crew:
 
     @property
     def n(self) -> int:
-        """How many threads a run has, or will have at their next tasks."""
+        """The number of threads, counting changes that take effect at the next task."""
         return int(self.words[WANTED])
 
     def run(self, step: Step) -> None:
@@ -66,9 +66,9 @@ class Crew:
                 self._send(range(self.n))
                 while self._at_work:
                     self._changed.wait()
-            except BaseException as error:  # Ctrl-C: nobody may go on behind the caller's back
+            except BaseException as error:  # Ctrl-C: stop all threads before returning
                 self._stop(error)
-                # Whoever was counted and got no order yet would never come back; for the others it is one too many.
+                # Release the threads that are counted but have no order yet; the others ignore the extra one.
                 for k in self._at_work:
                     self._orders[k].put(_nothing)
                 while self._at_work:
@@ -80,19 +80,19 @@ class Crew:
                 raise self._error
 
     def resize(self, n: int) -> None:
-        """Have `n` threads from now on: a run in progress gains them at once, or loses them at their next tasks."""
+        """Set the number of threads: a current run adds threads at once and removes them at their next task."""
         with self._changed:
             self.words[WANTED] = n
             if self._step is not None:
                 self._send(k for k in range(n) if k not in self._at_work)
 
     def stop(self, error: BaseException) -> None:
-        """Make a run end with `error`; the crew can't be used again."""
+        """End the current run with `error`; the crew cannot be reused."""
         with self._changed:
             self._stop(error)
 
     def close(self) -> None:
-        """End the threads; a crew at work is stopped first."""
+        """End the threads; a current run is stopped first."""
         with self._changed:
             if self._at_work:
                 self._stop(StateError("the join was closed during a call"))
@@ -105,7 +105,7 @@ class Crew:
         _LIVE.discard(self)
 
     def standing(self) -> str:
-        """Where every thread stands: what its kernel waits for, and its Python frames."""
+        """The state of every thread: what its kernel waits for, and its Python frames."""
         frames = sys._current_frames()
         lines = []
         for k, thread in enumerate(list(self._threads)):
@@ -131,11 +131,11 @@ class Crew:
     def _hire(self) -> None:
         k = len(self._threads)
         orders: Orders = SimpleQueue()
-        # A thread that waits for orders holds no reference, so a crew that nobody closed can still be collected.
+        # A thread that waits for orders holds no reference, so a crew that was not closed can be collected.
         thread = threading.Thread(
             target=_serve, args=(weakref.ref(self), k, orders), name=f"streamjoin-{k}", daemon=True
         )
-        # Not at exit: a thread woken while the interpreter goes down may not come to its end.
+        # Not at exit: a thread woken during interpreter shutdown may never finish.
         weakref.finalize(self, orders.put, None).atexit = False
         thread.start()
         self._orders.append(orders)
@@ -145,14 +145,14 @@ class Crew:
         with self._changed:
             self.words[STANDS + LINE * k] = RUNNING
             self._at_work.discard(k)
-            # Dismissed and wanted again before it had left.
+            # Dismissed, and requested again before it had left.
             if outcome == LEFT and k < self.n and self._step is not None and self._error is None:
                 self._send([k])
             self._changed.notify_all()
 
 
 def _nothing(_: int) -> None:
-    """An order to come back."""
+    """A step that does nothing, so that the thread returns."""
 
 
 def _serve(crew: weakref.ref[Crew], k: int, orders: Orders) -> None:
@@ -163,7 +163,7 @@ def _serve(crew: weakref.ref[Crew], k: int, orders: Orders) -> None:
             return
         try:
             outcome = step(k)
-        except BaseException as error:  # handed to the caller, whatever it is
+        except BaseException as error:  # passed on to the caller
             owner.stop(error)
         owner._back(k, outcome)
         del owner, step

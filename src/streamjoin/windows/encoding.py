@@ -1,8 +1,8 @@
-"""From Arrow columns to machine words: what a side's tuples are stored under and what they can match.
+"""Encode Arrow columns as machine words: the key of each tuple, and the keys that it can match.
 
 Every term gives each tuple a word and an inclusive interval of words of the other side. A tuple with a NULL or
-NaN in any key is not `valid`: it takes its place in the stream, is neither probed nor found, and its words
-mean nothing.
+NaN in any key is not `valid`: it has a position in the stream but never matches, and its words are
+undefined.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from streamjoin.windows.words import TermWords
 SideName = Literal["left", "right"]
 
 _SIGN = 1 << 63
-# A decimal's float64 image is off by a few units in the last place; this much wider, no match is missed.
+# A decimal's float64 image is off by a few units in the last place; this margin covers the error.
 _WIDE_SLACK = 2.0**-46
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch in words: `terms` in the order of `BoundSpec.terms`, `index` where candidates can be looked up."""
+    """An encoded batch: `terms` in the order of `BoundSpec.terms`; `index` if candidates can be looked up."""
 
     n: int
     valid: Array | None
@@ -52,7 +52,7 @@ class Encoded:
 
 
 class KeyTerms(Protocol):
-    """The terms of a join as words need them, such as a `BoundSpec`: all exact ones, and those of the index."""
+    """The terms that encoding needs, for example a `BoundSpec`: all exact terms, and those of the index."""
 
     @property
     def terms(self) -> tuple[KeyTerm, ...]: ...  # noqa: D102
@@ -73,7 +73,7 @@ class SideEncoder:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that words are made of."""
+        """The columns that are encoded."""
         return sorted({_own_and_other(term, self._side)[0].name for term in self._terms})
 
     def encode(self, table: pa.Table) -> Encoded:
@@ -123,7 +123,7 @@ def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def fixed_width(array: pa.Array) -> Array:
-    """The values of a primitive array as NumPy sees them; the slots of NULLs hold anything."""
+    """The values of a primitive array as a NumPy array; NULL slots hold arbitrary values."""
     type_ = array.type
     if pa.types.is_boolean(type_):
         return np.asarray(pc.cast(array, pa.uint8()).fill_null(0))
@@ -153,9 +153,9 @@ def integer_values(array: pa.Array) -> Array:
 
 
 def for_kernels(values: Array) -> Array:
-    """`values` in memory that is aligned and may be written to: Numba compiles a kernel anew for any other.
+    """`values` in aligned, writable memory: for any other, Numba would compile another version of a kernel.
 
-    Files and other libraries hand out memory that is neither; copying it costs far less than what is done with it.
+    Files and other libraries return memory that is neither; the copy is cheap compared with the join.
     """
     return np.require(values, requirements=("A", "W"))
 
@@ -239,13 +239,13 @@ def _hashed(array: pa.Array) -> Array:
     if len(array) == 0:
         return words
     bounds = for_kernels(np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1])
-    # The bytes of all rows of a table, whatever part of it this is: not to be copied.
+    # This buffer holds the bytes of all rows of the table, not only of this slice: do not copy it.
     raw = read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8))
     kernels.hash_bytes(bounds, raw, words)
     return words
 
 
-# A band is cut into at least this many steps, so that its ends reach at most two in as many too far.
+# A band is divided into at least this many steps; its ends are at most two steps too wide.
 _STEPS_BITS = 6
 _SCALES = (-900, 900)
 
@@ -279,6 +279,6 @@ def _compose(key: KeyTerm, keys: TermWords, band: KeyTerm, bands: TermWords, sid
 
 
 def _shift(band: KeyTerm, column: KeyColumn) -> np.uint64:
-    """How many low bits of a column's words the band can do without."""
+    """How many low bits of a column's words can be dropped for this band."""
     width = max(0, int(band.below) + int(band.above)) // column.multiplier
     return np.uint64(max(0, width.bit_length() - _STEPS_BITS))

@@ -18,7 +18,7 @@ def merged_order(runs: Sequence[Array]) -> Array:
     for run in runs:
         parts.append((read_only(run), np.arange(end, end + run.size)))
         end += run.size
-    # From the newest: they are the small ones, and a large one is then copied once.
+    # Start with the newest runs: they are small, so that a large run is copied only once.
     while len(parts) > 1:
         words, places = merged_entries(parts[-2], parts[-1])
         parts[-2:] = [(read_only(words), places)]

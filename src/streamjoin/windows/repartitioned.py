@@ -1,9 +1,9 @@
-"""A scan of windows that are cut anew for every task, a part for each thread.
+"""A scan of windows that are repartitioned for every task, one part per thread.
 
-CellJoin's way to share a nested loop (described in the low-latency handshake join paper, section 2.2.1): no thread owns
-any tuples, so the work is even whatever the stream does, and every task pays for sending all threads out and
-waiting for the last. Invariant: the parts of a task cover each place that one of its tuples may meet exactly once,
-in ascending order by thread.
+This is how CellJoin shares a nested loop (see the low-latency handshake join paper, section 2.2.1). No thread owns
+tuples, so the work is balanced for any stream, but every task pays for starting all threads and waiting for the
+last. Invariant: the parts of a task cover each place that one of its tuples may match exactly once, in ascending
+order by thread.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ROOM = 1 << 14
 
 
 class PairRoom:
-    """Where one thread puts the pairs it finds, until they are taken."""
+    """The output buffers of one thread."""
 
     def __init__(self) -> None:
         self.probe = np.empty(0, np.int64)
         self.place = np.empty(0, np.int64)
 
     def fit(self, pairs: int) -> tuple[Array, Array]:
-        """Both columns, with room for so many pairs at least."""
+        """Both columns, with room for at least `pairs` pairs."""
         if pairs > self.probe.size:
             self.probe, self.place = (np.empty(max(_ROOM, pairs), np.int64) for _ in range(2))
         return self.probe, self.place
@@ -39,7 +39,7 @@ class PairRoom:
 
 @dataclass(frozen=True)
 class ProbeRanges:
-    """Tuples of one side, and what each compares: places first to last of two columns of words of the other side."""
+    """The probes of one side, and for each the range of places, first to last, in the other side's two word columns."""
 
     words: tuple[Array, Array]
     bounds: Array  # low end and span of the first term, then of the second
@@ -61,7 +61,7 @@ class ProbeRanges:
             yield out[0][:n] + begin, out[1][:n]
 
     def part(self, rows: tuple[int, int], k: int, n: int) -> tuple[int, int]:
-        """The k-th of n even parts of the places that some probes may meet."""
+        """The k-th of n equal parts of the places that the probes `rows` may match."""
         low = int(self.first[rows[0] : rows[1]].min(initial=np.iinfo(np.int64).max))
         high = int(self.last[rows[0] : rows[1]].max(initial=0))
         width = max(0, high - low)
@@ -77,7 +77,7 @@ class RepartitionedScan:
         self._rooms = [PairRoom() for _ in range(workers)]
 
     def run(self, sides: Sequence[ProbeRanges], rows: Sequence[tuple[int, int]], take: Sequence[Take]) -> None:
-        """One task: the probes `rows` of each side against all they may meet. Thread k tells take[k]."""
+        """Run one task: scan all places that the probes `rows` may match. Thread k calls take[k]."""
 
         def scan(k: int) -> None:
             for side, (probes, probe_range) in enumerate(zip(sides, rows, strict=True)):

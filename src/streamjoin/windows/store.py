@@ -1,9 +1,9 @@
 """A side's live tuples, column by column, addressed by their position in the stream.
 
-Tuples are appended at the end and forgotten at the front, so position p lies at p - base in every column.
-Columns of 8 bytes lie together row by row, narrower ones in arrays of their own; the rest (strings, decimals,
-lists, ...) stay Arrow. `saved` costs next to nothing and returns what puts the tuples of that moment back: appending
-and forgetting never overwrite what was held then.
+Tuples are appended at the end and dropped at the front, so position p is at p - base in every column. Columns of
+8 bytes are stored together, row by row, narrower ones in separate arrays; the rest (strings, decimals, lists, ...)
+stay in Arrow arrays. `saved` is cheap and returns a function that restores the tuples of that moment: appending and
+dropping never overwrite them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamjoin.windows.buffer import Buffer, Restore
 from streamjoin.windows.encoding import fixed_width, flat
 from streamjoin.windows.workers import Workers, cuts
 
-# Gathering fewer rows than this in a second thread costs more than it does.
+# Below this many rows a second thread does not pay.
 _LEAST_PART = 8192
 
 
@@ -36,11 +36,11 @@ class StoredColumn(Protocol):
         """The values at places - base."""
 
     def saved(self) -> Restore:
-        """What puts these values back."""
+        """Return a function that restores these values."""
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
 
 
 class FixedColumn:
@@ -77,7 +77,7 @@ class FixedColumn:
         return pa.Array.from_buffers(self._type, n, [bitmap, data])
 
     def saved(self) -> Restore:
-        """What puts these values back."""
+        """Return a function that restores these values."""
         valid = self._valid
         parts = [buffer.saved() for buffer in (self._values, valid) if buffer is not None]
 
@@ -90,12 +90,12 @@ class FixedColumn:
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
         return self._values.nbytes + (self._valid.nbytes if self._valid is not None else 0)
 
 
 class WideRows:
-    """The 8-byte columns of a side together, a row after another: gathering a row touches one cache line."""
+    """The 8-byte columns of a side, stored row by row: gathering a row reads one cache line."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.names = [f.name for f in schema if _is_fixed(f.type) and f.type.bit_width == 64]
@@ -127,7 +127,7 @@ class WideRows:
         return data, np.frombuffer(data, np.int64).reshape(len(self.names), n)
 
     def gather(self, places: Array, base: int, out: Array, begin: int, end: int) -> None:
-        """Fill rows begin to end of the output; ranges can be filled side by side."""
+        """Fill rows begin to end of the output; ranges can be filled in parallel."""
         gather_rows(self._rows.values.reshape(-1), places, base, out, begin, end)
 
     def finish(self, data: pa.Buffer, places: Array, base: int) -> dict[str, pa.Array]:
@@ -140,7 +140,7 @@ class WideRows:
         return columns
 
     def saved(self) -> Restore:
-        """What puts these rows back."""
+        """Return a function that restores these rows."""
         valid = dict(self._valid)
         parts = [buffer.saved() for buffer in (self._rows, *valid.values())]
 
@@ -153,7 +153,7 @@ class WideRows:
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
         return self._rows.nbytes + sum(buffer.nbytes for buffer in self._valid.values())
 
 
@@ -164,7 +164,7 @@ def _bitmap(valid: Buffer, places: Array, base: int) -> pa.Buffer:
 
 
 class ArrowColumn:
-    """Values of any type, as a few chunks: a new chunk swallows those before it that are no larger."""
+    """Values of any type in a few chunks: a new chunk is merged with preceding chunks that are no larger."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -179,7 +179,7 @@ class ArrowColumn:
         self._chunks.append(pa.concat_arrays(tail) if len(tail) > 1 else array)
 
     def forget(self, n: int) -> None:
-        """Drop the oldest `n`; memory goes back when a whole chunk is out, or most of it."""
+        """Drop the oldest `n`; memory is released once a chunk is empty or mostly empty."""
         self._skipped += n
         while self._chunks and self._skipped >= len(self._chunks[0]):
             self._skipped -= len(self._chunks.pop(0))
@@ -188,7 +188,7 @@ class ArrowColumn:
             self._chunks[0], self._skipped = pa.concat_arrays([rest]), 0
 
     def retype(self, type_: pa.DataType) -> None:
-        """Hold another type from now on: what is held was NULL, or is wherever its type was not known."""
+        """Change the type: stored values are NULL wherever the type was unknown."""
         if not type_.equals(self._type):
             null = pa.types.is_null(self._type)
             self._chunks = [pa.nulls(len(chunk), type_) if null else chunk.cast(type_) for chunk in self._chunks]
@@ -200,7 +200,7 @@ class ArrowColumn:
         return flat(column.take(pa.array(places - (base - self._skipped))))
 
     def saved(self) -> Restore:
-        """What puts these values back."""
+        """Return a function that restores these values."""
         type_, chunks, skipped = self._type, list(self._chunks), self._skipped
 
         def restore() -> None:
@@ -210,7 +210,7 @@ class ArrowColumn:
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
         return sum(int(chunk.get_total_buffer_size()) for chunk in self._chunks)
 
 
@@ -247,7 +247,7 @@ class SideStore:
         self.count += n
 
     def retype(self, schema: pa.Schema) -> None:
-        """Take over a schema that knows the types of columns which were all NULL so far."""
+        """Adopt a schema that gives types to columns that were all NULL so far."""
         for field in schema:
             column = self._columns.get(field.name)
             if isinstance(column, ArrowColumn):
@@ -268,7 +268,7 @@ class SideStore:
         return n
 
     def saved(self) -> Restore:
-        """What puts these tuples back."""
+        """Return a function that restores these tuples."""
         state = self.base, self.count, self.schema, self._wide, dict(self._columns)
         parts = [self._wide.saved(), *(column.saved() for column in self._columns.values())]
         buffers = (*self.words, *([self.ticks] if self.ticks is not None else []))
@@ -296,6 +296,6 @@ class SideStore:
 
     @property
     def nbytes(self) -> int:
-        """The memory all of it holds."""
+        """Bytes held by all columns."""
         buffers = (*self.words, *([self.ticks] if self.ticks is not None else []))
         return self._wide.nbytes + sum(c.nbytes for c in self._columns.values()) + sum(b.nbytes for b in buffers)

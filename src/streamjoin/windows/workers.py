@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class Workers:
-    """Runs independent parts of a step side by side. The first error stops the step and reaches the caller."""
+    """Runs independent parts of a step in parallel. The first error stops the step and reaches the caller."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -26,7 +26,7 @@ class Workers:
         try:
             first = step(parts[0])
         finally:
-            # Nobody may return while a part still writes to shared arrays.
+            # Do not return while a part still writes to shared arrays.
             errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:
@@ -34,13 +34,13 @@ class Workers:
         return [first, *(future.result() for future in futures)]
 
     def spread(self, step: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`step` of every item, dealt out to the workers in turn."""
+        """`step` of every item; items are assigned to the workers round-robin."""
         parts = [list(range(i, len(items), self.n)) for i in range(min(self.n, len(items)))]
         results = self.map(lambda part: [(i, step(items[i])) for i in part], parts)
         return [result for _, result in sorted((pair for part in results for pair in part), key=lambda pair: pair[0])]
 
     def settle(self) -> None:
-        """Wait until no part runs any more: an interrupt may have ended `map` before its threads were done."""
+        """Wait until no part is running: an interrupt may have ended `map` before its threads were done."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = _pool(self.n)

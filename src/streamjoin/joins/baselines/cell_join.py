@@ -76,11 +76,11 @@ class CellJoin:
         return [(probe[order], seq[order])]
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self._windows.forget(left_min, right_min)
 
     def saved(self) -> Restore | None:
-        """None: threads that were stopped do not start again."""
+        """Return None: stopped threads cannot be restarted."""
         return None
 
     def close(self) -> None:
@@ -93,5 +93,5 @@ class CellJoin:
 
     @property
     def nbytes(self) -> int:
-        """The memory of both sides' words."""
+        """Bytes held for the words of both sides."""
         return self._windows.nbytes

@@ -51,12 +51,12 @@ class RoundRobin:
         return Pairs(probe[order], seq[order])
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         for share in self._shares:
             share.forget(left_min, right_min)
 
     def saved(self) -> Restore | None:
-        """None: indexes change in place and are filled anew instead."""
+        """Return None: indexes change in place, so they are rebuilt from the stores."""
         return None
 
     def close(self) -> None:
@@ -69,5 +69,5 @@ class RoundRobin:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all shares."""
+        """Bytes held by all shares."""
         return sum(share.nbytes for share in self._shares)

@@ -58,15 +58,15 @@ class ThreeStep:
         return Pairs(*(np.concatenate([empty, *pieces]) for pieces in buffer.take()))
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self._windows.forget(left_min, right_min)
 
     def saved(self) -> Restore:
-        """What puts both windows back."""
+        """Return a function that restores both windows."""
         return self._windows.saved()
 
     def close(self) -> None:
-        """It has no threads of its own."""
+        """Do nothing: the algorithm has no threads of its own."""
 
     def counters(self) -> dict[str, int]:
         """Pairs compared."""
@@ -74,5 +74,5 @@ class ThreeStep:
 
     @property
     def nbytes(self) -> int:
-        """The memory of both sides' words."""
+        """Bytes held for the words of both sides."""
         return self._windows.nbytes

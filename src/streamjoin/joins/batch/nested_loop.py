@@ -110,12 +110,12 @@ class NestedLoop:
         ]
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self._left.forget(left_min)
         self._right.forget(right_min)
 
     def saved(self) -> Restore:
-        """What puts both windows back."""
+        """Return a function that restores both windows."""
         left, right, compared = self._left.saved(), self._right.saved(), self._compared
 
         def restore() -> None:
@@ -137,7 +137,7 @@ class NestedLoop:
             buffer.append(values)
 
     def close(self) -> None:
-        """It has no threads of its own."""
+        """Do nothing: the algorithm has no threads of its own."""
 
     def counters(self) -> dict[str, int]:
         """Pairs compared."""
@@ -145,7 +145,7 @@ class NestedLoop:
 
     @property
     def nbytes(self) -> int:
-        """The memory of both sides' words."""
+        """Bytes held for the words of both sides."""
         return self._left.nbytes + self._right.nbytes
 
 

@@ -52,7 +52,7 @@ class StoredWords:
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
         return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
 
 
@@ -105,12 +105,12 @@ class TwoTermWindows:
         return ProbeRanges((other.words[0].values, other.words[1].values), bounds, first, last)
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self.left.forget(left_min)
         self.right.forget(right_min)
 
     def saved(self) -> Callable[[], None]:
-        """What puts both windows back."""
+        """Return a function that restores both windows."""
         left, right, compared = self.left.saved(), self.right.saved(), self.compared
 
         def restore() -> None:
@@ -122,5 +122,5 @@ class TwoTermWindows:
 
     @property
     def nbytes(self) -> int:
-        """The memory of both sides' words."""
+        """Bytes held for the words of both sides."""
         return self.left.nbytes + self.right.nbytes

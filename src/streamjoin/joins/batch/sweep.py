@@ -130,12 +130,12 @@ class Sweep:
         return Pairs(out_probe, out_seq)
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self._left.forget(left_min)
         self._right.forget(right_min)
 
     def saved(self) -> Restore:
-        """What puts both windows back."""
+        """Return a function that restores both windows."""
         left, right = self._left.saved(), self._right.saved()
 
         def restore() -> None:
@@ -145,7 +145,7 @@ class Sweep:
         return restore
 
     def close(self) -> None:
-        """It has no threads of its own."""
+        """Do nothing: the algorithm has no threads of its own."""
 
     def counters(self) -> dict[str, int]:
         """Merges and runs."""
@@ -158,5 +158,5 @@ class Sweep:
 
     @property
     def nbytes(self) -> int:
-        """The memory of both sides' runs."""
+        """Bytes held by the runs of both sides."""
         return self._left.nbytes + self._right.nbytes

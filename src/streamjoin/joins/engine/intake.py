@@ -114,7 +114,7 @@ class Intake:
         gate.advance(side, source, int(ticks[0]))
 
     def retype(self, bound: BoundSpec) -> None:
-        """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
+        """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
         if self._gate is not None:
             self._gate.retype((bound.left_schema, bound.right_schema))
         self._bound = bound

@@ -127,7 +127,7 @@ class Operator:
         return rows
 
     def retype(self, bound: BoundSpec) -> None:
-        """Go on with a spec bound to schemas that know the types of columns which were all NULL so far."""
+        """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
         for store, schema in zip(self.stores, (bound.left_schema, bound.right_schema), strict=True):
             if store.schema.names:
                 store.retype(schema)

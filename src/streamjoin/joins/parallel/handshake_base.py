@@ -131,12 +131,12 @@ class ChainJoin(ABC):
         return words, places
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         for side, bound in enumerate((left_min, right_min)):
             self._chain.forget(side, int(self._chain.logs[side].place_of(bound)))
 
     def saved(self) -> Restore | None:
-        """None: a flow that was stopped leaves tuples anywhere in the chain."""
+        """Return None: a stopped flow leaves tuples at arbitrary nodes of the chain."""
         return None
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class SideLog:
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
         return self.words.nbytes + self.facts.nbytes
 
 
@@ -215,5 +215,5 @@ class Copies:
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds."""
+        """Bytes held."""
         return sum(rows.nbytes for rows in self._rows)

@@ -61,5 +61,5 @@ class NodeIndexes:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all indexes."""
+        """Bytes held by all indexes."""
         return sum(sum(index.nbytes().values()) for pair in self.indexes for index in pair)

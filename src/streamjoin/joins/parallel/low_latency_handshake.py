@@ -62,7 +62,7 @@ class IndexedChain(ChainJoin):
         return self._indexes.run(self._crew.words, k)
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         super().forget(left_min, right_min)
         self._indexes.expire()
 

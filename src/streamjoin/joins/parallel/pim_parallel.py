@@ -47,7 +47,7 @@ class PimParallel:
         self._workers = workers
         self._tuples = Tuples()
         self._mins = [0, 0]
-        # Whether the bounds of a side's window only grow from probe to probe; times in arrival order may fall.
+        # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
         self.decides = bound.settled
@@ -80,16 +80,16 @@ class PimParallel:
         return Pairs(*_joined(pairs))
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
 
     @property
     def workers(self) -> int:
-        """How many threads it should have."""
+        """The requested number of threads."""
         return self.shared.crew.n
 
     def set_workers(self, n: int) -> None:
-        """Have `n` threads from their next task on."""
+        """Use `n` threads, starting with their next task."""
         self.shared.crew.resize(n)
 
     def counters(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class PimParallel:
         return {"tasks": int(self.shared.queue[q.TASKS]), "merges": int(self.shared.queue[q.MERGES])}
 
     def saved(self) -> Restore | None:
-        """None: the trees change in place and are filled anew instead."""
+        """Return None: the trees change in place, so they are rebuilt from the stores."""
         return None
 
     def close(self) -> None:

@@ -163,7 +163,7 @@ class ScaleJoin:
 
     @property
     def workers(self) -> int:
-        """How many threads it should have."""
+        """The requested number of threads."""
         return wanted(self._control)
 
     def set_workers(self, n: int) -> None:
@@ -171,7 +171,7 @@ class ScaleJoin:
         want(self._control, n)
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
         self._shares.forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
@@ -179,7 +179,7 @@ class ScaleJoin:
         return {**self._shares.counters(), "threads": self._shares.n, "redeals": self._redeals}
 
     def saved(self) -> Restore | None:
-        """None: threads that were stopped do not start again."""
+        """Return None: stopped threads cannot be restarted."""
         return None
 
     def close(self) -> None:
@@ -188,5 +188,5 @@ class ScaleJoin:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all shares."""
+        """Bytes held by all shares."""
         return self._shares.nbytes

@@ -46,14 +46,14 @@ class Shares(Protocol):
         """Have `n` shares of what is stored."""
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Positions below these are out of every window to come."""
+        """Drop positions below these: they are outside every later window."""
 
     def counters(self) -> dict[str, int]:
         """What all shares did."""
 
     @property
     def nbytes(self) -> int:
-        """The memory of all shares."""
+        """Bytes held by all shares."""
 
 
 def _in_turn(part: SidePart, begin: int, turn: int, n: int) -> list[Array]:
@@ -133,7 +133,7 @@ class ScanShares:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all shares."""
+        """Bytes held by all shares."""
         return sum(share.nbytes for share in self._shares)
 
 
@@ -201,5 +201,5 @@ class IndexShares:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all indexes."""
+        """Bytes held by all indexes."""
         return sum(share.nbytes for share in self._shares)
