@@ -1,1 +1,1 @@
-"""The nouns: predicates, windows, the join spec, expressions and errors. Imports nothing of the layers above."""
+"""Predicates, windows, the join spec, expressions and errors. Imports nothing from the layers above."""

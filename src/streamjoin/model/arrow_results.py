@@ -1,7 +1,7 @@
-"""Computed values to Arrow columns: the way back from :class:`~streamjoin.model.values.Values`, exactly.
+"""Exact conversion of computed :class:`~streamjoin.model.values.Values` to Arrow columns.
 
-The type is the one that ``typing_rules.check`` gave the expression. Whole numbers grow beyond any type while they are
-computed; one that does not fit its column at the end is an error and never wraps.
+The type is the one that ``typing_rules.check`` gave the expression. Integers may exceed any type while they are
+computed; a result that does not fit its column is an error and never wraps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Arrow columns to :class:`~streamjoin.model.values.Values`, exactly.
+"""Exact conversion of Arrow columns to :class:`~streamjoin.model.values.Values`.
 
-Strings become arrays of Python objects: beside NumPy's ``StringDType`` these are made in half the time and
-compare two to six times faster in a broadcast, the two things a join does with them.
+Strings become arrays of Python objects: compared with NumPy's ``StringDType`` these are created in half the time and
+compare two to six times faster in a broadcast, which is all that a join does with them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _decimals(array: pa.Array) -> Array:
     low = words[:, 0].astype(np.int64)
     valid = _valid(array)
     if valid is not None:
-        # What lies under a NULL is anything.
+        # The value of a NULL slot is arbitrary.
         words = np.where(valid[:, np.newaxis], words, 0)
         low = words[:, 0].astype(np.int64)
     if count > 1 and not (words[:, 1:] == (low >> 63)[:, np.newaxis]).all():

@@ -1,8 +1,8 @@
-"""A `JoinSpec` fitted to two schemas: what the engines run.
+"""Binding a `JoinSpec` to two schemas; the engines run the result.
 
-Binding finds every mistake that needs the data's types: unknown columns, types that don't compare, windows in
-the wrong unit, names that would clash in the output. What it leaves is plain data: terms as word intervals,
-one residual expression for the rest, windows in ticks of one common clock, and the output's columns.
+Binding reports every mistake that depends on the types of the data: unknown columns, types that don't compare, windows
+in the wrong unit, clashing output names. The result is plain data: terms as word intervals, one residual expression
+for the other conditions, windows in ticks of one common clock, and the output columns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TimePlan:
 
 @dataclass(frozen=True)
 class BoundWindow:
-    """A window in the units the engines count in: tuples, or ticks of the common clock."""
+    """A window in the engines' units: tuples, or ticks of the common clock."""
 
     kind: Literal["count", "time"]
     size: int
@@ -49,7 +49,7 @@ class BoundWindow:
 
 @dataclass(frozen=True)
 class BoundSpec:
-    """A spec fitted to schemas. `terms` are exact on their words; `index` is what finds candidates."""
+    """A spec bound to schemas. `terms` are exact on their words; `index` has the terms that find candidates."""
 
     spec: JoinSpec
     left_schema: pa.Schema
@@ -71,18 +71,18 @@ class BoundSpec:
 
     @property
     def late_schema(self) -> pa.Schema:
-        """The columns of late rows: those of both sides, the keys of each included."""
+        """The columns of late rows: all columns of both sides, including both keys."""
         return output_schema(self.late_columns, self.left_schema, self.right_schema)
 
     @property
     def settled(self) -> frozenset[int]:
-        """Which of `terms` a hit in the index settles: the one whose words the index holds as they are."""
+        """The terms that a hit in the index decides: those whose words are the index words."""
         plain = len(self.index) == 1 and self.index[0].exact
         return frozenset([self.terms.index(self.index[0])] if plain else [])
 
     @property
     def index_decides(self) -> bool:
-        """Whether a hit in the index is a match, with nothing left to test."""
+        """Whether every hit in the index is a match without further tests."""
         return self.residual is None and len(self.terms) == 1 and self.index == self.terms
 
 
@@ -138,7 +138,7 @@ def _index(fitted: list[KeyTerm]) -> tuple[KeyTerm, ...]:
 def _conditions(
     spec: JoinSpec, left: pa.Schema, right: pa.Schema
 ) -> tuple[tuple[Equi | Band, ...], tuple[Expression, ...]]:
-    """The keys and bands of a spec, those that stand in its SQL conditions included, and what else they demand."""
+    """The keys and bands of a spec, including those in its SQL conditions, and the remaining conditions."""
     schemas = {"l": left, "r": right}
     terms: list[Equi | Band] = []
     conditions: list[Expression] = []
@@ -226,10 +226,10 @@ def _ticks(what: str, length: int, is_duration: bool, time: TimePlan | None) -> 
 def narrowed(
     bound: BoundSpec, columns: Sequence[str] | None, more: tuple[Collection[str], Collection[str]] = ((), ())
 ) -> BoundSpec:
-    """`bound` with only the result's `columns`, and of both sides only what these and the join itself need.
+    """`bound` with only the given result columns, and only the input columns that these and the join need.
 
-    The columns keep the names that they have in the whole result, and its time is always there. `more` are columns of
-    the sides that are needed besides.
+    The columns keep the names that they have in the full result, and the result's time is always included. `more` are
+    additional columns of each side.
     """
     if columns is None:
         return bound
@@ -256,7 +256,7 @@ def narrowed(
 
 
 def matched_columns(bound: BoundSpec, side: int) -> set[str]:
-    """The columns of one side that hold a value in every row that has a partner: keys and times."""
+    """The columns of one side that are never NULL in a matching row: keys and times."""
     names = {(term.right if side else term.left).name for term in (*bound.terms, *bound.index)}
     if bound.time is not None:
         names.add(bound.time.right if side else bound.time.left)

@@ -1,8 +1,8 @@
 """Comparison and arithmetic of values, exact wherever the kinds are.
 
-Whole numbers never wrap: the operands' bounds, taken before they are broadcast, show whether a result can
-leave int64, and if it can it is computed with Python ints. Float results lose their NaNs to NULL; where the
-bounds of the operands are finite there is nothing to look for.
+Integers never wrap: the operands' bounds, taken before they are broadcast, show whether a result can exceed int64,
+in which case it is computed with Python ints. NaN in a float result becomes NULL; if the bounds of the operands
+are finite, this check is skipped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _dtype(*bounds: Bounds) -> type[Any]:
 
 
 def rescale(value: Values, scale: int) -> Values:
-    """The same exact values with ``scale`` decimals, no fewer than they have."""
+    """The same exact values with ``scale`` decimals, which must not be fewer than now."""
     if value.scale == scale:
         return value
     factor = 10 ** (scale - value.scale)
@@ -103,7 +103,7 @@ def _quotient(whole: int, power: int) -> float:
 
 
 def compare(operator: str, left: Values, right: Values) -> Mask:
-    """``left operator right`` for one of = <> < <= > >=, whatever stands at NULLs.
+    """``left operator right`` for one of = <> < <= > >=; undefined at NULLs.
 
     Raises:
         SchemaError: the kinds don't compare.
@@ -147,7 +147,7 @@ def _compare_data(operator: str, left: Array, right: Array) -> Mask:
 
 
 def _ranks(left: Array, right: Array) -> tuple[Array, Array]:
-    """Both arrays as places in their common order: one sort instead of comparing the objects of each pair."""
+    """Both arrays as ranks in their common order: one sort instead of a comparison of objects per pair."""
     sides = [left.ravel().tolist(), right.ravel().tolist()]
     places = {value: place for place, value in enumerate(sorted({*sides[0], *sides[1]}))}
     ranks = [np.fromiter(map(places.__getitem__, side), np.int64, len(side)) for side in sides]
@@ -234,7 +234,7 @@ def negative(value: Values) -> Values:
     """``-value``.
 
     Raises:
-        SchemaError: it is no number and no interval.
+        SchemaError: the value is neither a number nor an interval.
     """
     if negative_kind(value.kind) is None:
         raise SchemaError(f"unary minus can't take {value.kind.value}")
@@ -245,7 +245,7 @@ def negative(value: Values) -> Values:
 
 
 def absolute(value: Values) -> Values:
-    """The distance from zero of a number or an interval."""
+    """The absolute value of a number or an interval."""
     low, high = value.bounds
     least = 0 if low <= 0 <= high else min(abs(low), abs(high))
     return _unary(np.absolute, value, (least, max(abs(low), abs(high))))

@@ -1,7 +1,7 @@
-"""One form for conditions that are written differently and mean the same, so that queries can share them.
+"""A canonical form for equivalent conditions, so that queries can share them.
 
-The invariant: `canonical(e)` has the value of `e` on every row, in three-valued logic; and it is its own canonical
-form. Only rewrites that are exact for every type are made: numbers are not reassociated, columns not moved
+Invariant: `canonical(e)` has the value of `e` on every row, in three-valued logic, and is its own canonical form.
+Only rewrites that are exact for every type are applied: numbers are not reassociated, and columns are not moved
 across a comparison.
 """
 
@@ -39,7 +39,7 @@ _NEGATED: Final = {
 
 
 def canonical(expr: Expression) -> Expression:
-    """The one form of everything that is written like `expr` up to order and negation.
+    """The canonical form of `expr`, the same for all variants that differ only in order and negation.
 
     >>> from streamjoin.model.parsing import parse_condition
     >>> str(canonical(parse_condition("NOT (5 >= l.x OR l.x NOT BETWEEN 3 AND l.y)")))
@@ -54,7 +54,7 @@ def canonical(expr: Expression) -> Expression:
 
 
 def conjuncts(expr: Expression) -> tuple[Expression, ...]:
-    """The canonical conditions that must all hold; those that always do are left out."""
+    """The canonical conditions that must all hold, without those that are always true."""
     form = canonical(expr)
     terms = form.terms if isinstance(form, And) else (form,)
     return tuple(term for term in terms if term != Literal(True))
@@ -104,7 +104,7 @@ def _arithmetic(expr: Arithmetic) -> Expression:
 
 
 def _negated(expr: Expression) -> Expression:
-    """NOT of a canonical expression: pushed to the leaves, where comparisons take it in."""
+    """NOT of a canonical expression, pushed down to the leaves and absorbed by comparisons."""
     if isinstance(expr, Not):
         return expr.operand
     if isinstance(expr, Compare):

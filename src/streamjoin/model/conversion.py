@@ -1,7 +1,7 @@
-"""sqlglot's nodes to ours, by allow-list.
+"""Conversion of sqlglot's nodes to streamjoin's, by allow-list.
 
-What sqlglot reads is far more than a condition may be: a node type, or an argument of a node, that is not named
-here is an error and never dropped. Every error shows the place in the text.
+sqlglot accepts much more than a condition may contain: a node type, or an argument of a node, that is not listed
+here is an error and is never ignored. Every error shows the place in the text.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _FUNCTIONS: Final[_Nodes[str]] = {
 }
 _CHAINS: Final[_Nodes[type[nodes.And | nodes.Or]]] = {exp.And: nodes.And, exp.Or: nodes.Or}
 _LIKES: Final[_Nodes[bool]] = {exp.Like: False, exp.ILike: True}
-# Arguments that sqlglot sets by itself and that change nothing here.
+# Arguments that sqlglot sets by default and that have no effect here.
 _HARMLESS: Final = frozenset({"typed", "safe", "ignore_nulls", "fraction_in_string", "negate", "is_string"})
 
 
 class Conversion:
-    """One text's walk from sqlglot nodes to ours; remembers where each node stood."""
+    """Converts the nodes of one text and remembers the place of each node."""
 
     def __init__(self, source: SourceText, resolve: Resolve, where: str = CONDITION) -> None:
         self._source = source
@@ -70,7 +70,7 @@ class Conversion:
 
     @property
     def places(self) -> dict[int, Span]:
-        """Spans by the identity of the node; valid while this conversion, which keeps the nodes, is."""
+        """Spans by the identity of the node; valid as long as this conversion, which holds the nodes, exists."""
         return {id(node): span for node, span in self._placed}
 
     def convert(self, node: exp.Expr) -> Expression:
@@ -91,7 +91,7 @@ class Conversion:
         return expression
 
     def _build(self, node: exp.Expr, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a constructor or a reader of text; its complaint gets the node's place."""
+        """Call a constructor or parser; its error gets the node's place."""
         try:
             return make(*args, **kwargs)
         except ExpressionError as error:
@@ -166,7 +166,7 @@ class Conversion:
             text = node.this.name if unit is None else f"{node.this.name} {unit.name}"
             return nodes.Interval(parse_interval(text))
         except ExpressionError as error:
-            # sqlglot splits the quoted text and forgets where it stood.
+            # sqlglot splits the quoted text and loses its place.
             span = self._source.pair("INTERVAL", str(node.this.name))
             raise self._source.error(str(error), *span) if span else self._error(node, str(error)) from None
 

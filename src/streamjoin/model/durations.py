@@ -1,4 +1,4 @@
-"""Lengths of time as users write them: "15 minutes", "1h 30m", a timedelta. Held as whole nanoseconds.
+"""Lengths of time as users write them: "15 minutes", "1h 30m", a timedelta. Stored as integer nanoseconds.
 
 A timedelta is Python's, pandas' or NumPy's.
 """
@@ -24,7 +24,7 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*(?:,|and\b)?", re.IGNOREC
 
 
 def plain_number(value: object) -> object:
-    """A number of NumPy as the number of Python that it is; anything else as it is.
+    """A NumPy number as a Python number; any other value unchanged.
 
     >>> plain_number(np.int64(5)), plain_number(np.float32(0.5)), plain_number("5 s")
     (5, 0.5, '5 s')
@@ -33,7 +33,7 @@ def plain_number(value: object) -> object:
 
 
 def is_duration(value: object) -> TypeGuard[Duration]:
-    """Whether `nanoseconds` may be asked for the length of `value`."""
+    """Whether `nanoseconds` accepts `value`."""
     return isinstance(value, str | timedelta | np.timedelta64)
 
 
@@ -46,7 +46,7 @@ def nanoseconds(value: Duration) -> int:
     True
     """
     if isinstance(value, timedelta):
-        # A Timedelta of pandas is one of Python's, with nanoseconds beside the microseconds.
+        # A pandas Timedelta is a Python timedelta with an additional nanoseconds field.
         rest = value.microseconds * 1_000 + int(getattr(value, "nanoseconds", 0))
         return value.days * UNITS["day"] + value.seconds * UNITS["second"] + rest
     if isinstance(value, np.timedelta64):

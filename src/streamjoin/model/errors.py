@@ -1,31 +1,31 @@
-"""Every error a user can meet, in one tree.
+"""All errors that streamjoin raises, in one hierarchy.
 
 Each message says what was wrong, where, and what to do; state is left as it was before the call::
 
     StreamJoinError
-    ├── SpecError (ValueError)          the join as written can't be: negative width, unknown unit, ...
+    ├── SpecError (ValueError)          the spec is invalid: negative width, unknown unit, ...
     │   ├── ExpressionError             a Theta or SQL text that does not parse or is not allowed
     │   │   └── QueryError              an ad-hoc query's text; knows the line, the column and the length
     │   ├── SchemaError                 the spec does not fit the data: unknown column, types that don't compare
     │   ├── PipelineFileError           a pipeline file that can't be run; the message names the line
-    │   └── NotSupportedError           well-formed, but not there (yet): the message says what is
-    ├── InputError (ValueError)         what was pushed is not what the join takes
-    ├── StateError (RuntimeError)       the call comes at the wrong moment: closed or broken join, forked process
+    │   └── NotSupportedError           valid, but not supported; the message says what is
+    ├── InputError (ValueError)         the join does not accept the pushed data
+    ├── StateError (RuntimeError)       the call is not allowed now: closed or broken join, forked process
     ├── TooManyRowsError (RuntimeError) a call has more result rows than it may return; `push_iter` streams them
     ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
-    ├── SetupError (RuntimeError)       something outside is missing: Java, pyspark, a jar
-    └── ServiceError (RuntimeError)     a service can't be reached, or answered that something is wrong
+    ├── SetupError (RuntimeError)       an external component is missing: Java, pyspark, a jar
+    └── ServiceError (RuntimeError)     a service can't be reached, or answered with an error
 """
 
 from __future__ import annotations
 
 
 class StreamJoinError(Exception):
-    """The root: catch this to catch everything streamjoin raises on purpose."""
+    """The base class of all errors that streamjoin raises on purpose."""
 
 
 class SpecError(StreamJoinError, ValueError):
-    """The join as written cannot be."""
+    """The spec is invalid."""
 
 
 class ExpressionError(SpecError):
@@ -33,9 +33,9 @@ class ExpressionError(SpecError):
 
 
 class QueryError(ExpressionError):
-    """An ad-hoc query's text does not parse, does not fit the streams, or asks for something that is not there.
+    """An ad-hoc query's text does not parse, does not fit the streams, or uses something unsupported.
 
-    `message` is what was wrong, without the place; `line` and `column` count from 1, `length` is in characters.
+    `message` describes the error without its place; `line` and `column` count from 1, `length` is in characters.
     """
 
     def __init__(self, text: str, message: str = "", line: int = 1, column: int = 1, length: int = 1) -> None:
@@ -56,15 +56,15 @@ class PipelineFileError(SpecError):
 
 
 class NotSupportedError(SpecError):
-    """The spec is well-formed but asks for something that is not there."""
+    """The spec is valid but asks for something that is not supported."""
 
 
 class InputError(StreamJoinError, ValueError):
-    """A pushed table, interleaving or source is not what the join takes."""
+    """The join does not accept a pushed table, interleaving or source."""
 
 
 class StateError(StreamJoinError, RuntimeError):
-    """The call comes at the wrong moment."""
+    """The call is not allowed in the current state."""
 
 
 class TooManyRowsError(StreamJoinError, RuntimeError):
@@ -76,14 +76,14 @@ class CheckpointError(StreamJoinError, RuntimeError):
 
 
 class SetupError(StreamJoinError, RuntimeError):
-    """Something outside the package is missing."""
+    """An external component is missing."""
 
 
 class ServiceError(StreamJoinError, RuntimeError):
-    """A service can't be reached, or answered with a problem; `status` is None where there was no answer."""
+    """A service can't be reached, or answered with an error; `status` is None if there was no answer."""
 
     def __init__(self, text: str, status: int | None = None, problem: dict[str, object] | None = None) -> None:
-        """`problem` are the answer's problem details."""
+        """`problem` holds the problem details of the response."""
         super().__init__(text)
         self.status = status
         self.problem = dict(problem or {})

@@ -1,4 +1,4 @@
-"""Conditions over columns of values, one NumPy pass a node, in SQL's three-valued logic.
+"""Evaluation of conditions over columns, one NumPy pass per node, in SQL's three-valued logic.
 
 Columns may have any shapes that broadcast: with the left side as ``(P, 1)`` and the right as ``(1, S)`` every
 pair is tested, and a subexpression that reads one side is computed at that side's size. NaN is NULL everywhere.
@@ -40,14 +40,14 @@ def truth(values: Values, shape: tuple[int, ...]) -> Mask:
     """Where a boolean is true, neither false nor NULL, as a new or unshared array of ``shape``.
 
     Raises:
-        SchemaError: the values are no booleans.
+        SchemaError: the values are not booleans.
     """
     true, _ = _truths(values)
     return true if true.shape == shape and true is not values.data else np.array(np.broadcast_to(true, shape))
 
 
 def _truths(values: Values) -> tuple[Mask, Mask | None]:
-    """Where the values are true and where they are false; None for the latter means wherever not true."""
+    """Masks of the true and of the false values; None for the latter means all that are not true."""
     if values.kind is ValueKind.NULL:
         all_false = np.zeros(values.shape, np.bool_)
         return all_false, all_false
@@ -151,7 +151,7 @@ def _known(values: Values) -> Mask | np.bool_:
 
 
 def _all(terms: Iterable[Values]) -> Values:
-    """AND. Terms of one shape are combined first, so that one-sided terms meet before they are broadcast."""
+    """AND. Terms of one shape are combined first, so that one-sided terms are combined before they are broadcast."""
     by_shape: dict[tuple[int, ...], tuple[Mask, Mask | None]] = {}
     for term in terms:
         truths = _truths(term)

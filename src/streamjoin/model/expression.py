@@ -1,8 +1,7 @@
 """Conditions as data: the nodes that the parser builds and that checking, evaluation and planning read.
 
-Nodes know nothing of streams: a :class:`Column` carries any qualifier, so the two sides of a join (``l``,
-``r``) and the stream aliases of an ad-hoc query use the same nodes. Chains of AND and of OR are flat, however
-they were built.
+Nodes are independent of streams: a :class:`Column` carries any qualifier, so the two sides of a join (``l``,
+``r``) and the stream aliases of an ad-hoc query use the same nodes. Chains of AND and of OR are always flat.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Arithmetic(Expression):
 
 @dataclass(frozen=True)
 class Function(Expression):
-    """A call of one of :data:`FUNCTIONS`. LEAST and GREATEST pass over NULLs, as COALESCE does."""
+    """A call of one of :data:`FUNCTIONS`. LEAST and GREATEST ignore NULLs, as COALESCE does."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -152,7 +151,7 @@ class Function(Expression):
 
     @property
     def boolean(self) -> bool | None:
-        """COALESCE, LEAST and GREATEST give what they take."""
+        """COALESCE, LEAST and GREATEST have the type of their arguments."""
         return None if self.name in ("COALESCE", "LEAST", "GREATEST") else False
 
     def __str__(self) -> str:
@@ -364,5 +363,5 @@ class Or(_Chain):
 
 
 def conjunction(terms: tuple[Expression, ...]) -> Expression:
-    """The AND of any number of terms: of none TRUE, of one the term."""
+    """The AND of any number of terms: TRUE for none, the term itself for one."""
     return And(terms) if len(terms) > 1 else terms[0] if terms else Literal(True)

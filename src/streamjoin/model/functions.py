@@ -1,6 +1,6 @@
 """The functions a condition may call, over values.
 
-NULL in gives NULL out, but COALESCE, LEAST and GREATEST pass over NULLs.
+A NULL argument gives NULL, except that COALESCE, LEAST and GREATEST ignore NULLs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _power(base: Values, exponent: Values) -> Values:
 
 
 def _rounding(whole: Callable[[Array], Array], step: _Step) -> Callable[[Values], Values]:
-    """A rounding function, from one for floats and one that says where to go up from the floor of a decimal."""
+    """A rounding function, given one for floats and one that says where to round a decimal up."""
 
     def rounded(value: Values) -> Values:
         if value.kind is ValueKind.INTEGER:

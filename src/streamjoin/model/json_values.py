@@ -1,6 +1,6 @@
 """The JSON encoding of values, rows and records: one rule for REST, Kafka, the command line and files.
 
-- Integers beyond 2^53, decimals, NaN and infinities are strings: many JSON readers round or refuse them.
+- Integers beyond 2^53, decimals, NaN and infinities are strings: many JSON readers round or reject them.
 - Dates, times and timestamps are ISO 8601 strings. A timestamp with a time zone is in UTC and ends with `Z`.
 - A duration is its number of seconds.
 - Binary values are base64 strings.
@@ -24,7 +24,7 @@ _EXACT: Final = (1 << 53) - 1
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it.
+    """A value as JSON represents it.
 
     >>> plain([1 << 60, float("nan"), decimal.Decimal("1.50"), b"x", None])
     ['1152921504606846976', 'NaN', '1.50', 'eA==', None]
@@ -80,7 +80,7 @@ def column_values(column: pa.ChunkedArray) -> list[Any]:
     """A column's values."""
     type_ = column.type
     if pa.types.is_timestamp(type_):
-        # Python's times end at microseconds; Arrow prints nanoseconds too.
+        # Python's times have microseconds; Arrow prints nanoseconds too.
         zone = "" if type_.tz is None else "Z"
         texts = column.cast(pa.timestamp(type_.unit)).cast(pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T") + zone for text in texts]

@@ -2,9 +2,9 @@
 
 Every key becomes an order-preserving 64-bit word, and every condition an inclusive interval of words of the
 other side. For integers, times and decimals of up to 18 digits the interval is exact: both columns are
-whole multiples of one common unit, `multiplier` common units to one of the column's own. For floats it is
+whole multiples of one common unit; a column's own unit is `multiplier` common units. For floats it is
 exact too, in the arithmetic of the common type. Strings and binaries are hashed, and decimals of more digits
-are approximated: there the interval only finds candidates and a residual expression decides.
+are approximated: for these the interval only finds candidates and a residual expression decides.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class KeyTerm:
 
 
 def fit(term: Equi | Band, left_type: pa.DataType, right_type: pa.DataType) -> KeyTerm:
-    """Fit `term` to the types of its columns, or say why they don't compare."""
+    """Fit `term` to the types of its columns; raises an error if they don't compare."""
     left, right = (storage_type(plain_type(type_)) for type_ in (left_type, right_type))
     if left == right and isinstance(left, pa.BaseExtensionType):
-        # Of one type on both sides, equal storage means equal values.
+        # If both sides have the same type, equal storage means equal values.
         left = right = left.storage_type
     if any(all(is_kind(type_) for type_ in (left, right)) for is_kind in (_is_moment, _is_time_of_day, _is_duration)):
         return _fit_times(term, left, right)
@@ -144,7 +144,7 @@ def tick_ns(type_: pa.DataType) -> int:
 
 
 def check_zones(what: str, left: pa.DataType, right: pa.DataType) -> None:
-    """Refuse to compare a timestamp with a zone to one without: nobody knows which instant the latter is."""
+    """Reject comparing a timestamp with a zone to one without, which does not denote an instant."""
     zones = [pa.types.is_timestamp(t) and t.tz is not None for t in (left, right)]
     if zones[0] != zones[1]:
         raise SchemaError(f"{what}: {left} and {right} don't compare: give both columns a time zone, or neither")
@@ -210,14 +210,14 @@ def _fit_wide(term: Equi | Band, left: KeyColumn, right: KeyColumn) -> KeyTerm:
 
 
 def _condition(text: str) -> Expression:
-    # Most keys need no expression, and loading the SQL parser takes a while.
+    # Most keys need no expression, and loading the SQL parser is slow.
     from streamjoin.model.parsing import parse_condition
 
     return parse_condition(text, ("l", "r"))
 
 
 def _whole(band: Band, distance: Fraction) -> int:
-    """The largest whole number of units within `distance`, one less where the bound itself is left out."""
+    """The largest whole number of units within `distance`, one less if the bound is excluded."""
     whole = distance.numerator // distance.denominator
     if band.strict and whole == distance:
         whole -= 1

@@ -1,7 +1,7 @@
 """Constants of a condition: numbers, strings, truth values, NULL, dates, timestamps and intervals.
 
-A number written with a point or an exponent is kept as the exact decimal that was written: what it is
-compared or combined with decides whether it counts as that decimal or as the nearest float64.
+A number written with a point or an exponent is stored as the exact decimal; the other operand decides whether it
+is used as that decimal or as the nearest float64.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Constant(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Literal(Constant):
-    """NULL, a truth value, an integer, a decimal or a string; a float stands for the decimal it prints as.
+    """NULL, a truth value, an integer, a decimal or a string; a float becomes the decimal that it prints as.
 
     Equal means the same type and the same value, so ``Literal(1)``, ``Literal(True)`` and
     ``Literal(Decimal("1"))`` are three literals.

@@ -1,7 +1,7 @@
-"""What every node of a condition has in common: operands, columns, depth and SQL text.
+"""The base class of a condition's nodes: operands, columns, depth and SQL text.
 
-Nodes are frozen and hashable and reject an illegal shape in their constructor. The invariant of the text:
-parsing ``str(node)`` gives back an equal node.
+Nodes are frozen and hashable and reject an illegal shape in their constructor. Invariant of the text:
+parsing ``str(node)`` returns an equal node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OR, AND, PREDICATE, SUM, PRODUCT, SIGN, ATOM = range(1, 8)
 """How tightly a printed node holds together: what binds less than its place asks for gets parentheses."""
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-# Words that the parser does not take as a bare qualifier or name, and some that other SQL would not.
+# Words that the parser rejects as a bare qualifier or name, and some that other SQL dialects reject.
 # fmt: off
 _RESERVED: Final = frozenset(
     {
@@ -41,7 +41,7 @@ _RESERVED: Final = frozenset(
 
 @dataclass(frozen=True)
 class Expression:
-    """A node of a condition; see the module."""
+    """A node of a condition: frozen, hashable, and printed as SQL text that parses to an equal node."""
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
 
@@ -76,7 +76,7 @@ class Expression:
 
     @property
     def binding(self) -> int:
-        """How tightly the printed node holds together."""
+        """The operator precedence of the printed node."""
         return self._binding
 
     @property
@@ -85,7 +85,7 @@ class Expression:
         return tuple(dict.fromkeys(node for node in self.walk() if isinstance(node, Column)))
 
     def walk(self) -> Iterator[Expression]:
-        """Yield the node and all below it, parents first, in the order of the text."""
+        """Yield the node and all nodes below it, parents first, in the order of the text."""
         pending: list[Expression] = [self]
         while pending:
             node = pending.pop()
@@ -101,7 +101,7 @@ class Expression:
         return replace(self, **changed)
 
     def within(self, binding: int) -> str:
-        """The text as an operand in a place that binds this tightly."""
+        """The text as an operand of this precedence, in parentheses if needed."""
         return str(self) if self.binding >= binding else f"({self})"
 
 

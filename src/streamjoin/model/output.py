@@ -1,10 +1,10 @@
-"""The columns of a result: their names, where they come from, and which of them are wanted.
+"""The columns of a result: their names, their sources, and which of them are selected.
 
 The rules, for every runtime:
 
 - A column keeps its name, unless the other side has one of the same name: then each gets its side's suffix.
-- A key that is one name on both sides comes out once, as the left side has it, unless `both_keys` keeps both.
-- The time of the result, the later of the pair, is last; a column that has its name gets its side's suffix.
+- A key with the same name on both sides appears once, with the left side's value, unless `both_keys` keeps both.
+- The time of the result, the later of the pair, is last; a column of the same name gets its side's suffix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamjoin.model.spec import JoinSpec
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of the result: where it comes from and what it is called; `is_key` if it stands for both sides."""
+    """A column of the result: its source and its name; `is_key` if it represents both sides."""
 
     name: str
     side: Literal["left", "right"]
@@ -74,7 +74,7 @@ def output_schema(
 
 
 def wanted(columns: Sequence[OutputColumn], names: Collection[str], time: str | None) -> tuple[OutputColumn, ...]:
-    """Those of `columns` that `names` has, in the result's order; the time is always there.
+    """The `columns` that are in `names`, in the result's order; the time is always included.
 
     Raises:
         SchemaError: the result has no such column.
@@ -89,7 +89,7 @@ def wanted(columns: Sequence[OutputColumn], names: Collection[str], time: str | 
 
 
 def check_wanted(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """`columns=` as it was given, or an error."""
+    """`columns=` as a tuple, checked."""
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -98,7 +98,7 @@ def check_wanted(columns: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _shared_keys(spec: JoinSpec) -> set[str]:
-    """The names that must be equal on both sides. From the spec alone: a type that is learnt later renames nothing."""
+    """The names of shared keys, from the spec alone, so that a type learned later renames nothing."""
     keys = set()
     for term in spec.predicate.terms():
         if isinstance(term, Equi) and term.left == term.right:

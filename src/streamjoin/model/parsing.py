@@ -1,7 +1,7 @@
 """SQL text to condition nodes, by way of sqlglot's tokenizer and parser.
 
-A text is cut into words once; any stretch of words can then be read as one expression, so that a query's clauses
-keep their places in the whole text. This module and `conversion` are the only ones that know sqlglot. Every error
+A text is tokenized once; any range of tokens can then be read as one expression, so that a query's clauses
+keep their places in the whole text. Only this module and `conversion` use sqlglot. Every error
 is an :class:`ExpressionError` that shows the place in the text.
 """
 
@@ -28,10 +28,10 @@ from streamjoin.model.source_text import SourceText, Span, Word
 
 
 def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expression:
-    """The condition that a SQL text says, over columns written ``qualifier.name``.
+    """Parse a SQL condition over columns written ``qualifier.name``.
 
     Raises:
-        ExpressionError: the text does not parse, uses something that a condition may not, or is no boolean.
+        ExpressionError: the text does not parse, uses something that a condition may not contain, or is not a boolean.
     """
     if not isinstance(text, str):
         raise ExpressionError(f"a condition is a string such as 'l.x < r.a', not {text!r}")
@@ -48,7 +48,7 @@ def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expr
 
 
 def _qualified(qualifiers: tuple[str, ...]) -> Resolve:
-    """Columns that always carry one of these qualifiers."""
+    """A resolver for columns that always carry one of these qualifiers."""
 
     def resolve(qualifier: str | None, name: str, quoted: bool) -> Column:
         if qualifier is None:
@@ -64,7 +64,7 @@ def _qualified(qualifiers: tuple[str, ...]) -> Resolve:
 
 @dataclass(frozen=True)
 class Parsed:
-    """An expression and where its nodes stood in the text."""
+    """An expression and the places of its nodes in the text."""
 
     expression: Expression
     span: Span
@@ -72,20 +72,20 @@ class Parsed:
     conversion: Conversion
 
     def place(self, node: Expression) -> Span:
-        """Where this very node stood; the whole expression's place for one that was made since."""
+        """The place of this node; for a node created later, the place of the whole expression."""
         return self.places.get(id(node), self.span)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A text as words, any stretch of which can be read as one expression."""
+    """A tokenized text; any range of its tokens can be read as one expression."""
 
     source: SourceText
     tokens: Sequence[Token]
 
     @staticmethod
     def of(source: SourceText) -> Scan:
-        """Cut the text of `source` into words.
+        """Tokenize the text of `source`.
 
         Raises:
             ExpressionError: a quote or comment is never closed, or the text nests too deeply.
@@ -104,7 +104,7 @@ class Scan:
         return Scan(cut, tokens)
 
     def read(self, first: int, end: int, resolve: Resolve, where: str = CONDITION) -> Parsed:
-        """The expression that the words from `first` to before `end` say.
+        """Read the tokens from `first` up to but excluding `end` as an expression.
 
         Raises:
             ExpressionError: they don't parse, or use something that is not allowed.
@@ -134,7 +134,7 @@ class Scan:
 
 def _syntax_error(source: SourceText, error: ParseError, where: str) -> ExpressionError:
     detail: dict[str, Any] = error.errors[0] if error.errors else {}
-    # sqlglot gives the place of a token's last character.
+    # sqlglot reports the place of a token's last character.
     line, column = detail.get("line") or 1, detail.get("col") or 1
     last = sum(len(part) for part in source.text.split("\n")[: line - 1]) + line - 1 + column - 1
     word = next((w for w in source.words if w.end - 1 == last), None) or Word("", max(0, last), last + 1)
@@ -164,7 +164,7 @@ def _syntax_error(source: SourceText, error: ParseError, where: str) -> Expressi
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Drop what sqlglot logs on this thread: it warns about texts that are refused here anyway."""
+    """Suppress sqlglot's log messages on this thread: it warns about texts that are rejected here anyway."""
     thread = threading.get_ident()
 
     def keep(record: logging.LogRecord) -> bool:

@@ -1,7 +1,7 @@
 """LIKE patterns: ``%`` stands for any run of characters, ``_`` for one.
 
 A pattern compiles to a regular expression that never backtracks over more than one ``%``: each middle piece
-is taken where it first occurs, which loses no match because pieces have a fixed length.
+is matched where it first occurs, which loses no match because pieces have a fixed length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def split_pattern(pattern: str, escape: str | None) -> list[Piece]:
     """The pattern's characters, with the wildcards as :data:`ANY_RUN` and :data:`ANY_ONE`.
 
     Raises:
-        ExpressionError: the escape is not one character, or stands before nothing it can escape.
+        ExpressionError: the escape is not one character, or precedes a character that it cannot escape.
     """
     if escape is not None and (not isinstance(escape, str) or len(escape) != 1):
         raise ExpressionError(f"ESCAPE takes one character, not {escape!r}")
@@ -43,7 +43,7 @@ def split_pattern(pattern: str, escape: str | None) -> list[Piece]:
 
 
 def matcher(pattern: str, escape: str | None, *, ignore_case: bool) -> Callable[[str], bool]:
-    """A function that says whether a whole string matches; ``ignore_case`` compares lower-case forms."""
+    """A function that tests whether a whole string matches; ``ignore_case`` compares lower-case forms."""
     pieces = split_pattern(pattern, escape)
     runs: list[list[Piece]] = [[]]
     for piece in pieces:

@@ -1,13 +1,13 @@
-"""Arrow types as the joins store them, and columns brought to those types.
+"""Arrow types as the joins store them, and conversion of columns to those types.
 
-Libraries hand out the same values in many layouts: dictionaries, run ends, views, unions. Arrow itself can't take rows
-from some of them, so every column is rewritten once, where it comes in, to a plain layout of the same values:
+Libraries return the same values in many layouts: dictionaries, run ends, views, unions. Arrow itself can't take rows
+from some of them, so every input column is converted once to a plain layout of the same values:
 
 - dictionaries and run-end encodings become their values;
 - `string_view` and `binary_view` become `large_string` and `large_binary`;
 - a union becomes a struct with a field for each member, NULL in all but one.
 
-The same holds inside lists, maps and structs. What is plain already is passed on as it is.
+The same holds inside lists, maps and structs. A plain column is returned unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The plain type that holds the values of `type_`; itself where that is plain."""
+    """The plain type that holds the values of `type_`."""
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return plain_type(type_.value_type)
     if pa.types.is_string_view(type_):
@@ -37,7 +37,7 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` with plain types and without metadata: what a join stores and gives back."""
+    """`schema` with plain types and without metadata, as a join stores and returns it."""
     return pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
 
 
@@ -51,7 +51,7 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 
 def retyped(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`table` in `schema`, which knows the types of columns where the table had only NULLs."""
+    """`table` in `schema`, which gives types to columns where the table has only NULLs."""
     if table.schema.equals(schema):
         return table
     columns = [typed_column(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
@@ -59,7 +59,7 @@ def retyped(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def typed_column(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """A column that is NULL wherever its type was not known, in the type that is known now."""
+    """A column in the type that is known now; it is NULL wherever its type was unknown."""
     if column.type.equals(type_):
         return column
     if column.null_count == len(column):
@@ -68,13 +68,13 @@ def typed_column(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:
-    """What a condition sees of a type: the storage of Arrow's own extension types, such as a UUID's 16 bytes."""
+    """The type that a condition uses: the storage of Arrow's own extension types, such as a UUID's 16 bytes."""
     own = isinstance(type_, pa.BaseExtensionType) and type_.extension_name.startswith("arrow.")
     return type_.storage_type if own else type_
 
 
 def without_extension(array: pa.Array) -> pa.Array:
-    """The storage of an array of an extension type; any other array as it is."""
+    """The storage of an array of an extension type; any other array unchanged."""
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
@@ -138,7 +138,7 @@ def _is_list_view(type_: pa.DataType) -> bool:
 
 
 def _plain_values(array: Any, plain: pa.DataType) -> pa.Array:
-    """The values of all lists of `array`, those before and behind its slice included; a map's are its entries."""
+    """The values of all lists of `array`, including those outside its slice; for a map, its entries."""
     if not pa.types.is_map(plain):
         return plain_array(array.values)
     children = [plain_array(child) for child in (array.keys, array.items)]

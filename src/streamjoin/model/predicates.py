@@ -1,4 +1,4 @@
-"""What makes two tuples match: `Equi`, `Band`, `Theta`, and conjunctions of them with `&`.
+"""Join predicates: `Equi`, `Band`, `Theta`, and conjunctions of them with `&`.
 
 Predicates are frozen and check what can be checked without data; `streamjoin.model.binding` fits them to
 two schemas. A `Band` bounds the difference left - right: -above <= left - right <= below, so `below` is how
@@ -23,7 +23,7 @@ Distance = int | float | Decimal | np.integer[Any] | np.floating[Any] | duration
 
 
 class JoinPredicate:
-    """A condition on a pair of tuples; `&` makes a conjunction, and `Theta` is for anything else."""
+    """A condition on a pair of tuples; `&` builds a conjunction, and `Theta` covers all other conditions."""
 
     def __and__(self, other: object) -> Conjunction:
         if not isinstance(other, JoinPredicate):
@@ -31,7 +31,7 @@ class JoinPredicate:
         return Conjunction((*self.terms(), *other.terms()))
 
     def __bool__(self) -> NoReturn:
-        # Else `a and b` would be b alone, and `a or b` a.
+        # Otherwise `a and b` would be b alone, and `a or b` a.
         raise SpecError(
             f"{self} is neither true nor false before there are rows: join conditions with &, not with `and`, such as "
             "Equi('a') & Equi('b'); write OR and NOT in a Theta, such as Theta('l.a = r.a OR l.b = r.b')"
@@ -72,7 +72,7 @@ class Equi(JoinPredicate):
         _column("right", self.right)
 
     def terms(self) -> tuple[Term, ...]:
-        """Itself."""
+        """The predicate itself."""
         return (self,)
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Band(JoinPredicate):
     """`left` and `right` differ by no more than a distance.
 
     Either one symmetric `distance`, or `below=` and `above=` (a missing one is 0). For time columns a distance
-    is a duration ("5 seconds", a timedelta of Python, pandas or NumPy). `strict=True` leaves out the bounds themselves.
+    is a duration ("5 seconds", a timedelta of Python, pandas or NumPy). `strict=True` excludes the bounds.
     """
 
     left: str
@@ -130,7 +130,7 @@ class Band(JoinPredicate):
             object.__setattr__(self, name, value)
 
     def terms(self) -> tuple[Term, ...]:
-        """Itself."""
+        """The predicate itself."""
         return (self,)
 
     def __str__(self) -> str:
@@ -171,13 +171,13 @@ class Theta(JoinPredicate):
         if not isinstance(text, str):
             raise SpecError(f"Theta takes a SQL condition as text, not {text!r}")
         object.__setattr__(self, "text", text)
-        # A join by key or band needs no SQL parser, and loading it takes a while.
+        # A join by key or band needs no SQL parser, which is slow to load.
         from streamjoin.model.parsing import parse_condition
 
         object.__setattr__(self, "expression", parse_condition(text, ("l", "r")))
 
     def terms(self) -> tuple[Term, ...]:
-        """Itself."""
+        """The predicate itself."""
         return (self,)
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class Conjunction(JoinPredicate):
     parts: tuple[Term, ...]
 
     def terms(self) -> tuple[Term, ...]:
-        """Its parts."""
+        """The terms of all parts."""
         return self.parts
 
     def __iter__(self) -> Iterator[Term]:

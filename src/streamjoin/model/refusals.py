@@ -1,7 +1,7 @@
-"""What to say about SQL that a condition may not use.
+"""Error messages for SQL that a condition may not use.
 
-The parser's nodes are named here by their class names and those of their bases, most special first, so that
-this table needs no parser.
+The parser's nodes are identified by their class names and those of their bases, most specific first, so that
+this table does not import the parser.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streamjoin.model.expression import FUNCTIONS
 
 CONDITION: Final = "a condition"
 
-# Class name of the node, what to say, and the words to point at where the node itself has no place.
+# Class name of the node, the message, and the tokens to point at if the node itself has no place.
 _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Query", "a subquery is not allowed in {where}", ("SELECT", "WITH", "VALUES")),
     ("Subquery", "a subquery is not allowed in {where}", ("SELECT", "WITH", "VALUES")),
@@ -39,7 +39,7 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 
 
 def refusal(kinds: Sequence[str], name: str, where: str = CONDITION) -> tuple[str, tuple[str, ...]]:
-    """The message for a node of these classes, and the kinds of words to point at."""
+    """The message for a node of these classes, and the kinds of tokens to point at."""
     for kind, message, words in _REFUSALS:
         if kind in kinds:
             return message.format(name=name.upper(), functions=", ".join(FUNCTIONS), where=where), words

@@ -1,4 +1,4 @@
-"""The text of a condition, its words and where they stand: what error messages point at.
+"""The text of a condition, its words and their places, for error messages.
 
 Offsets count characters from 0 and spans are half-open; the line and column in a message count from 1.
 """
@@ -44,7 +44,7 @@ class SourceText:
     words: Sequence[Word] = ()
 
     def cut(self, words: Sequence[Word]) -> Self:
-        """The same text with these of its words."""
+        """The same text with a subset of its words."""
         return replace(self, words=words)
 
     @property
@@ -87,7 +87,7 @@ class SourceText:
         return next((word for word in self.words if word.kind in kinds), None)
 
     def pair(self, kind: str, part: str) -> tuple[int, int] | None:
-        """The span of the first word of a kind and the word after it, if ``part`` is in that."""
+        """The span of the first word of a kind and the next word, if the next word contains ``part``."""
         for word, after in pairwise(self.words):
             if word.kind == kind and part in self.of(after):
                 return word.start, after.end
@@ -108,10 +108,10 @@ class SourceText:
         return position
 
     def reject_nesting(self) -> None:
-        """Reject deep nesting before it is parsed: a parser takes many steps for each level before it gives up.
+        """Reject deep nesting before parsing: a parser takes many steps per level before it fails.
 
         Raises:
-            ExpressionError: parentheses, brackets or CASE stand more than `MAX_NESTING` deep in each other.
+            ExpressionError: parentheses, brackets or CASE are nested more than `MAX_NESTING` deep.
         """
         depth = 0
         for word in self.words:
@@ -127,7 +127,7 @@ class SourceText:
         """Reject ``a < b < c`` and ``a = b IS NULL``: SQL dialects read these in different ways.
 
         Raises:
-            ExpressionError: two comparisons stand side by side without AND, OR or parentheses between them.
+            ExpressionError: two comparisons are adjacent without AND, OR or parentheses between them.
         """
         open_comparisons, open_betweens = [0], [0]
         for before, word, after in zip([None, *self.words], self.words, [*self.words[1:], None], strict=False):

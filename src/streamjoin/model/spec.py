@@ -93,16 +93,16 @@ class JoinSpec:
             raise SpecError("result_time= needs a time column: add time='...'")
 
     def in_order(self, default: Order) -> JoinSpec:
-        """The spec with an order: its own, or the default of the runtime that runs it."""
+        """The spec with an order: its own, or the runtime's default."""
         return self if self.order is not None else replace(self, order=default)
 
     @property
     def result_time_name(self) -> str | None:
-        """What the result's time is called; None without a time column."""
+        """The name of the result's time; None without a time column."""
         if self.time_columns is None or self.result_time is not None:
             return self.result_time
         left, right = self.time_columns
-        # Without a suffix one side's column keeps the name for itself.
+        # Without a suffix one side's column keeps the name.
         return left if left == right and all(self.suffixes) else _RESULT_TIME
 
     @property
@@ -112,7 +112,7 @@ class JoinSpec:
 
 
 def check_how(how: object) -> None:
-    """Refuse kinds of join that are not there."""
+    """Reject kinds of join that are not supported."""
     if how in _NOT_YET:
         raise NotSupportedError(f"how={how!r} is not supported yet; use how='inner'")
     if how != "inner":

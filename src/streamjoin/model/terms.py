@@ -1,12 +1,12 @@
 """The conditions an index can serve: equalities and bands between a column of one alias and a column of another.
 
-A band bounds the difference of two columns, however it was written: `ABS(a.p - b.q) <= 5`, `a.p BETWEEN b.q - 2 AND
+A band bounds the difference of two columns, in any spelling: `ABS(a.p - b.q) <= 5`, `a.p BETWEEN b.q - 2 AND
 b.q + 3`, `a.p - b.q < 3 AND b.q < a.p + 2`. It means `-above <= left - right <= below` in the arithmetic of the
 common type (as `streamjoin.Band` does), for floats too: there the rounding is that of the difference.
 
-The invariant of `split`: the terms and the others together hold for a pair iff the conditions do. Where no band says
-a range exactly (it leaves out 0, or is open on one end only), a wider band finds the candidates and the
-conditions stay among the others.
+Invariant of `split`: the terms and the others together hold for a pair iff the conditions do. If no band expresses
+a range exactly (it excludes 0, or is open at one end only), a wider band finds the candidates and the conditions
+stay among the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi
 
 Number = int | Decimal
-# Literals lie within the range of float64: no sum of a few needs more digits.
+# Literals are within the range of float64, so a sum of a few needs no more digits.
 _EXACT = decimal.Context(prec=1000)
 
 
@@ -112,7 +112,7 @@ Term = Equality | BandTerm
 
 @dataclass(frozen=True)
 class _Linear:
-    """A sum of columns and a constant: what a side of a comparison is, if it can be part of a band."""
+    """A sum of columns and a constant: the form of a comparison's side that can be part of a band."""
 
     columns: tuple[tuple[Column, int], ...] = ()
     number: Number = 0
@@ -130,7 +130,7 @@ class _Linear:
 
     @property
     def difference(self) -> tuple[Column, Column] | None:
-        """(plus, minus), if it is one column less another and no mixture of numbers and times."""
+        """(plus, minus), if this is one column minus another, without mixing numbers and times."""
         if len(self.columns) != 2 or {count for _, count in self.columns} != {1, -1}:
             return None
         (a, sign), (b, _) = self.columns
@@ -139,7 +139,7 @@ class _Linear:
 
 @dataclass
 class _Range:
-    """What the conditions on one pair of columns leave of left - right."""
+    """The range of left - right that the conditions on one pair of columns allow."""
 
     low: tuple[Number, bool] | None = None
     high: tuple[Number, bool] | None = None
@@ -156,7 +156,7 @@ class _Range:
 def split(
     conditions: Sequence[Expression], new: str, schemas: Mapping[str, pa.Schema]
 ) -> tuple[tuple[Equality, ...], tuple[BandTerm, ...], tuple[Expression, ...]]:
-    """The keys, the bands and the other conditions of a join with the alias `new`, which stands right in the terms."""
+    """The keys, bands and other conditions of a join with the alias `new`, the right side of the terms."""
     equalities: list[Equality] = []
     others: list[Expression] = []
     ranges: dict[tuple[Column, Column], _Range] = {}
@@ -198,7 +198,7 @@ def _fits(term: Term, schemas: Mapping[str, pa.Schema]) -> bool:
 
 
 def _collect(condition: Expression, new: str, ranges: dict[tuple[Column, Column], _Range]) -> bool:
-    """Note what a condition says about the difference of two columns; False if it says nothing of that kind."""
+    """Record how a condition bounds the difference of two columns; False if it does not."""
     bounds = _bounds(condition)
     if bounds is None:
         return False
@@ -220,7 +220,7 @@ _Limits = list[tuple[bool, Number, bool]]
 
 
 def _bounds(condition: Expression) -> tuple[tuple[Column, Column], Number, _Limits] | None:
-    """The difference of two columns, what is added to it, and the bounds of the sum as (upper, limit, strict)."""
+    """The difference of two columns, the constant added to it, and the sum's bounds as (upper, limit, strict)."""
     if not isinstance(condition, Compare) or condition.operator not in ("=", "<", "<=", ">", ">="):
         return None
     operator, left, right = condition.operator, condition.left, condition.right
@@ -271,7 +271,7 @@ def _sum(a: Number, b: Number, sign: int) -> Number:
 def _band(
     left: Column, right: Column, interval: _Range, schemas: Mapping[str, pa.Schema]
 ) -> tuple[BandTerm | None, bool]:
-    """The band that covers a range, if there is one, and whether it says just that."""
+    """The band that covers a range, if there is one, and whether it is exact."""
     if interval.low is None or interval.high is None:
         return None, False
     (low, low_strict), (high, high_strict) = interval.low, interval.high

@@ -1,7 +1,7 @@
-"""The types of a condition's nodes against the schemas of its streams.
+"""Type checking of a condition against the schemas of its streams.
 
-What passes here evaluates without a type error on any data of these schemas. The rules themselves are in
-``value_kinds``; here they meet columns, and failures get names.
+A condition that passes evaluates without a type error on any data of these schemas. The rules are in
+``value_kinds``; this module applies them to columns and reports failures by name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_condition(expr: Expression, schemas: Mapping[str, pa.Schema]) -> None:
     """Check that ``expr`` is a boolean over these schemas.
 
     Raises:
-        SchemaError: as :func:`check`, or the result is no boolean.
+        SchemaError: as :func:`check`, or the result is not a boolean.
     """
     _require_boolean(expr, _typed(expr, schemas), "the condition must be a boolean")
 

@@ -1,6 +1,6 @@
-"""What the values of a condition are, and which kinds compare and combine: the one table of typing rules.
+"""The kinds of values in a condition, and which kinds compare and combine: the typing rules.
 
-Checking a condition against schemas and evaluating it both ask here, so they can't disagree. Exact kinds are
+Type checking and evaluation both use these rules, so they can't disagree. Exact kinds are
 integers with a scale: the value is ``data / 10**scale``, in units of 1 or of a second.
 """
 
@@ -17,7 +17,7 @@ from streamjoin.model.time_units import DECIMALS
 
 
 class ValueKind(enum.Enum):
-    """The sorts of value; the text is what messages call them."""
+    """The kinds of value, with their names in messages."""
 
     NULL = "NULL"
     BOOLEAN = "boolean"
@@ -149,7 +149,7 @@ def arrow_kind(type_: pa.DataType) -> tuple[ValueKind, int] | None:
 
 
 def result_type(kind: ValueKind, scale: int) -> pa.DataType:
-    """The Arrow type that stands for a computed kind; int64 for integers, however large they may grow."""
+    """The Arrow type of a computed kind; always int64 for integers."""
     if kind is ValueKind.DECIMAL:
         return pa.decimal128(38, scale) if scale <= 38 else pa.decimal256(76, min(scale, 76))
     unit = next((unit for unit, limit in DECIMALS.items() if scale <= limit), "ns")

@@ -1,10 +1,10 @@
-"""Columns of values with NULLs, as NumPy arrays: what evaluation takes, passes on and gives.
+"""Columns of values with NULLs, as NumPy arrays: the input and output of evaluation.
 
 Invariants of :class:`Values`:
 
 - ``data`` is bool (BOOLEAN), float64 (FLOAT), an object array of str or bytes (STRING, BINARY), or whole
   numbers (every other kind) as int64, uint64 or, where these are too narrow, an object array of Python ints;
-- ``valid`` broadcasts to the shape of ``data``; where it is False ``data`` holds some harmless value;
+- ``valid`` broadcasts to the shape of ``data``; where it is False ``data`` holds an arbitrary valid value;
 - there is no NaN in ``data``: NaN is NULL.
 
 Dates and timestamps count seconds, intervals too, as scaled whole numbers: a ``timestamp[us]`` has scale 6.
@@ -42,9 +42,9 @@ FILLERS: Final[dict[ValueKind, tuple[Any, Any]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """An array of one kind of value; see the module for what ``data`` and ``valid`` hold.
+    """An array of one kind of value; the module lists the invariants of ``data`` and ``valid``.
 
-    ``known_bounds``, where given, encloses ``data``; it saves looking for the extremes of a large array.
+    ``known_bounds``, if set, encloses ``data``; this avoids a search for the extremes of a large array.
     """
 
     data: Array
@@ -80,7 +80,7 @@ class Values:
 
 
 def both_valid(*masks: Mask | None) -> Mask | None:
-    """Where all are valid; None if that is everywhere."""
+    """The mask of rows where all are valid; None if all rows are."""
     result: Mask | None = None
     for mask in masks:
         if mask is not None:
@@ -95,7 +95,7 @@ def all_null(kind: ValueKind, shape: tuple[int, ...], scale: int = 0) -> Values:
 
 
 def from_floats(data: Array, valid: Mask | None = None, *, may_be_nan: bool = True) -> Values:
-    """FLOAT values, with every NaN made NULL."""
+    """FLOAT values; NaN becomes NULL."""
     if may_be_nan:
         nan = np.isnan(data)
         if nan.any():

@@ -1,7 +1,7 @@
-"""How long a tuple stays joinable.
+"""Windows: how long a tuple can be joined.
 
-A tuple is in its window while fewer than `n` tuples of its own side came after it (`CountWindow`), or while
-the tuple that arrives is at most `d` younger in time (`TimeWindow`). The two sides may differ.
+A tuple is in its window while fewer than `n` tuples of its own side arrived after it (`CountWindow`), or while
+the arriving tuple is at most `d` later (`TimeWindow`). The two sides may have different windows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CountWindow:
 
 @dataclass(frozen=True, init=False)
 class TimeWindow:
-    """Tuples at most `length` older than the one that arrives.
+    """Tuples at most `length` older than the arriving tuple.
 
     `length` is a duration ("15 minutes", a timedelta of Python, pandas or NumPy) for timestamp and date columns, or
     a whole number in the column's own unit for integer time columns.
@@ -58,7 +58,7 @@ class TimeWindow:
 
 
 def read_length(length: object, what: str) -> tuple[int, bool]:
-    """The length in nanoseconds where it is a duration, else in units of the time column; and which of the two."""
+    """The length in nanoseconds for a duration, else in units of the time column; and whether it is a duration."""
     if durations.is_duration(length):
         return durations.nanoseconds(length), True
     number = durations.plain_number(length)
