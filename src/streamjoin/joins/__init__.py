@@ -1,1 +1,1 @@
-"""One file an algorithm behind one protocol, and the driver that feeds them."""
+"""Join algorithms behind one protocol, one per file, and the driver that feeds them."""

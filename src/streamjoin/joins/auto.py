@@ -1,12 +1,12 @@
-"""Which algorithm runs, and why.
+"""Choice of the algorithm, with the reason.
 
-Batches with an index word go to the sweep: its cost a tuple grows with the logarithm of the window. Where the first
-push is so small that sorting it does not pay by the cost model, an index takes its place. Without an index word,
-or where the windows are so small that scanning them is cheapest, the nested loop runs.
+Batches with an index word use the sweep, whose cost per tuple grows with the logarithm of the window. If the first
+push is so small that, by the cost model, sorting does not pay, an index is used instead. Without an index word, or if
+the windows are so small that scanning is cheapest, the nested loop runs.
 
-A join begins with the nested loop, which is by far the quickest to compile, and moves on once scanning costs more than
-the other algorithm would. Where that one is not compiled yet, it moves when scanning has cost as much as compiling:
-whatever follows, that is at most twice the cheaper of the two.
+A join starts with the nested loop, which is by far the fastest to compile, and switches once scanning costs more than
+the other algorithm would. If that algorithm is not compiled yet, the join switches when scanning has cost as much as
+compiling: the total is then at most twice the cheaper of the two.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
 
 _RANGE_INDEXES = ("btree", "b_chain", "ib_chain", "im_tree", "pim_tree")
-# What a time window may hold when nothing is known yet.
+# The assumed size of a time window before any data has arrived.
 _UNKNOWN_WINDOW = 1 << 16
-# Scanning this many tuples in vector registers takes less time than sorting and merging one.
+# Scanning this many tuples in vector registers is faster than sorting and merging one.
 _SMALL_WINDOW = 256
 # Nanoseconds to compare two tuples: by words in vector registers, or by evaluating the condition over columns.
 _WORD_NS, _CONDITION_NS = 0.1, 20.0
-# What compiling an algorithm costs, in nanoseconds of scanning.
+# The assumed cost of compiling an algorithm, in nanoseconds.
 _COMPILING_NS = 5e9
 
 
@@ -88,7 +88,7 @@ class AlgorithmRequest:
 
 
 def requests() -> tuple[AlgorithmRequest, ...]:
-    """Every algorithm over every index it can run over: what tests and the warm-up go through."""
+    """Every algorithm with every index it supports, for tests and the warm-up."""
     each = [AlgorithmRequest()]
     for name, kind in KINDS.items():
         each += [AlgorithmRequest(name, index) for index in kind.indexes]
@@ -97,12 +97,12 @@ def requests() -> tuple[AlgorithmRequest, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """Everything `algorithm=` takes."""
+    """All values that `algorithm=` accepts."""
     return ("auto", *KINDS)
 
 
 def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
-    """The algorithm for `bound`: the one asked for, or the cheapest for pushes of about `batch` tuples."""
+    """The algorithm for `bound`: the requested one, or the cheapest for pushes of about `batch` tuples."""
     name = request.algorithm
     kind = KINDS.get(name)
     if kind is not None and not bound.index and (kind.needs_word or request.index is not None):
@@ -132,7 +132,7 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
 
 
 def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
-    """The algorithm for the first push, of `batch` tuples: the one asked for, or a scan while that is cheap."""
+    """The algorithm for the first push, of `batch` tuples: the requested one, or a scan while that is cheap."""
     later = choose(bound, request, batch)
     if request.algorithm != "auto" or later.name == NestedLoop.name:
         return later
@@ -143,7 +143,7 @@ def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None)
 
 
 def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> AlgorithmChoice | None:
-    """What takes over from the scan before `arriving` tuples meet `held` on a side, if anything does."""
+    """The algorithm that replaces the scan before `arriving` tuples are joined with `held` per side, if any."""
     if not _outgrown(bound, arriving, held):
         return None
     later = choose(bound, AlgorithmRequest(), arriving)
@@ -158,13 +158,13 @@ def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:
 
 
 def _is_worth_compiling(bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int) -> bool:
-    """Whether there is nothing to compile, or scanning has cost as much with this push."""
+    """Whether nothing has to be compiled, or scanning, including this push, costs as much as compiling."""
     compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
     return compiled or (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) >= _COMPILING_NS
 
 
 def _pairs(bound: BoundSpec, arriving: int, held: int) -> float:
-    """How many pairs a scan compares: a tuple meets what is held and, on average, half of what comes with it."""
+    """The number of pairs that a scan compares: each tuple with the window and, on average, half of its push."""
     most = max(window.size if window.kind == "count" else math.inf for window in bound.windows)
     return arriving * min(most, held + arriving / 2)
 
@@ -179,7 +179,7 @@ def _index_cost(window: float) -> float:
 
 
 def _check_offered(algorithm: str, index: str) -> None:
-    """Refuse an index that exists, but not under this algorithm."""
+    """Reject an index that this algorithm does not support."""
     indexes = KINDS[algorithm].indexes
     if index not in indexes:
         raise NotSupportedError(
@@ -188,7 +188,7 @@ def _check_offered(algorithm: str, index: str) -> None:
 
 
 def _indexed(bound: BoundSpec, request: AlgorithmRequest, why: str) -> AlgorithmChoice:
-    """The join over an index: the one asked for, the hash table for plain keys, or the cheapest by the cost model."""
+    """The join over an index: the requested one, the hash table for plain keys, or the cheapest by the cost model."""
     if request.index is not None:
         check_index(bound, request.index)
         return AlgorithmChoice(Indexed.name, f"{why}, over {request.index}", request.index, request.index_options)

@@ -1,9 +1,9 @@
-"""What the driver hands to an algorithm, and what it gets back.
+"""The interface between the driver and an algorithm.
 
-The driver has already decided order and windows: an algorithm sees a chunk of tuples in gate order, each with
-the range of the other side's positions it may meet, and only pairs them. A pair is (probe, seq): the later
-tuple's place in the chunk and the earlier one's position in its own stream. Pairs come back sorted by both,
-which is the order of the result.
+The driver decides order and windows: an algorithm gets a chunk of tuples in gate order, each with the range of the
+other side's positions that it may match, and only pairs them. A pair is (probe, seq): the later tuple's place in the
+chunk and the earlier one's position in its own stream. Pairs are returned sorted by both, which is the order of the
+result.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class SidePart:
 
     @property
     def n(self) -> int:
-        """How many tuples."""
+        """The number of tuples."""
         return self.encoded.n
 
     def valid_places(self) -> Array:
-        """Which of this side's tuples can match at all."""
+        """The places of this side's tuples that can match."""
         if self.encoded.valid is None:
             return np.arange(self.n, dtype=np.int64)
         return np.flatnonzero(self.encoded.valid)
@@ -41,7 +41,7 @@ class SidePart:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tuples in gate order. Tuple i may meet the other side's positions min_seq[i] <= p < upto[i]."""
+    """Tuples in gate order. Tuple i may match the other side's positions min_seq[i] <= p < upto[i]."""
 
     is_right: Array
     own_seq: Array
@@ -54,7 +54,7 @@ class Chunk:
 
     @property
     def n(self) -> int:
-        """How many tuples."""
+        """The number of tuples."""
         return int(self.is_right.size)
 
 
@@ -70,21 +70,21 @@ class Refine(Protocol):
     """The tests an algorithm leaves undecided. Safe to call from several threads."""
 
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
-        """Those of the candidate pairs that hold; the arrays given may be overwritten."""
+        """The candidate pairs that satisfy the condition; the arguments may be overwritten."""
 
     def grid(self, probes: Array, seqs: Array) -> Array:
-        """For probes of one side: whether the residual holds with each of the other side's positions, a row a probe."""
+        """For probes of one side: whether the residual holds with each position of the other, one row per probe."""
 
 
 Keep = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class Overflow(Exception):  # noqa: N818 - never leaves the driver
-    """A call has more rows than it may have."""
+    """A call exceeds its limit of rows."""
 
 
 class Algorithm(Protocol):
-    """Pairs tuples. `decides` says of which terms a candidate needs no second test."""
+    """Pairs tuples. `decides` has the terms that need no second test for a candidate."""
 
     name: ClassVar[str]
     decides: frozenset[int]
@@ -96,17 +96,17 @@ class Algorithm(Protocol):
         """Drop positions below these: they are outside every later window."""
 
     def saved(self) -> Restore | None:
-        """What puts back all that is stored now, at next to no cost; None where only storing it again can."""
+        """Return a function that restores the current state at little cost; None if the state must be rebuilt."""
 
     def counters(self) -> dict[str, int]:
-        """What it did: pairs compared, merges, and so on."""
+        """Counters of work done: pairs compared, merges, and so on."""
 
     def close(self) -> None:
-        """Stop its own threads, even while they work; a second call does nothing."""
+        """Stop the algorithm's own threads, even while they work; a second call does nothing."""
 
     @property
     def nbytes(self) -> int:
-        """The memory it holds beside the stored tuples."""
+        """Bytes held in addition to the stored tuples."""
 
 
 @runtime_checkable
@@ -126,7 +126,7 @@ class Elastic(Protocol):
         """The requested number of threads."""
 
     def set_workers(self, n: int) -> None:
-        """Have `n` threads from their next task on; callable from any thread at any time."""
+        """Use `n` threads, starting with their next task; callable from any thread at any time."""
 
 
 class PairBuffer:
@@ -142,7 +142,7 @@ class PairBuffer:
         self._done: list[tuple[Array, Array]] = []
 
     def flush(self) -> None:
-        """Refine what is in the block and empty it."""
+        """Refine the candidates in the block and empty it."""
         if self.n:
             pairs = self._keep(self.probe[: self.n], self.seq[: self.n])
             self._done.append((pairs[0].copy(), pairs[1].copy()))

@@ -1,8 +1,8 @@
-"""What a tuple costs by index: the cost model of the PIM-Tree papers (arXiv version, equations 1 to 6).
+"""The cost per tuple of each index: the cost model of the PIM-Tree papers (arXiv version, equations 1 to 6).
 
-A tuple is looked up, expired and inserted (equation 1). Each step is a number of tree levels times the time a
-level takes, and a number of matches times the time to scan one. The heights follow from the window; the times
-are measured on this machine by `calibrate`, or the defaults, which are right in proportion.
+A tuple is looked up, expired and inserted (equation 1). Each step costs a number of tree levels times the time per
+level, plus a number of matches times the time to scan one. The heights follow from the window; the times are measured
+on this machine by `calibrate`, or are defaults whose ratios are right.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLICES = 16
 
 @dataclass(frozen=True)
 class Constants:
-    """Nanoseconds for a level of a B+-tree, a level of an immutable one, a match scanned, an entry merged."""
+    """Nanoseconds per level of a B+-tree, per level of an immutable tree, per match and per merged entry."""
 
     search: float = 22.0
     delete: float = 28.0
@@ -37,7 +37,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Steps:
-    """The three steps of equation 1, in nanoseconds a tuple."""
+    """The three steps of equation 1, in nanoseconds per tuple."""
 
     lookup: float
     delete: float
@@ -51,7 +51,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Workload:
-    """A window of `window` tuples a side, `matches` found by a lookup, and the indexes' parameters."""
+    """`window` tuples per side, `matches` per lookup, and the indexes' parameters."""
 
     window: float
     matches: float = 2.0
@@ -61,12 +61,12 @@ class Workload:
 
 
 def height(entries: float) -> float:
-    """Levels of a B+-tree of so many entries."""
+    """The height of a B+-tree with this many entries."""
     return max(1.0, math.log(max(entries, 2.0), _FANOUT))
 
 
 def model(work: Workload, c: Constants) -> dict[str, Steps]:
-    """The cost of every index the papers compare, and of the scan without one."""
+    """The cost of every index that the papers compare, and of the scan without one."""
     w, m, links = work.window, work.merge_ratio, max(2, work.chain_length)
     whole, link, pending = height(w), height(w / links), height(m * w)
     scan_time = work.matches * c.scan
@@ -99,20 +99,20 @@ def model(work: Workload, c: Constants) -> dict[str, Steps]:
 
 
 EQUATIONS = {"btree": 2, "b_chain": 3, "ib_chain": 3, "round robin": 4, "im_tree": 5, "pim_tree": 6}
-# A push of the sweep costs this much more than one of an index: sorting, runs and merging begin anew each time.
+# The extra cost of a push to the sweep, compared with an index: each push starts a sort, runs and merges.
 _SWEEP_PUSH_NS = 120_000.0
 _SWEEP_TUPLE_NS = 80.0
 _SWEEP_RUN_NS = 20.0
 
 
 def sweep_cost(window: float, batch: float) -> float:
-    """Nanoseconds a tuple of the sweep for pushes of `batch` tuples."""
+    """Nanoseconds per tuple of the sweep for pushes of `batch` tuples."""
     runs = max(0.0, math.log2(max(window / batch, 1.0)))
     return _SWEEP_PUSH_NS / batch + _SWEEP_TUPLE_NS + _SWEEP_RUN_NS * runs
 
 
 def cheapest(work: Workload, names: tuple[str, ...], constants: Constants | None = None) -> str:
-    """The index of `names` that the model finds cheapest."""
+    """The index of `names` that is cheapest by the model."""
     costs = model(work, constants or Constants())
     return min(names, key=lambda name: costs[name].total)
 
@@ -127,7 +127,7 @@ def calibrate(window: float) -> Constants:
 def _calibrate(n: int) -> Constants:
     """Time the steps of small indexes, a fraction of a second in all.
 
-    Each step is timed in several slices and the fastest counts: the cycle counter runs on while others have the core.
+    Each step is timed in several slices and the fastest counts: the cycle counter includes the time of other processes.
     """
     rng = np.random.default_rng(0)
     levels = height(n)

@@ -1,7 +1,7 @@
-"""`indexed`: each tuple is probed and indexed the moment it arrives, over any index of `indexes/`.
+"""`indexed`: each tuple is probed and indexed when it arrives, with any index of `indexes/`.
 
-The regime for small tasks: a push of one tuple costs one lookup and one insertion, whatever the window. Pairs come
-out in result order as they are found. One thread.
+The algorithm for small tasks: a push of one tuple costs one lookup and one insertion for any window. Pairs are found
+in result order. It uses one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def finds_single_words(bound: BoundSpec) -> bool:
 
 
 def check_index(bound: BoundSpec, name: str) -> None:
-    """Refuse an index that can't answer what the join asks."""
+    """Reject an index that does not support the join's lookups."""
     if not INDEXES[name].capabilities.ranges and not finds_single_words(bound):
         raise NotSupportedError(
             f"index={name!r} finds equal keys only, and {bound.spec.predicate} needs ranges; "
@@ -49,7 +49,7 @@ class Indexed:
     name: ClassVar[str] = "indexed"
 
     def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1) -> None:
-        # With shares, one of so many holds the window together with its likes.
+        # With shares, each instance holds one of that many parts of the window.
         sizes = [-(-window.size // shares) if window.kind == "count" else None for window in bound.windows]
         self.indexes: tuple[Index, Index] = (
             make_index(index, sizes[0], **settings),
@@ -64,15 +64,15 @@ class Indexed:
         self.decides = bound.settled
 
     def fill(self, side: int, words: Array, seqs: Array) -> None:
-        """Index what another algorithm held of a side."""
+        """Index one side's tuples of another algorithm."""
         self.indexes[side].load(words, seqs)
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Take the tuples in order: look up, expire, insert."""
+        """Process the tuples in order: look up, expire, insert."""
         return self.take(chunk, self.columns(chunk), refine, 0, chunk.n)
 
     def take(self, chunk: Chunk, columns: tuple[Array, ...], refine: Refine, start: int, stop: int) -> Pairs:
-        """Do with the tuples from `start` to `stop` what their columns say."""
+        """Process the tuples from `start` to `stop` as their columns specify."""
         pieces: list[tuple[Array, Array]] = []
         code = FULL
         left, right = self.indexes
@@ -91,7 +91,7 @@ class Indexed:
 
     def _kept(self, chunk: Chunk, probes: Array, seqs: Array, refine: Refine) -> tuple[Array, Array]:
         if self._self_join:
-            # Its left role is indexed before its right role looks: a tuple would find itself.
+            # The left role is indexed before the right role is looked up: a tuple would find itself.
             others = seqs < chunk.upto[probes]
             probes, seqs = probes[others], seqs[others]
         pairs = refine(probes, seqs)
@@ -104,7 +104,7 @@ class Indexed:
         own_min = np.empty(chunk.n, np.int64)
         for side, part in enumerate((chunk.left, chunk.right)):
             _scatter(part, ops, word, lo, hi, INSERTS if chunk.stored_only else PROBES | INSERTS)
-            # What the other side's tuples so far could still meet is the least that must stay.
+            # Keep at least the positions that the other side's tuples so far can match.
             probed_by = (chunk.is_right == (side == 0)) & self._grows[side]
             bounds = np.where(probed_by, chunk.min_seq, self._mins[side])
             own_min[part.at] = np.maximum(np.maximum.accumulate(bounds), self._mins[side])[part.at]
@@ -124,7 +124,7 @@ class Indexed:
         """Do nothing: the algorithm has no threads of its own."""
 
     def counters(self) -> dict[str, int]:
-        """Steps of both indexes, by kind."""
+        """Steps of both indexes, per kind."""
         left, right = (index.counters() for index in self.indexes)
         return {f"steps_{name}": left[name] + right[name] for name in left}
 
@@ -135,7 +135,7 @@ class Indexed:
 
 
 def _scatter(part: SidePart, ops: Array, word: Array, lo: Array, hi: Array, use: int) -> None:
-    """Put one side's words into gate order; a tuple that can't match is not used, neither looked up nor indexed."""
+    """Put one side's words into gate order; a tuple that can't match is neither looked up nor indexed."""
     index = part.encoded.index
     if index is None:
         raise AssertionError("indexed needs an index word")

@@ -1,4 +1,4 @@
-"""Every algorithm by name: how it is built, what it needs, which options it takes. A new algorithm is one line here."""
+"""All algorithms by name: constructor, requirements and options. A new algorithm is one line here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamjoin.windows.workers import Workers
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The algorithm that runs and the reason in one sentence."""
+    """The chosen algorithm, and the reason in one sentence."""
 
     name: str
     reason: str
@@ -40,7 +40,7 @@ class AlgorithmChoice:
 
 @dataclass(frozen=True)
 class AlgorithmKind:
-    """One algorithm. `indexes` are those it runs over, `scans` whether it also runs over none."""
+    """One algorithm. `indexes` are those it supports, `scans` says whether it also runs without one."""
 
     build: Callable[[BoundSpec, AlgorithmChoice, Workers], Algorithm]
     indexes: tuple[str, ...] = ()

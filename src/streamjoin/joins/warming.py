@@ -1,4 +1,4 @@
-"""Kernels compiled or loaded ahead of the first join: the parts that every warm-up shares, and that of the engine.
+"""Compiles or loads kernels before the first join: the parts shared by every warm-up, and the engine's own.
 
 Small joins over `sample` rows reach the kernels. The embedded engine's are here; `spark/runtime/warming.py` and
 `adhoc/executors/warming.py` add the stages of a Spark batch and the ad-hoc core. `streamjoin warmup` runs all of them.
@@ -42,7 +42,7 @@ _KEYS = {
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Hold the host's lock, where there can be one: others wait and then load what this process compiled."""
+    """Hold the host's lock, if available: other processes wait and then load what this process compiled."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             cache_dir().mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def alone() -> Iterator[None]:
 
 
 def warm() -> Iterator[str]:
-    """Run every algorithm of the embedded engine over every kind of key; names each when it is done."""
+    """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done."""
     # Spark's workers share this module and need no engine.
     from streamjoin.joins.auto import choose, requests
     from streamjoin.joins.engine.opening import open  # noqa: A004

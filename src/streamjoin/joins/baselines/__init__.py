@@ -1,1 +1,1 @@
-"""What the papers compare with."""
+"""The baselines of the papers."""

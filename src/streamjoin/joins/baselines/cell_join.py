@@ -1,7 +1,7 @@
 """`cell_join`: the three-step procedure with every scan shared by all threads, as CellJoin does it.
 
-A baseline. At every task of `options={"task": n}` tuples both windows are cut anew into a part for each thread; each
-scans its part for all tuples of the task, and the pairs are put into result order when the last thread is done.
+A baseline. For every task of `options={"task": n}` tuples both windows are repartitioned into one part per thread; each
+thread scans its part for all tuples of the task, and the pairs are sorted when the last thread is done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CellJoin:
         self.decides = self._windows.decides
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Take the tuples in gate order, a task at a time."""
+        """Process the tuples in gate order, one task at a time."""
         sides = self._windows.take(chunk)
         pieces: Pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         for begin in range(0, chunk.n, self._task):
@@ -71,7 +71,7 @@ class CellJoin:
         if not pieces:
             return []
         probe, seq = (np.concatenate(column) for column in zip(*pieces, strict=True))
-        # A later thread's part holds later positions: among the pairs of one probe the order is right already.
+        # A later thread's part holds later positions: the pairs of one probe are in order already.
         order = np.argsort(probe, kind="stable")
         return [(probe[order], seq[order])]
 
@@ -88,7 +88,7 @@ class CellJoin:
         self._scan.close()
 
     def counters(self) -> dict[str, int]:
-        """Pairs compared, and how often the windows were cut."""
+        """Pairs compared, and how often the windows were repartitioned."""
         return {"compared": self._windows.compared, "repartitions": self._tasks}
 
     @property

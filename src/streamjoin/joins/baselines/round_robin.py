@@ -1,9 +1,9 @@
-"""`round_robin`: the window dealt out to threads by arrival, each with an index of its own over its share.
+"""`round_robin`: the window is distributed over threads by arrival; each thread indexes its share.
 
 The baseline of the PIM-Tree paper's figure 8a (section 2.2.3), the partitioning behind handshake join, SplitJoin and
-BiStream: a tuple is stored by one thread and looked up by all, so every thread must answer before its results are
-whole, and n threads search n trees. Over `scan` it is the partitioned nested loop. Invariant: the shares of a
-side are disjoint and together its window.
+BiStream: a tuple is stored by one thread and looked up by all, so its results are complete only after every thread
+has answered, and n threads search n trees. Over `scan` it is the partitioned nested loop. Invariant: the shares of a
+side are disjoint, and their union is its window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT = "btree"
 
 
 class RoundRobin:
-    """A join over an index for each thread; position p of a side is thread p mod n's."""
+    """A join over one index per thread; thread p mod n stores position p of a side."""
 
     name: ClassVar[str] = "round_robin"
     indexes: ClassVar[tuple[str, ...]] = (DEFAULT, "scan")
@@ -35,7 +35,7 @@ class RoundRobin:
         self.decides = bound.settled
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Let every thread look all tuples up and store its own, and put the parts of each result together."""
+        """Every thread looks up all tuples and stores its own; the parts of each result are then merged."""
         ops, *rest = self._shares[0].columns(chunk)
 
         def answer(k: int) -> Pairs:
@@ -60,10 +60,10 @@ class RoundRobin:
         return None
 
     def close(self) -> None:
-        """Its threads are the join's own."""
+        """Do nothing: the join owns the threads."""
 
     def counters(self) -> dict[str, int]:
-        """Steps of all shares, by kind."""
+        """Steps of all shares, per kind."""
         parts = [share.counters() for share in self._shares]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
 

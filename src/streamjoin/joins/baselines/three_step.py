@@ -1,7 +1,7 @@
-"""`three_step`: Kang's procedure as it was described, the baseline without threads, blocks or an index.
+"""`three_step`: Kang's procedure as published, the baseline without threads, blocks or an index.
 
-Every tuple scans the other window, lets its own expire and joins it, before the next is looked at. Pairs come out in
-result order as they are found. `nested_loop` does the same comparisons in blocks that stay in the cache.
+Every tuple scans the other window, expires its own window and is inserted into it, before the next tuple is processed.
+Pairs are found in result order. `nested_loop` does the same comparisons in blocks that stay in the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ThreeStep:
         self.decides = self._windows.decides
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Take the tuples of both sides in gate order."""
+        """Process the tuples of both sides in gate order."""
         sides = self._windows.take(chunk)
         bounds = np.empty((4, chunk.n), sides[0].bounds.dtype)
         limits = np.empty((2, chunk.n), np.int64)

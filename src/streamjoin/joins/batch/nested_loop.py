@@ -1,7 +1,7 @@
-"""`nested_loop`: every tuple against every live tuple of the other side, for any predicate.
+"""`nested_loop`: compares every tuple with every live tuple of the other side, for any predicate.
 
-Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples an instruction; what remains goes to
-the refinement of the candidates. Words that fit 32 bits on both sides are kept in 32 bits.
+Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples per instruction; the other conditions are
+tested on the candidates. Words that fit 32 bits on both sides are stored in 32 bits.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class NestedLoop:
         self._compared = 0
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Store the chunk, then let each tuple scan the positions it may meet."""
+        """Store the chunk, then scan, for each tuple, the positions that it may match."""
         return self.share(chunk, refine, (chunk.left.valid_places(), chunk.right.valid_places()))
 
     def share(self, chunk: Chunk, refine: Refine, stored: tuple[Array, Array]) -> Pairs:
-        """Store the tuples at these places of each side only, then let each tuple of the chunk scan."""
+        """Store only the tuples at these places of each side, then scan for each tuple of the chunk."""
         terms = {False: self._terms(chunk.left), True: self._terms(chunk.right)}
         self._left.append(chunk.left, [word for word, _, _ in terms[False]], stored[0])
         self._right.append(chunk.right, [word for word, _, _ in terms[True]], stored[1])
@@ -89,7 +89,7 @@ class NestedLoop:
     def _scan_grid(
         self, part: SidePart, seqs: Array, first: Array, last: Array, refine: Refine
     ) -> list[tuple[Array, Array]]:
-        """No word decides anything: evaluate the condition for tiles of probes and stored tuples."""
+        """Without exact terms: evaluate the condition for tiles of probes and stored tuples."""
 
         def tile_row(begin: int) -> tuple[Array, Array]:
             rows = slice(begin, min(begin + _TILE_PROBES, part.n))
@@ -131,7 +131,7 @@ class NestedLoop:
         return [buffer.values for buffer in (store.seqs, *store.words)]
 
     def refill(self, side: int, columns: list[Array]) -> None:
-        """Store what another one held: columns as `held` gives them."""
+        """Store the tuples of another instance; `columns` are as `held` returns them."""
         store = (self._left, self._right)[side]
         for buffer, values in zip((store.seqs, *store.words), columns, strict=True):
             buffer.append(values)
@@ -150,7 +150,7 @@ class NestedLoop:
 
 
 def _by_position(refine: Refine, at: Array, seqs: Array) -> Keep:
-    """Turn (place on this side, place among the stored) into (place in the chunk, position in the stream) first."""
+    """Map (place on this side, place among the stored) to (place in the chunk, position in the stream) first."""
 
     def translated(probes: Array, places: Array) -> tuple[Array, Array]:
         return refine(at[probes], seqs[places])

@@ -1,6 +1,6 @@
-"""What the joins that scan keep of a window: positions ascending, and unsigned words for up to two terms.
+"""The window of the scanning joins: ascending positions, and unsigned words for up to two terms.
 
-Invariant: places ascend with positions, and only tuples that can match have one.
+Invariant: places ascend with positions, and only tuples that can match have a place.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _TERMS = 2
 
 
 class StoredWords:
-    """One side's valid tuples: positions ascending, and one array of unsigned words for each term tested here."""
+    """One side's valid tuples: ascending positions, and one array of unsigned words per tested term."""
 
     def __init__(self, n_terms: int, dtype: Any) -> None:
         self.seqs = Buffer(np.int64)
         self.words = [Buffer(dtype) for _ in range(n_terms)]
 
     def append(self, part: SidePart, words: list[Array], places: Array | None = None) -> None:
-        """Add those of a chunk's tuples that can match, or those at `places` alone."""
+        """Add the tuples of a chunk that can match, or only those at `places`."""
         places = part.valid_places() if places is None else places
         self.seqs.append(places + part.first_seq)
         for buffer, values in zip(self.words, words, strict=True):
             buffer.append(values if places.size == part.n else values[places])
 
     def forget(self, min_seq: int) -> None:
-        """Drop the positions below."""
+        """Drop the positions below `min_seq`."""
         n = int(np.searchsorted(self.seqs.values, min_seq))
         for buffer in (self.seqs, *self.words):
             buffer.forget(n)
 
     def saved(self) -> Callable[[], None]:
-        """What puts these tuples back."""
+        """Return a function that restores these tuples."""
         parts = [buffer.saved() for buffer in (self.seqs, *self.words)]
 
         def restore() -> None:
@@ -57,7 +57,7 @@ class StoredWords:
 
 
 def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:
-    """The places of the other side, by its positions, from which and up to which each tuple may find matches."""
+    """For each tuple, the first and last place of the other side where it may find matches."""
     first = np.searchsorted(seqs, chunk.min_seq[part.at])
     if chunk.stored_only:
         return first, first
@@ -71,7 +71,7 @@ def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[in
 
 
 class TwoTermWindows:
-    """Both windows of a join that always compares two words: a missing term is one that always holds."""
+    """Both windows of a join that always compares two words; a missing term is always true."""
 
     def __init__(self, bound: BoundSpec) -> None:
         self.decides = frozenset(range(min(_TERMS, len(bound.terms))))
@@ -82,7 +82,7 @@ class TwoTermWindows:
         self.compared = 0
 
     def take(self, chunk: Chunk) -> tuple[ProbeRanges, ProbeRanges]:
-        """Store a chunk; returns what its left and its right tuples compare."""
+        """Store a chunk; returns the ranges that its left and its right tuples compare."""
         terms = [self._terms(part) for part in (chunk.left, chunk.right)]
         self.left.append(chunk.left, [word for word, _, _ in terms[0]])
         self.right.append(chunk.right, [word for word, _, _ in terms[1]])

@@ -1,8 +1,8 @@
-"""`sweep`: sort the chunk, sweep it over the window's sorted runs, and over itself.
+"""`sweep`: sorts the chunk and sweeps it over the window's sorted runs and over itself.
 
-The regime for batches. Each side's valid tuples are sorted by word once; the sorted words serve as probes over
-the other side's runs, as one another's run within the chunk, and then become the newest run. With several
-workers, each takes a range of the sorted probes, and merges are cut at common words.
+The algorithm for batches. Each side's valid tuples are sorted by word once; the sorted words are the probes over the
+other side's runs and over the other side of the chunk, and then become the newest run. With several workers, each
+takes a range of the sorted probes, and merges are cut at common words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
-# Below this many probes a second thread costs more than it does.
+# Below this many probes a second thread does not pay.
 _LEAST_PART = 2048
 
 
@@ -54,7 +54,7 @@ class Sweep:
         self.decides = bound.settled
 
     def fill(self, side: int, words: Array, seqs: Array) -> None:
-        """Make one run of what another algorithm held of a side."""
+        """Store one side's tuples of another algorithm as one run."""
         (self._left, self._right)[side].add(*sort_entries(words, seqs), newest=int(seqs[-1]))
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
@@ -103,7 +103,7 @@ class Sweep:
                 buffer.flush()
 
     def _settle(self) -> None:
-        """Merge until run sizes fall geometrically again."""
+        """Merge until run sizes decrease geometrically again."""
         for runs in (self._left, self._right):
             while runs.due():
                 parts = max(1, min(self._workers.n, runs.runs[-2].words.size // (4 * _LEAST_PART)))
@@ -115,7 +115,7 @@ class Sweep:
                     runs.replace_merged(*(np.concatenate(column) for column in zip(*merged, strict=True)))
 
     def _ordered(self, results: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
-        """Put the workers' pairs into result order; each worker orders a range of probes."""
+        """Sort the workers' pairs into result order; each worker sorts a range of probes."""
         pieces = [[piece for part in results for piece in part[i]] for i in (0, 1)]
         probes, seqs = (p[0] if len(p) == 1 else np.concatenate([np.empty(0, np.int64), *p]) for p in pieces)
         ranges = cuts(n_probes, max(1, min(self._workers.n, probes.size // _LEAST_PART)))

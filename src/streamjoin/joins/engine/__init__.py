@@ -1,1 +1,1 @@
-"""The embedded engine: order, windows, expiry, results; algorithms only pair tuples."""
+"""The embedded engine: it handles order, windows, expiry and results; algorithms only pair tuples."""

@@ -1,8 +1,8 @@
-"""Calls on a join: one at a time, each whole or not at all, its rows at once or as a stream of tables.
+"""Calls on a join: serialized and atomic; the rows are returned at once or as a stream of tables.
 
-A call notes what it will change before it begins (`_saved`, which costs next to nothing) and puts it back when it
-fails, for whatever reason: too many rows, no memory, Ctrl-C. Where putting back fails too, the join is broken: every
-later call says so and names the first failure. Invariant: no call ever meets half of another one's work.
+A call saves the state before it begins (`_saved`, which is cheap) and restores it if it fails, for any reason: too many
+rows, no memory, Ctrl-C. If the restore fails too, the join is broken: every later call raises an error that names the
+first failure. Invariant: no call ever sees the partial effect of another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEFT = (
     "the block ended with {} of the result that nobody took, of tuples that had waited for their turn: call close() "
     "inside the block and use the rows it returns, or give on_close= to open"
 )
-# Stands for the failure of a call that did not come to its end, nor to its undoing.
+# The failure of a call that was neither completed nor undone.
 _AT_WORK = KeyboardInterrupt()
 _CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
 
@@ -50,9 +50,9 @@ class Calls(ABC):
         self._closed = False
         self._broken: BaseException | None = None
         self._forked = False
-        # Weak, to see when rows that nobody has read can't be read any more.
+        # A weak reference shows when unread rows can no longer be read.
         self._results: weakref.ref[Results] | None = None
-        # What `close` found, until it is handed over: if ending the threads fails, closing again gives the rows.
+        # The rows of `close` until they are returned: if ending the threads fails, closing again returns them.
         self._tail: pa.Table | None = None
         _CALLS.add(self)
 
@@ -60,11 +60,11 @@ class Calls(ABC):
 
     @abstractmethod
     def _saved(self) -> Restore:
-        """What puts the join back as it is now."""
+        """Return a function that restores the current state of the join."""
 
     @abstractmethod
     def _step(self, work: Work, limit: int | None, most: int | None) -> pa.Table:
-        """Join the next tuples of some work, `most` at the most; raises Overflow beyond `limit` rows."""
+        """Join at most `most` of the next tuples of some work; raises Overflow beyond `limit` rows."""
 
     @abstractmethod
     def _joined(self, results: list[pa.Table]) -> pa.Table:
@@ -72,12 +72,12 @@ class Calls(ABC):
 
     @abstractmethod
     def _end_threads(self) -> None:
-        """End all threads; harmless when there are none any more."""
+        """End all threads; does nothing if there are none."""
 
     @property
     @abstractmethod
     def _threaded(self) -> bool:
-        """Whether it has threads of its own."""
+        """Whether the join has threads of its own."""
 
     @property
     @abstractmethod
@@ -86,16 +86,16 @@ class Calls(ABC):
 
     @abstractmethod
     def _closing(self) -> Begin:
-        """The last call: everything that waits."""
+        """The last call: release all waiting tuples."""
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def close(self) -> pa.Table:
-        """End the input: what was waiting comes out. Closing again gives an empty table."""
+        """End the input and return the rows of waiting tuples. Closing again returns an empty table."""
         return self._whole(self._closing, last=True)
 
     def close_iter(self, *, batch_rows: int = BATCH_ROWS) -> Results:
-        """`close` for any number of rows, read as those of `push_iter`; the threads end with the last table."""
+        """`close` for any number of rows, read like those of `push_iter`; the threads end with the last table."""
         return self._streamed(self._closing, batch_rows, last=True)
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class Calls(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # After an exception nobody asks for what was waiting.
+            # After an exception the waiting rows are dropped.
             if kind is None:
                 self._close_block()
         finally:
@@ -149,7 +149,7 @@ class Calls(ABC):
             with contextlib.suppress(Overflow):
                 result = self._attempt(lambda: work(begin))
                 return self._take_tail() if last else result
-        # Not while it is handled: its traceback holds all the pairs that were found.
+        # Not inside the handler: the traceback holds all pairs of the failed call.
         raise TooManyRowsError(
             f"this call has more than max_rows={self._max_rows:,} result rows and was not carried out: the join is as "
             "it was before; take the rows table by table with push_iter (or advance_iter, finish_iter, close_iter), "
@@ -198,13 +198,13 @@ class Calls(ABC):
             return table
 
     def _attempt(self, work: Callable[[], T], *also: Restore) -> T:
-        """Do some work, or leave everything as it was; what can't be undone breaks the join."""
+        """Do some work, or restore the state if it fails; a failed restore breaks the join."""
         restore = self._saved()
         state = self._closed, self._results, self._tail
         try:
             self._broken = _AT_WORK
             result = work()
-            # From here on no call: an interrupt comes after one, and the rows would be lost.
+            # No function calls from here on: an interrupt after a call would lose the rows.
             self._broken = None
             return result
         except BaseException as error:
@@ -222,14 +222,14 @@ class Calls(ABC):
     # -- when a call is refused ----------------------------------------------------------------------------
 
     def _is_closed(self) -> bool:
-        """Whether there is nothing left to close; refuses where rows were not read."""
+        """Whether the join is closed; raises an error if rows were not read."""
         if self._closed and not self._forked:
             self._check_read()
             return True
         return False
 
     def _check_usable(self, last: bool = False) -> None:
-        """Refuse a call that can't be taken now; with `last`, a join that is of no use any more is closed too."""
+        """Reject a call that is not allowed now; with `last`, a join that can't be used any more is closed too."""
         if self._closed and not self._forked:
             raise StateError("this join is closed; open a new one")
         try:
@@ -243,14 +243,14 @@ class Calls(ABC):
             raise
 
     def _check_alive(self) -> None:
-        """`_check_usable` without the lock, while another call may be at work."""
+        """`_check_usable` without the lock, while another call may be running."""
         if self._closed and not self._forked:
             raise StateError("this join is closed; open a new one")
         if self._broken is not _AT_WORK:
             self._check_whole()
 
     def _check_whole(self) -> None:
-        """Refuse any call where the state is half of one call and half of another, or belongs to another process."""
+        """Reject any call if the state is inconsistent or belongs to another process."""
         if self._forked:
             raise StateError(
                 "this join had threads, or was at work, when this process was forked, and a forked process has "
@@ -264,7 +264,7 @@ class Calls(ABC):
             ) from self._broken
 
     def _check_read(self) -> None:
-        """Refuse a call before the rows of the one before it were read."""
+        """Reject a call if rows of the previous call are unread."""
         if self._results is None:
             return
         results = self._results()
@@ -281,7 +281,7 @@ class Calls(ABC):
 
     @property
     def _unread_tuples(self) -> int:
-        """How many tuples of a call whose rows are being read wait to be joined."""
+        """The number of tuples that wait to be joined, in a call whose rows are being read."""
         results = None if self._results is None else self._results()
         return 0 if results is None else results.waiting
 
@@ -291,14 +291,14 @@ class Calls(ABC):
         return self._joined([]) if tail is None else tail
 
     def _end(self) -> None:
-        """Close at once, whatever waits."""
+        """Close at once and drop waiting tuples."""
         with self._lock:
             self._closed, self._results = True, None
             if not self._forked:
                 self._end_threads()
 
     def _orphaned(self) -> None:
-        """Called in a forked process, which has no other threads than the one that forked."""
+        """Called in a forked process, which has only the thread that forked."""
         self._forked = not self._closed and (self._threaded or self._lock.locked())
         self._lock = threading.Lock()
 

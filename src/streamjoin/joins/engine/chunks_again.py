@@ -1,6 +1,6 @@
-"""What the stores hold, once more as chunks: for an algorithm that is built anew after a call that failed.
+"""The stored tuples as chunks again, for an algorithm that is rebuilt after a failed call.
 
-The tuples meet nobody (`stored_only`); what they could meet was found when they came. Left tuples come first, each
+The tuples are only stored (`stored_only`): their matches were found when they arrived. Left tuples come first, each
 side in the order of its positions.
 """
 
@@ -27,7 +27,7 @@ def chunks_again(stores: tuple[SideStore, SideStore], encode: Encode, largest: i
 
 def _chunk(stores: tuple[SideStore, SideStore], side: int, begin: int, n: int, encode: Encode) -> Chunk:
     others = stores[1 - side]
-    # Of the other side came before: all that lives, or nothing yet.
+    # Tuples of the other side that came before: all live ones, or none.
     before = others.count if side == 1 else others.base
     own = SidePart(encode(side, begin, n), np.arange(n), begin)
     other = SidePart(encode(1 - side, others.base, 0), np.empty(0, np.int64), before)

@@ -162,7 +162,7 @@ class Join(Calls):
                 f"the number of threads of {algorithm.name!r} is fixed when it is opened; open it with workers={n}, "
                 "or use algorithm='pim_parallel' or 'scalejoin'"
             )
-        # Not under the lock: a push that holds it is what should gain or lose threads.
+        # Not under the lock: it is held by the push whose threads should change.
         algorithm.set_workers(n)
 
     # -- what can be asked ---------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Join(Calls):
             parts.append(self._intake.saved())
 
         def restore() -> None:
-            # Nobody may work on what is put back.
+            # No thread may work on the state while it is restored.
             self._workers.settle()
             if bound is None and self._bound is not None:
                 self._operator.algorithm.close()
@@ -239,7 +239,7 @@ class Join(Calls):
     def _threaded(self) -> bool:
         return self._workers.n > 1 or (self._bound is not None and KINDS[self._operator.choice.name].own_threads)
 
-    # What a call checks before it changes anything, and what it does then.
+    # Checks before any change of state, then the call itself.
 
     def _feeding(self, left: object, right: object, interleave: object, source: str | None) -> Begin:
         tables = self._check_tables(left, right)
@@ -306,7 +306,7 @@ class Join(Calls):
 
     def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
         before = self._schemas
-        # Not only the first time: a column of which all values were NULL may have got its type.
+        # Not only the first time: a column that was all NULL may have a type now.
         self._schemas = [known if table is None else table.schema for known, table in zip(before, tables, strict=True)]
         if self._bound is None or self._schemas != before:
             self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
@@ -324,7 +324,7 @@ class Join(Calls):
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound
         waiting, self._waiting = self._waiting, []
-        # Nothing can have matched while one side was unknown: these pushes give no rows.
+        # Nothing can match while one side is unknown: these pushes return no rows.
         for tables, is_right, name in waiting:
             fitting = [
                 table if table is None or schema is None else retyped(table, schema)
@@ -335,11 +335,11 @@ class Join(Calls):
                 self._operator.step(work, None)
 
     def _retype(self, left: pa.Schema, right: pa.Schema | None) -> None:
-        """Take over the types of columns that had been all NULL; keys and times are not among them."""
+        """Adopt the types of columns that had been all NULL; keys and times are not among them."""
         bound, fresh = self._bound, narrowed(bind(self.spec, left, right), self._columns)
         if bound is None or (bound.left_schema, bound.right_schema) == (fresh.left_schema, fresh.right_schema):
             return
-        # What is indexed stays: a condition that could not be read as a key before is tested on rows, as it was.
+        # The index does not change: a condition that was not usable as a key is still tested on rows.
         bound = replace(
             bound,
             left_schema=fresh.left_schema,

@@ -1,4 +1,4 @@
-"""A running join in words."""
+"""The description of a running join."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamjoin.model.spec import JoinSpec
 def explain(
     spec: JoinSpec, bound: BoundSpec | None, choice: AlgorithmChoice | None, workers: int, figures: dict[str, Any]
 ) -> str:
-    """The plan, one fact a line; figures where the join has run."""
+    """The plan, one fact per line, with measurements once the join has run."""
     lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}"]
     if bound is None or choice is None:
         lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
@@ -42,7 +42,7 @@ def explain(
 
 
 def _costs(choice: AlgorithmChoice, workers: int, figures: dict[str, Any]) -> list[str]:
-    """The papers' cost model for this window, with constants measured here, beside what was measured."""
+    """The papers' cost model for this window, with constants measured here, next to the measured cost."""
     tuples = max(1, figures["tuples_left"] + figures["tuples_right"])
     window = max(2.0, (figures["window_left"] + figures["window_right"]) / 2)
     work = Workload(

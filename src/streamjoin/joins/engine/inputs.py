@@ -1,7 +1,7 @@
-"""Checking what is pushed: tables, their schemas, the interleaving.
+"""Checks of pushed data: tables, their schemas, the interleaving.
 
-Whatever comes in becomes an Arrow table of plain types here (see `model.plain_types`), so nothing behind this door
-knows of pandas, Polars or dictionaries.
+All input is converted to Arrow tables of plain types here (see `model.plain_types`), so no other module handles pandas,
+Polars or dictionaries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
 
-# How many rows are looked at to name one that does not fit.
+# How many rows are searched for one that does not fit.
 _SEARCHED: Final = 1000
 _TAKES: Final = (
     "a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame (anything with the Arrow C interface), "
@@ -61,7 +61,7 @@ def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
 
 
 def as_schema(schema: object, side: str) -> pa.Schema | None:
-    """The schema that a side was given to `open`, in plain types."""
+    """The schema passed to `open` for a side, in plain types."""
     if schema is None:
         return None
     if not isinstance(schema, pa.Schema) and not hasattr(schema, "__arrow_c_schema__"):
@@ -110,7 +110,7 @@ def _imported(data: object, side: str) -> pa.Table:
 
 
 def _from_rows(data: Iterable[object], side: str) -> pa.Table:
-    """Rows as dicts; a name that a row lacks is NULL in it."""
+    """A table from rows as dicts; a name that a row lacks is NULL."""
     rows: list[Mapping[str, object]] = []
     for number, row in enumerate(data):
         if not isinstance(row, Mapping):
@@ -137,8 +137,8 @@ def _from_rows(data: Iterable[object], side: str) -> pa.Table:
 def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
     """`table` with the columns of `schema` in its order and types, or an error that says how it differs.
 
-    A column of `schema` of which only NULLs had come takes the type it has in `table`. The first table of a side has
-    no schema to fit: it only becomes plain.
+    A column of `schema` that had only NULLs takes the type that it has in `table`. The first table of a side has no
+    schema to fit: it is only converted to plain types.
     """
     if schema is not None and table.schema.equals(schema):
         return table
@@ -166,9 +166,9 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
 
 
 def untyped(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> bool:
-    """Whether a column without which nothing matches has no type yet, as only NULLs have come.
+    """Whether a column that every match needs has no type yet, because it had only NULLs.
 
-    That is a key, a column that a condition compares, and a time by which rows are placed.
+    Such a column is a key, a column that a condition compares, or a time that orders rows.
     """
     names = {("l", term.left) for term in spec.predicate.terms() if not isinstance(term, Theta)}
     names |= {("r", term.right) for term in spec.predicate.terms() if not isinstance(term, Theta)}
@@ -184,7 +184,7 @@ def untyped(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> bool:
 
 
 def _decisive(expression: Expression) -> set[Column]:
-    """The columns whose NULL makes the whole NULL."""
+    """The columns whose NULL makes the whole expression NULL."""
     if isinstance(expression, Column):
         return {expression}
     passes_on = isinstance(expression, Compare | Arithmetic | Negative)
@@ -213,7 +213,7 @@ def _differences(table_schema: pa.Schema, wanted: pa.Schema) -> list[str]:
 
 
 def _loss(column: pa.ChunkedArray, field: pa.Field) -> str:
-    """Why a column can't become `field`'s type: another sort of value, or a value that would change."""
+    """Why a column can't be cast to `field`'s type: another kind of value, or a value that would change."""
     message = f"{field.name} is {column.type} instead of {field.type}"
     if of_one_family(column.type, field.type):
         for place in range(min(len(column), _SEARCHED)):
@@ -223,7 +223,7 @@ def _loss(column: pa.ChunkedArray, field: pa.Field) -> str:
 
 
 def interleaving(interleave: object, n_left: int, n_right: int) -> Array:
-    """The side of each tuple in arrival order, checked; left before right where nothing is said."""
+    """The side of each tuple in arrival order, checked; by default left before right."""
     if interleave is None:
         return np.repeat(np.array([False, True]), [n_left, n_right])
     flags = interleave.to_numpy(zero_copy_only=False) if isinstance(interleave, pa.Array) else np.asarray(interleave)

@@ -1,6 +1,6 @@
-"""The driver's outer half: pushed tables in, work in gate order for the operator out.
+"""The input half of the driver: turns pushed tables into work in gate order for the operator.
 
-In arrival order the tuples go straight on, less the late ones; in event-time order they wait in the gate until
+In arrival order the tuples are passed on directly, except late ones; in event-time order they wait in the gate until
 they are ready. Rows that can't be joined, late or without a usable time, are set aside and counted.
 """
 
@@ -42,7 +42,7 @@ class Intake:
                 for name in names:
                     self._gate.add(side, name)
         else:
-            # A tuple probes the other side's window: that is the one a late tuple would need back.
+            # A tuple probes the other side's window, which a late tuple would still need.
             for side in self.sides:
                 probed = bound.windows if self._self_join else (bound.windows[1 - side],)
                 lengths = [window.size for window in probed if window.kind == "time"]
@@ -73,7 +73,7 @@ class Intake:
         return self._operator.begin(ordered, self._bounds())
 
     def release(self, everything: bool = False) -> Work | None:
-        """What is ready in the gate; with `everything`, all that waits there."""
+        """The ready tuples of the gate; with `everything`, all waiting tuples."""
         return None if self._gate is None else self._released(self._gate, everything)
 
     def _released(self, gate: EventTimeGate, everything: bool = False) -> Work:
@@ -85,7 +85,7 @@ class Intake:
         return self._operator.begin(Ordered(tables, ticks, ready.is_right), None)
 
     def saved(self) -> Restore:
-        """What puts back the order of the input, and everything behind it."""
+        """Return a function that restores the order of the input and the operator."""
         bound = self._bound
         parts = [part.saved() for part in (self._gate, *self._horizons, self._operator) if part is not None]
 
@@ -127,12 +127,12 @@ class Intake:
 
     @property
     def waiting(self) -> int:
-        """How many tuples are not ready."""
+        """The number of tuples that are not ready."""
         return 0 if self._gate is None else self._gate.waiting
 
     @property
     def nbytes(self) -> int:
-        """The memory of what waits."""
+        """Bytes held by waiting tuples."""
         return 0 if self._gate is None else self._gate.nbytes
 
     def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
@@ -184,20 +184,20 @@ class Intake:
         return is_right
 
     def _bounds(self) -> tuple[int, int]:
-        """The times before which no tuple of the left and the right side will be taken again."""
+        """The times before which tuples of the left and the right side are rejected."""
         left, right = (NEVER if horizon is None else horizon.bound for horizon in self._horizons)
         return (left, left) if self._self_join else (left, right)
 
 
 def _one_time(time: object, type_: pa.DataType) -> pa.Array:
     if isinstance(time, np.datetime64):
-        # Arrow takes a scalar of NumPy only in its own unit, an array in any.
+        # Arrow accepts a NumPy scalar only in its own unit, but an array in any.
         return pa.array(np.array([time])).cast(type_)
     return pa.array([time], type_)
 
 
 def _fitted(table: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """A push with the columns that are stored: all, unless only some of the result's are wanted."""
+    """A push with the stored columns: all, unless the result has only some of them."""
     if table is None:
         return schema.empty_table()
     return table if table.num_columns == len(schema) else table.select(schema.names)

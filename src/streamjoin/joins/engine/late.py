@@ -9,7 +9,7 @@ import pyarrow as pa
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.plain_types import typed_column
 
-# What is kept until it is read; beyond it the oldest go, and the counters still know of them.
+# The maximum number of stored rows; beyond it the oldest are dropped, but still counted.
 KEPT_ROWS = 1_000_000
 
 
@@ -27,18 +27,18 @@ class LateRows:
         self._held = 0
 
     def add(self, side: str, source: str, reason: str, rows: pa.Table) -> None:
-        """Keep `rows`."""
+        """Store `rows`."""
         if rows.num_rows:
             self._parts.append((side, source, reason, rows))
             self._held += rows.num_rows
 
     def trim(self) -> None:
-        """Let the oldest go where too many are kept: between calls, since one that fails takes its rows back."""
+        """Drop the oldest rows beyond the limit; between calls, since a failed call removes its rows again."""
         while self._held > KEPT_ROWS and len(self._parts) > 1:
             self._held -= self._parts.pop(0)[3].num_rows
 
     def take(self, bound: BoundSpec) -> pa.Table:
-        """All that is kept, as one table; it is forgotten here."""
+        """Remove and return all rows, as one table."""
         schema = late_schema(bound)
         tables = [_as_output(part, bound, schema) for part in self._parts]
         rows = pa.concat_tables([schema.empty_table(), *tables])
@@ -46,7 +46,7 @@ class LateRows:
         return rows
 
     def saved(self) -> Callable[[], None]:
-        """What takes the rows added from now on back."""
+        """Return a function that removes the rows added from now on."""
         n, held = len(self._parts), self._held
 
         def restore() -> None:
@@ -64,6 +64,6 @@ def _as_output(part: tuple[str, str, str, pa.Table], bound: BoundSpec, schema: p
         own = column.side == side or bound.spec.self_join
         type_ = schema.field(column.name).type
         values = rows.column(column.source) if own else pa.chunked_array([pa.nulls(n, type_)])
-        # A column that was all NULL when the row came may have got its type since.
+        # A column that was all NULL when the row arrived may have a type now.
         columns.append(typed_column(values, type_))
     return pa.Table.from_arrays(columns, schema=schema)

@@ -1,8 +1,8 @@
-"""Columns of a later push brought to the types of the first, where no value changes.
+"""Lossless casts of later pushes to the types of the first.
 
-Two types are of one family where they hold the same sort of value: numbers, texts, bytes, moments, lists of one family.
-Within a family a column is cast when every value of it survives; beyond it a column is never cast, so that a number
-does not become a text unasked. A column that had only NULLs has no type of its own yet and takes the one that comes.
+Two types are of one family if they hold the same kind of value: numbers, strings, bytes, times, lists of one family.
+Within a family a column is cast if no value changes; it is never cast to another family, so that a number does not
+silently become a string. A column that had only NULLs has no type yet and takes the first type that arrives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LISTS: Final = (
 
 
 def lossless(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray | None:
-    """`column` as `type_`, or None where a value would change or the types are of different families."""
+    """`column` as `type_`, or None if a value would change or the types are of different families."""
     if column.type.equals(type_):
         return column
     if column.null_count == len(column):
@@ -41,7 +41,7 @@ def lossless(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray | N
     if not of_one_family(column.type, type_):
         return None
     try:
-        # Where a list holds nothing, nothing says of what type its values would be.
+        # An empty list does not determine the type of its values.
         column = typed_column(column, known_type(column.type, type_))
         cast = column.cast(type_)
         same = _same(cast.cast(column.type), column)
@@ -51,7 +51,7 @@ def lossless(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray | N
 
 
 def known_schema(known: pa.Schema, later: pa.Schema) -> pa.Schema:
-    """`known`, with the types of `later` for columns of which only NULLs had come."""
+    """`known`, with the types of `later` for columns that had only NULLs."""
     names = set(later.names)
     return pa.schema(
         [f.with_type(known_type(f.type, later.field(f.name).type)) if f.name in names else f for f in known]
@@ -59,7 +59,7 @@ def known_schema(known: pa.Schema, later: pa.Schema) -> pa.Schema:
 
 
 def known_type(known: pa.DataType, later: pa.DataType) -> pa.DataType:
-    """`known`, with what `later` says wherever it says nothing, also inside lists and structs."""
+    """`known`, with null types replaced by those of `later`, also inside lists and structs."""
     if _types.is_null(known):
         return later
     if _types.is_struct(known) and _types.is_struct(later):
@@ -72,7 +72,7 @@ def known_type(known: pa.DataType, later: pa.DataType) -> pa.DataType:
 
 
 def of_one_family(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether both types hold the same sort of value."""
+    """Whether both types hold the same kind of value."""
     if _types.is_null(source):
         return True
     if _types.is_timestamp(source) and _types.is_timestamp(target):
@@ -93,6 +93,6 @@ def of_one_family(source: pa.DataType, target: pa.DataType) -> bool:
 def _same(back: pa.ChunkedArray, column: pa.ChunkedArray) -> bool:
     if not _types.is_floating(column.type):
         return bool(back.equals(column))
-    # NaN differs from itself, and a NULL stays one in every cast.
+    # NaN differs from itself, and NULL stays NULL in every cast.
     both_nan = pc.and_(pc.is_nan(back), pc.is_nan(column))
     return bool(pc.all(pc.or_(pc.equal(back, column), both_nan), min_count=0).as_py())

@@ -1,4 +1,4 @@
-"""What a join counted and where its time went."""
+"""The counters and timings of a join."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamjoin.kernels.compiling import WATCH
 
 @dataclass
 class Counts:
-    """Counters of one join; `seconds` by step."""
+    """Counters of one join; `seconds` per step."""
 
     tuples_left: int = 0
     tuples_right: int = 0
@@ -24,7 +24,7 @@ class Counts:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def saved(self) -> Callable[[], None]:
-        """What puts the counters back; time that was spent stays spent."""
+        """Return a function that restores the counters; times are not restored."""
         counters = {name: value for name, value in vars(self).items() if name != "seconds"}
 
         def restore() -> None:
@@ -34,7 +34,7 @@ class Counts:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Add the time inside to step `name`, less what went into compiling kernels."""
+        """Add the time spent in the block to step `name`, without the time for compiling kernels."""
         begin = time.perf_counter() - WATCH.seconds
         try:
             yield

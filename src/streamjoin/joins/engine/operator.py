@@ -1,11 +1,11 @@
-"""The driver's inner half: tuples in gate order in, result rows out.
+"""The output half of the driver: turns tuples in gate order into result rows.
 
 It owns positions, windows, expiry and late materialization; the algorithm only pairs. Results and state do not
-depend on how the tuples were cut into calls: a call is cut again here into chunks that suit the windows, and into
-smaller ones where the rows of a chunk would be too many.
+depend on how the tuples were cut into calls: each call is cut into chunks that suit the windows, and into smaller
+ones if a chunk would have too many rows.
 
-A call that fails is undone: `saved` notes what is stored, which costs next to nothing, and returns what puts it back.
-An algorithm that can't do the same is built anew then and filled from the stores.
+A failed call is undone: `saved` is cheap and returns a function that restores the stored tuples. An algorithm that
+can't be restored is rebuilt from the stores.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ordered:
 
 @dataclass
 class Work:
-    """Ordered tuples on their way through the operator: those before `begin` are joined already."""
+    """Ordered tuples in the operator: those before `begin` are joined already."""
 
     ordered: Ordered
     encoded: list[Encoded]
@@ -60,7 +60,7 @@ class Work:
 
     @property
     def waiting(self) -> int:
-        """How many tuples are not joined yet."""
+        """The number of tuples that are not joined yet."""
         return int(self.ordered.is_right.size) - self.begin
 
 
@@ -83,17 +83,17 @@ class Operator:
         self.choice = choice
         self.algorithm = KINDS[choice.name].build(bound, choice, workers)
         self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
-        # What an algorithm that was built anew had counted before.
+        # The counters of algorithms that were replaced.
         self._counted: dict[str, int] = {}
         self._pairing = False
-        # Up to which position a side's ticks have a descent; from there on they are sorted.
+        # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
-        """Make tuples ready to be joined with the windows and with each other.
+        """Prepare tuples to be joined with the windows and with each other.
 
-        `horizons` are the times before which no tuple of the left and the right side will come again; without
-        them the newest time of this call is one, as in event-time order.
+        `horizons` are the times before which no more tuples of the left and the right side are accepted; by default
+        the newest time of this call, as in event-time order.
         """
         if self.choice.provisional:
             self._reconsider(ordered.is_right.size)
@@ -102,10 +102,10 @@ class Operator:
         return Work(ordered, encoded, horizons)
 
     def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
-        """Join the next chunk, of `most` tuples at the most.
+        """Join the next chunk of at most `most` tuples.
 
         Raises:
-            Overflow: it has more than `limit` rows; none was gathered.
+            Overflow: the chunk has more than `limit` rows; none was gathered.
         """
         ordered, at = work.ordered, list(work.at)
         n = ordered.is_right.size
@@ -134,7 +134,7 @@ class Operator:
         self.bound = bound
 
     def _reconsider(self, arriving: int) -> None:
-        """Let another algorithm take over once scanning costs more; what fails here leaves everything as it was."""
+        """Switch to another algorithm once scanning costs more; a failure here changes nothing."""
         live = max(store.count - store.base for store in self.stores)
         comparisons = self.algorithm.counters()["compared"]
         choice = auto.successor(self.bound, arriving, live, comparisons)
@@ -154,7 +154,7 @@ class Operator:
         self.counts.compared = comparisons
 
     def _live_words(self, side: int) -> tuple[Array, Array]:
-        """The index words and positions of one side's live tuples that can match, encoded again from their rows."""
+        """The index words and positions of one side's live, valid tuples, encoded again from their rows."""
         store = self.stores[side]
         seqs = np.arange(store.base, store.count)
         if not seqs.size:
@@ -167,7 +167,7 @@ class Operator:
         return encoded.index.word[encoded.valid], seqs[encoded.valid]
 
     def _chunk_size(self) -> int:
-        """About as many tuples as the windows hold: larger would compare tuples no window joins."""
+        """About as many tuples as the windows hold: larger chunks would compare tuples that no window joins."""
         live = sum(
             w.size if w.kind == "count" else store.count - store.base
             for w, store in zip(self.bound.windows, self.stores, strict=True)
@@ -208,7 +208,7 @@ class Operator:
     def _chunk(self, is_right: Array, parts: list[tuple[Encoded, int, Array | None]]) -> tuple[Chunk, Array | None]:
         (left, left_first, left_ticks), (right, right_first, right_ticks) = parts
         if self._self_join:
-            # A tuple stands twice, first as a left and then as a right one, and meets those before it only.
+            # Each tuple occurs twice, first as left and then as right, and matches only earlier ones.
             n = 2 * left.n
             is_right = np.tile(np.array([False, True]), left.n)
             own_seq = np.repeat(np.arange(left_first, left_first + left.n), 2)
@@ -282,7 +282,7 @@ class Operator:
         with self.counts.step("expire"):
             bounds = [self._forget_bound(side, horizons) for side in (0, 1)]
             if self._self_join:
-                # Both roles read their rows from one store: the longer window decides.
+                # Both roles read from one store, so the longer window decides.
                 bounds = [min(bounds)] * 2
             for side in (0, 1):
                 dropped = self.stores[side].forget(bounds[side])
@@ -306,7 +306,7 @@ class Operator:
         return store.base + int(leading_below(ticks, max(NEVER, horizon - window.size)))
 
     def saved(self) -> Restore:
-        """What puts back all that is stored now."""
+        """Return a function that restores the stored tuples."""
         state = self.bound, self.choice, self.algorithm, self._open_terms
         descent = list(self._descent)
         stores = [store.saved() for store in self.stores]
@@ -326,9 +326,9 @@ class Operator:
         return restore
 
     def _build_anew(self) -> None:
-        """Replace the algorithm by a new one that holds what the stores hold."""
+        """Replace the algorithm by a new one, filled from the stores."""
         old = self.algorithm
-        # Its threads, which may still be at work after an interrupt, read the stores.
+        # Its threads read the stores and may still be running after an interrupt.
         old.close()
         algorithm = KINDS[self.choice.name].build(self.bound, self.choice, self._workers)
         if isinstance(algorithm, Elastic) and isinstance(old, Elastic):
@@ -342,7 +342,7 @@ class Operator:
         self._pairing = False
 
     def _encoded_again(self, side: int, begin: int, n: int) -> Encoded:
-        """The words of one side's tuples from position `begin` on, made from their rows."""
+        """The words of one side's tuples from position `begin` on, encoded from their rows."""
         names = self._encoders[side].columns
         if not names:
             return Encoded(n, None, (), None)
@@ -350,24 +350,24 @@ class Operator:
         return self._encoders[side].encode(pa.table(rows))
 
     def counters(self) -> dict[str, int]:
-        """What the algorithm did, calls that failed included."""
+        """The algorithm's counters, including failed calls."""
         return {name: n + self._counted.get(name, 0) for name, n in self.algorithm.counters().items()}
 
     @property
     def nbytes(self) -> int:
-        """The memory of stored tuples and of the algorithm."""
+        """Bytes held by the stored tuples and the algorithm."""
         return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
 
 
 def _later(both: list[pa.Array], type_: pa.DataType) -> pa.Array:
     """The later one of two times, as `type_`."""
-    # As whole numbers: Arrow has no such function for timestamps with a time zone.
+    # As integers: Arrow has no such function for timestamps with a time zone.
     number = pa.int32() if type_.bit_width == 32 else pa.int64()
     cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
     later = pc.max_element_wise(*(a.view(number) for a in cast))
     for times, finer in zip(both, cast, strict=True):
         if finer is not times:
-            # The year 9999 is beyond what nanoseconds can count: no time rather than a wrong one.
+            # The year 9999 is out of range for nanoseconds: NULL rather than a wrong time.
             unchanged = pc.equal(finer.cast(times.type, safe=False), times).fill_null(True)
             later = pc.if_else(unchanged, later, pa.scalar(None, number))
     return later.view(type_)

@@ -1,4 +1,4 @@
-"""The tests an algorithm leaves open: further terms, times out of order, and the residual expression."""
+"""The tests that an algorithm leaves undecided: further terms, out-of-order times, the residual expression."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ALONE = Workers(1)
 
 
 class Refinement:
-    """Keeps the pairs of one chunk that satisfy everything; see `base.Refine`.
+    """Filters the pairs of one chunk by all undecided conditions; see `base.Refine`.
 
-    Every pair passes here before any row is gathered, so this is where a chunk with more than `limit` pairs ends.
+    Every pair is counted here before any row is gathered, so a chunk with more than `limit` pairs fails here.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Refinement:
         self._limit = limit
         self._kept = 0
         self._counting = threading.Lock()
-        # Appending is atomic where adding to a number is not: several threads may count.
+        # Several threads count: appending is atomic, adding to a number is not.
         self.compared: list[int] = []
         if open_terms:
             self._place[chunk.left.at] = np.arange(chunk.left.n)
             self._place[chunk.right.at] = np.arange(chunk.right.n)
 
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
-        """The pairs that hold, in the arrays given."""
+        """The pairs that satisfy the conditions, in the arrays passed in."""
         chunk, (left, right), n = self._chunk, self._stores, probes.size
         self.compared.append(n)
         if self._least_ticks is not None and left.ticks is not None and right.ticks is not None:
@@ -82,7 +82,7 @@ class Refinement:
                 raise Overflow
 
     def grid(self, probes: Array, seqs: Array) -> Array:
-        """The residual alone for every probe and position at once: columns are read once, not once a pair."""
+        """The residual alone for all probes and positions at once: columns are read once, not once per pair."""
         if self._residual is None:
             return np.ones((probes.size, seqs.size), np.bool_)
         own = self._chunk.own_seq[probes]

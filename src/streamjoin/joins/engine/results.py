@@ -1,8 +1,8 @@
-"""The rows of one call as a stream of tables, for results that should not lie in memory at once.
+"""The rows of one call as a stream of tables, for results that do not fit in memory at once.
 
-The tuples of the call are joined as the tables are read, in as many steps as it takes to keep each small. A step
-that has too many rows is undone and cut into smaller ones. Invariant: what was joined and what was handed out go
-together, so a table that failed can be asked for again.
+The tuples of the call are joined as the tables are read, in steps that keep each table small. A step that has too many
+rows is undone and cut into smaller ones. Invariant: the joined tuples and the returned tables are consistent, so a
+table that failed can be requested again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamjoin.windows.buffer import Restore
 
 BATCH_ROWS = 1_000_000
 
-# A step with too many rows is cut into this many.
+# A step with too many rows is cut into this many steps.
 _CUT = 8
 
 
@@ -27,7 +27,7 @@ Step = Callable[[Work, int | None, int], None]
 
 
 class Results(Iterator[pa.Table]):
-    """Tables of at most `batch_rows` rows, in result order. The join takes no other call until the last was read."""
+    """Tables of at most `batch_rows` rows, in result order. The join accepts no other call until the last is read."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Results(Iterator[pa.Table]):
         return table
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same rows as an Arrow reader, for whatever reads those: DuckDB, Polars, a file writer."""
+        """The same rows as an Arrow reader, for example for DuckDB, Polars or a file writer."""
         schema = self.schema or pa.schema([])
         return pa.RecordBatchReader.from_batches(schema, (batch for table in self for batch in table.to_batches()))
 
@@ -65,7 +65,7 @@ class Results(Iterator[pa.Table]):
         return self.waiting > 0 or bool(self._ready)
 
     def saved(self) -> Restore:
-        """What puts the tuples joined from now on back among those that wait."""
+        """Return a function that returns the tuples joined from now on to the waiting ones."""
         work = self._work
         state = None if work is None else (work.begin, work.at)
 
@@ -81,13 +81,13 @@ class Results(Iterator[pa.Table]):
         while not self._ready and self._work is not None and self._work.waiting:
             tuples = self._tuples
             try:
-                # A tuple alone has at most a row for each tuple of the other window.
+                # A single tuple has at most one row per tuple of the other window.
                 step(self._work, self._batch_rows if tuples > 1 else None, tuples)
             except Overflow:
                 self._tuples = max(1, self._work.tried // _CUT)
 
     def at_last(self) -> bool:
-        """Whether no more than one table is left."""
+        """Whether at most one table is left."""
         return self.waiting == 0 and len(self._ready) < 2
 
     def pop(self) -> pa.Table | None:
@@ -95,6 +95,6 @@ class Results(Iterator[pa.Table]):
         return self._ready.popleft() if self._ready else None
 
     def keep(self, work: Work, rows: pa.Table) -> None:
-        """Make tables of the rows; the fewer they are, the more tuples are joined next."""
+        """Cut the rows into tables and adapt the size of the next step to their number."""
         self._ready.extend(rows.slice(at, self._batch_rows) for at in range(0, rows.num_rows, self._batch_rows))
         self._tuples = work.tried * sum(share * rows.num_rows <= self._batch_rows for share in (0, 2, 4, 4))

@@ -1,4 +1,4 @@
-"""The settings of a join that are numbers and names, checked one by one."""
+"""Checks of a join's settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ROWS = 20_000_000
 
 
 def check_workers(n: object) -> None:
-    """Refuse what is no number of threads."""
+    """Reject an invalid number of threads."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST:
         raise SpecError(f"workers={n!r}: give a number of threads from 1 to {MOST}")
 
@@ -32,13 +32,13 @@ def check_sources(spec: JoinSpec, sources: Mapping[str, Sequence[str]] | None) -
 
 
 def check_rows(name: str, n: object) -> None:
-    """Refuse what is no number of rows."""
+    """Reject an invalid number of rows."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SpecError(f"{name}={n!r}: give a number of rows, 1 or more")
 
 
 def check_ends(max_rows: object, on_close: object) -> None:
-    """Refuse what is no limit of rows, and what can't take any."""
+    """Reject an invalid `max_rows`, and an `on_close` that can't be called."""
     if max_rows is not None:
         check_rows("max_rows", max_rows)
     if on_close is not None and not callable(on_close):

@@ -1,7 +1,7 @@
-"""`handshake`: the original handshake join. Windows lie along a chain of nodes and flow past each other.
+"""`handshake`: the original handshake join. The windows are spread over a chain of nodes and flow past each other.
 
-One thread a node, and a driver that feeds both ends. A tuple meets the other side's as they pass, which takes up to
-half a window; a call can't wait that long, so at its end the tuples it brought visit the rest of the chain.
+There is one thread per node, and a driver that feeds both ends. A tuple meets the other side's tuples as they pass,
+which takes up to half a window; a call can't wait that long, so at its end its tuples visit the rest of the chain.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Handshake(ChainJoin):
         super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=True)
 
     def run_node(self, k: int) -> int:
-        """Node k, until it is done or full."""
+        """Run node k until it is done or full."""
         return handshake_node(self._crew.words, k, self._chain.mem, *self._chain.columns(), self._chain.results[k])
 
     def ended(self) -> None:
-        """All pairs of what came so far are found."""
+        """All pairs of the tuples so far are found."""
         self._chain.mem[DRAINED : DRAINED + 2] = [log.count for log in self._chain.logs]

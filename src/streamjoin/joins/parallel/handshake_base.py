@@ -1,7 +1,7 @@
-"""What both handshake joins share: a chunk becomes logs and a driver's script, results become pairs.
+"""The base of both handshake joins: turns a chunk into logs and a driver's script, and results into pairs.
 
 Thread k below `nodes` runs node k, thread `nodes` is the driver. A chunk's call returns when its flow has ended, so
-all that it completes is out.
+all of its results are complete.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ChainJoin(ABC):
         terms = 1 if indexed else len(self.decides)
         self._chain = Chain(nodes, np.uint32 if self._narrow else np.uint64, terms, batch=batch, drains=drains)
         self._crew = Crew(nodes + 1, PLACES)
-        # Whether a side's bounds only grow from probe to probe; times in arrival order may fall.
+        # Whether a side's bounds never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
 
@@ -58,18 +58,18 @@ class ChainJoin(ABC):
 
     @abstractmethod
     def run_node(self, k: int) -> int:
-        """Run node k's kernel until it is done or its results must be taken."""
+        """Run node k's kernel until it is done or its results must be collected."""
 
     def begun(self) -> None:  # noqa: B027 - most need none
-        """The logs hold the chunk: make room for it elsewhere."""
+        """Called once the logs hold the chunk: make room for it elsewhere."""
 
     def ended(self) -> None:  # noqa: B027 - likewise
-        """The chunk's flow has ended."""
+        """Called once the chunk's flow has ended."""
 
     # -- the contract of an algorithm ------------------------------------------------------------------
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Send the chunk through the chain and collect what met."""
+        """Send the chunk through the chain and collect the pairs."""
         is_right, begins = self._script(chunk)
         pieces: list[tuple[Array, Array]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         if is_right.size:
@@ -96,7 +96,7 @@ class ChainJoin(ABC):
         return Pairs(probe[order], seq[order])
 
     def _script(self, chunk: Chunk) -> tuple[Array, tuple[int, int]]:
-        """Log the tuples that can match; the sides of these in gate order, and where each side's begin."""
+        """Log the tuples that can match; returns their sides in gate order, and the first place of each side."""
         logs = self._chain.logs
         begins = (logs[0].count, logs[1].count)
         places = []
@@ -115,7 +115,7 @@ class ChainJoin(ABC):
         return order >= places[0].size, begins
 
     def _words(self, part: SidePart) -> tuple[Array, I64]:
-        """The words that the nodes compare, and whose tuples they are: no NULL, no empty interval."""
+        """The words that the nodes compare, and the places of their tuples: no NULL, no empty interval."""
         mask = np.ones(part.n, np.bool_) if part.encoded.valid is None else part.encoded.valid.copy()
         terms = [part.encoded.terms[t] for t in sorted(self.decides)]
         if self._indexed:
@@ -149,5 +149,5 @@ class ChainJoin(ABC):
 
     @property
     def nbytes(self) -> int:
-        """The memory of the chain."""
+        """Bytes held by the chain."""
         return self._chain.nbytes

@@ -1,7 +1,7 @@
 """The arrays behind a chain of handshake nodes: logs, the arena of links, results, copies.
 
 A side's log holds the tuples that can match, by place: places count them from 0 and never change, so the nodes' bounds
-outlive any cut into chunks. Nothing here runs threads or knows Arrow: joins and experiments bring their own.
+stay valid across chunks. Nothing here runs threads or uses Arrow: joins and experiments do.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SideLog:
         self.facts: I64 = np.zeros((0, FACTS), np.int64)
 
     def append(self, words: Array, facts: I64) -> None:
-        """Add tuples at the end; a column of `words` and a row of `facts` each."""
+        """Add tuples at the end; each has a column of `words` and a row of `facts`."""
         n = facts.shape[0]
         self._make_room(n)
         size = self.count - self.base
@@ -85,12 +85,12 @@ class SideLog:
         return self.facts[: self.count - self.base, SEQ]
 
     def place_of(self, seqs: npt.ArrayLike) -> I64:
-        """The first place from each stream position on."""
+        """The first place at or after each stream position."""
         places: I64 = self.base + np.searchsorted(self.seqs, seqs)
         return places
 
     def forget(self, place: int) -> None:
-        """Drop the tuples before a place; rows move once half of the room is gone, or all of them."""
+        """Drop the tuples before a place; rows are moved once half of the capacity, or all tuples, can be dropped."""
         dropped, size = place - self.base, self.count - self.base
         if dropped <= 0 or (dropped < size and 2 * dropped < self.facts.shape[0]):
             return
@@ -133,12 +133,12 @@ class Chain:
         start_flow(self.mem)
 
     def columns(self) -> tuple[Array, I64, Array, I64]:
-        """What every node's kernel reads: both logs."""
+        """Both logs, which every node's kernel reads."""
         left, right = self.logs
         return left.words, left.facts, right.words, right.facts
 
     def taken(self, k: int) -> I64:
-        """Node k's results so far, places of side 0, of side 1 and stamps; its ring is empty then."""
+        """Remove and return node k's results so far: places of side 0, of side 1, and stamps."""
         at = int(node_at(k))
         head, tail = int(self.mem[at + RESULTS_HEAD]), int(self.mem[at + RESULTS_TAIL])
         ring = self.results[k]
@@ -163,19 +163,19 @@ class Chain:
         return words
 
     def forget(self, side: int, place: int) -> None:
-        """Between flows: tuples before a place are out of every window, so no node holds them any more."""
+        """Between flows: drop tuples before a place, which are outside every window."""
         for word in (IN + side, OUT + 8 * side, EXPIRED + side):
             np.maximum(self.node_words(word), place, out=self.node_words(word))
         self.logs[side].forget(place)
 
     @property
     def nbytes(self) -> int:
-        """The memory of logs, links and rings."""
+        """Bytes held by logs, links and rings."""
         return self.mem.nbytes + sum(log.nbytes for log in self.logs) + self.results.nbytes
 
 
 def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:
-    """Rows of a log's facts, without expiries yet."""
+    """Rows of a log's facts, without expiries."""
     facts = np.zeros((seq.size, FACTS), np.int64)
     facts[:, SEQ], facts[:, MIN_SEQ], facts[:, UPTO], facts[:, GATE] = seq, min_seq, upto, gate
     return facts
@@ -197,7 +197,7 @@ class Copies:
         return self._rows[0][k], self._rows[1][k]
 
     def make_room(self) -> None:
-        """Have a column for all that the logs hold; the expired make way."""
+        """Allocate a column for every logged tuple; expired ones are dropped."""
         nodes = self._chain.nodes
         for side, log in enumerate(self._chain.logs):
             rows, first = self._rows[side], int(self._chain.mem[COLUMNS + side])

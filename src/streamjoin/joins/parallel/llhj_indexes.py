@@ -1,4 +1,4 @@
-"""The indexes of a low-latency handshake join's nodes: one a node and side, over (word, place)."""
+"""The indexes of a low-latency handshake join: one per node and side, over (word, place)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOM = 1 << 12
 
 
 class NodeIndexes:
-    """Both sides' indexes at all nodes of a chain. A node's thread alone touches its own while a flow runs."""
+    """Both sides' indexes at all nodes of a chain. During a flow only the node's own thread uses them."""
 
     def __init__(
         self, chain: Chain, kind: str, windows: tuple[int | None, int | None], settings: Mapping[str, float]
@@ -33,7 +33,7 @@ class NodeIndexes:
         self._matches = [Matches(_ROOM) for _ in range(chain.nodes)]
 
     def run(self, crew: I64, k: int) -> int:
-        """Node k until it is done or full; its indexes merge and grow as they must."""
+        """Run node k until it is done or full; its indexes merge and grow as needed."""
         left, right = self.indexes[k]
         matches = self._matches[k]
         while True:
@@ -49,13 +49,13 @@ class NodeIndexes:
                 return code
 
     def expire(self) -> None:
-        """Between flows: drop the entries that are out of every window."""
+        """Between flows: drop the entries that are outside every window."""
         for side in (0, 1):
             for bound, pair in zip(self._chain.node_words(EXPIRED + side), self.indexes, strict=True):
                 pair[side].expire(int(bound))
 
     def counters(self) -> dict[str, int]:
-        """Steps of all indexes, by kind."""
+        """Steps of all indexes, per kind."""
         each = [index.counters() for pair in self.indexes for index in pair]
         return {f"steps_{name}": sum(counters[name] for counters in each) for name in each[0]}
 

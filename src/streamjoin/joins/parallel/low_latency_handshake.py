@@ -1,7 +1,7 @@
-"""`low_latency_handshake`: every tuple rushes through a chain of nodes and rests as one copy at its home node.
+"""`low_latency_handshake`: every tuple passes quickly through a chain of nodes and leaves a copy at its home node.
 
-One thread a node, and a driver that feeds both ends in batches (`options={"batch": 4}`). Copies are scanned, or with
-`index=` looked up in an index that each node has for each side.
+There is one thread per node, and a driver that feeds both ends in batches (`options={"batch": 4}`). Copies are scanned
+or, with `index=`, looked up in an index per node and side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INDEXES = ("hashed", "pim_tree")
 
 
 class ScanningChain(ChainJoin):
-    """Nodes that scan the copies they keep."""
+    """Nodes that scan their copies."""
 
     name: ClassVar[str] = NAME
 
@@ -31,22 +31,22 @@ class ScanningChain(ChainJoin):
         self._copies = Copies(self._chain, np.uint32 if self._narrow else np.uint64)
 
     def begun(self) -> None:
-        """Room for the copies that the chunk leaves."""
+        """Make room for the copies that the chunk leaves."""
         self._copies.make_room()
 
     def run_node(self, k: int) -> int:
-        """Node k, until it is done or full."""
+        """Run node k until it is done or full."""
         chain = self._chain
         return llhj_node(self._crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
 
     @property
     def nbytes(self) -> int:
-        """The memory of chain and copies."""
+        """Bytes held by the chain and the copies."""
         return super().nbytes + self._copies.nbytes
 
 
 class IndexedChain(ChainJoin):
-    """Nodes that look tuples up in indexes over the copies they keep."""
+    """Nodes that look tuples up in indexes over their copies."""
 
     name: ClassVar[str] = NAME
 
@@ -58,7 +58,7 @@ class IndexedChain(ChainJoin):
         self._indexes = NodeIndexes(self._chain, index, (left, right), settings)
 
     def run_node(self, k: int) -> int:
-        """Node k, until it is done or full."""
+        """Run node k until it is done or full."""
         return self._indexes.run(self._crew.words, k)
 
     def forget(self, left_min: int, right_min: int) -> None:
@@ -72,14 +72,14 @@ class IndexedChain(ChainJoin):
 
     @property
     def nbytes(self) -> int:
-        """The memory of chain and indexes."""
+        """Bytes held by the chain and the indexes."""
         return super().nbytes + self._indexes.nbytes
 
 
 def low_latency_handshake(
     bound: BoundSpec, nodes: int, options: Mapping[str, object], index: str | None, settings: Mapping[str, float]
 ) -> ChainJoin:
-    """The chain over scans, or over the index that is named."""
+    """The chain over scans, or over the named index."""
     if index is None:
         return ScanningChain(bound, nodes, options)
     return IndexedChain(bound, nodes, options, index, settings)

@@ -1,8 +1,8 @@
-"""`pim_parallel`: tasks of tuples from one queue, threads that share a PIM-Tree a side (SIGMOD paper, section 4).
+"""`pim_parallel`: threads take tasks from one queue and share one PIM-Tree per side (SIGMOD paper, section 4).
 
 A thread takes the next task, looks its tuples up in the index and in the part of the window that is not indexed yet,
-indexes them, and hands on what is next in order. A merge goes on beside the others (`merge="nonblocking"`), or while
-they wait (`"blocking"`). Threads may join and leave at any time.
+indexes them, and passes on completed results in order. A merge runs concurrently (`merge="nonblocking"`) or while the
+other threads wait (`"blocking"`). Threads may join and leave at any time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PimParallel:
         self.decides = bound.settled
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Join the chunk in tasks; candidates that are not decided yet are tested at the end, side by side."""
+        """Join the chunk in tasks; undecided candidates are tested at the end, in parallel."""
         tuples = self._tuples
         tuples.lay(chunk.n, (chunk.left.first_seq, chunk.right.first_seq), (chunk.left.n, chunk.right.n))
         tuples.row(q.OPS)[:] = chunk.is_right * np.int64(ON_RIGHT)
@@ -69,7 +69,7 @@ class PimParallel:
             nonlocal waiting
             candidates.append((probes.copy(), seqs.copy()))
             waiting += probes.size
-            # One thread at a time comes here. What it tests now, nobody tests beside it; but memory stays bounded.
+            # One thread at a time runs this. The tests here are not parallel, but memory stays bounded.
             if waiting > _MOST_CANDIDATES:
                 pairs.extend((probe.copy(), seq.copy()) for probe, seq in _refined(candidates, refine, _ALONE))
                 candidates.clear()
@@ -106,12 +106,12 @@ class PimParallel:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the trees, the queue and the tuples of the last chunk."""
+        """Bytes held by the trees, the queue and the tuples of the last chunk."""
         return self.shared.nbytes + self._tuples.words.nbytes
 
 
 def _fill(tuples: Tuples, side: int, part: SidePart, use: int) -> None:
-    """Put one side's words in gate order and in line; a tuple that can't match is not used at all."""
+    """Put one side's words in gate order and in line; a tuple that can't match is skipped."""
     index = part.encoded.index
     if index is None:
         raise AssertionError("pim_parallel needs an index word")

@@ -1,7 +1,7 @@
 """Threads that join the tuples of one queue over two shared PIM-Trees; words and positions only.
 
-It knows nothing of predicates or tables: `pim_parallel` runs it for the engine, and the experiments run it as it is.
-Invariant: between two runs every tuple so far is indexed, no merge is under way, and no thread touches the trees.
+It does not use predicates or tables: `pim_parallel` runs it for the engine, and the experiments run it directly.
+Invariant: between two runs every tuple so far is indexed, no merge is running, and no thread touches the trees.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OFFSET = 56
 
 
 class Tuples:
-    """The tuples of one run in arrival order, and each side's words in line; room is reused from run to run."""
+    """The tuples of one run in arrival order, and each side's words in line; buffers are reused between runs."""
 
     def __init__(self) -> None:
         self.words: I64 = np.empty(0, np.int64)
@@ -60,7 +60,7 @@ class Tuples:
     def lay(self, n: int, first: Sequence[int], counts: Sequence[int]) -> None:
         """Make room for `n` tuples, `counts` of each side, whose positions begin at `first`."""
         self.n, self.first = n, list(first)
-        # Rows a multiple of a page apart would share a few lines of the cache.
+        # Rows at a multiple of the page size apart would map to the same few cache lines.
         self.stride = -(-n // _PAGE) * _PAGE + _OFFSET
         line = [count + q.PADDING for count in counts]
         needed = q.ROWS * self.stride + 2 * sum(line)
@@ -81,7 +81,7 @@ class Tuples:
 
 
 class SharedJoin:
-    """The crew, its queue and the trees of both sides; a self-join over one index gives the same side twice."""
+    """The crew, its queue and the trees of both sides; a self-join over one index passes the same side twice."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class SharedJoin:
         slice_entries: int = _SLICE,
         backlog: int = _BACKLOG,
     ) -> None:
-        """`under_way` (a power of two) tasks may wait to be handed on, `results` of each and `out` in all.
+        """At most `under_way` (a power of two) tasks wait for propagation, `results` each; `out` is the output size.
 
-        A merge is cut into slices of about `slice_entries` entries, which threads share; they come before tasks while
-        more than `backlog` tuples wait, and while less than a task waits.
+        A merge is cut into slices of about `slice_entries` entries, which threads share; slices take precedence over
+        tasks while more than `backlog` tuples wait, and while fewer tuples than a task wait.
         """
-        # Few, since the longer a task stays under way the more of the window is scanned; yet no thread should wait.
+        # Few, since pending tasks make lookups scan more of the window; but enough that no thread waits.
         under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (8 * n - 1).bit_length())
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
@@ -121,7 +121,7 @@ class SharedJoin:
         self.renew_limits()
 
     def renew_limits(self) -> None:
-        """Learn from the trees which are in use and when to merge next: after they were made, loaded or handed over."""
+        """Read from the trees which are in use and when to merge next; after they were created, loaded or replaced."""
         for side, tree in enumerate(self.sides):
             self.queue[q.CURRENT + side] = tree.current
             set_limits(self.queue, side, tree.tree)
@@ -129,7 +129,7 @@ class SharedJoin:
         if self.queue[q.SELF]:
             self.queue[q.LIMIT + 1] = LARGEST
         else:
-            # Windows of one size would fall due together; the second merge comes half a period after the first.
+            # With equal windows both merges would be due together; the second comes half a period later.
             self.queue[q.INSERTED + 1] += self.queue[q.LIMIT + 1] // 2
 
     def run(
@@ -140,7 +140,7 @@ class SharedJoin:
         base: Sequence[int] = (0, 0),
         grows: Sequence[bool] = (True, True),
     ) -> None:
-        """Join all tuples; `base` and `grows` say of each side's window what positions it has left for good."""
+        """Join all tuples; `base` has each side's first live position, `grows` whether its bounds never decrease."""
         self._begin(tuples, base, grows)
 
         def step(k: int) -> object:
@@ -161,7 +161,7 @@ class SharedJoin:
         self._flush(take)
 
     def _run_here(self, step: Step) -> None:
-        """One task: waking another thread would only cost time."""
+        """Run a single task in the caller's thread, which is faster than waking another."""
         try:
             step(0)
         except BaseException as error:
@@ -189,7 +189,7 @@ class SharedJoin:
             )  # fmt: skip
             if code not in (FLUSH, ALONE):
                 return LEFT if code == LEAVES else None
-            # Both come with the lock to hand on: nobody else hands anything on meanwhile.
+            # In both cases this thread holds the propagation lock.
             self._flush(take)
             if code == ALONE:
                 self._answer_alone(desk, tuples, take)
@@ -202,7 +202,7 @@ class SharedJoin:
             self.queue[q.OUT] = 0
 
     def _answer_alone(self, desk: I64, tuples: Tuples, take: Take) -> None:
-        """One tuple with more matches than its task has room for."""
+        """Look up a tuple with more matches than its task's block holds."""
         left, right = (side.trees for side in self.sides)
         matches, room = -1, 4 * int(self.queue[q.CAPACITY])
         while matches < 0:
@@ -219,7 +219,7 @@ class SharedJoin:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of what is shared beside them."""
+        """Bytes held by the trees and the other shared arrays."""
         sides = self.sides[:1] if self.queue[q.SELF] else self.sides
         shared = (self.queue, self._pool, *self._out)
         return sum(side.nbytes for side in sides) + sum(array.nbytes for array in shared)

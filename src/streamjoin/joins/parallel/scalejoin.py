@@ -1,8 +1,8 @@
-"""`scalejoin`: n threads see every tuple, each stores every n-th and looks all of them up in what it has stored.
+"""`scalejoin`: n threads read every tuple; each stores every n-th and looks up all of them in its share.
 
-ScaleJoin (section IV): no thread waits for another; each goes through the chunk at its own pace, and what it finds goes
-through a ScaleGate with one source a thread, ordered by (later tuple, earlier tuple). So the result is one sequence,
-whatever the interleaving and the number of threads. Threads join and leave between two pieces of a chunk.
+ScaleJoin (section IV): no thread waits for another. Each processes the chunk at its own pace, and its matches go
+through a ScaleGate with one source per thread, ordered by (later tuple, earlier tuple). The result is therefore the
+same sequence for any interleaving and any number of threads. Threads join and leave between two pieces of a chunk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BLOCK = 1 << 14
 
 
 class OutputGate:
-    """The second gate: what the threads find, in one order. Whoever needs room empties it."""
+    """The second gate: merges the threads' matches into one order. A thread that needs room empties it."""
 
     def __init__(self, chunk: Chunk, threads: int) -> None:
         self._base = max(0, int(chunk.min_seq.min()))
@@ -55,7 +55,7 @@ class OutputGate:
         self._columns = tuple(np.empty(_BLOCK, np.int64) for _ in range(3))
 
     def put(self, k: int, pairs: Pairs, upto: int, crew: Crew) -> None:
-        """Thread k found `pairs`, all it finds for tuples before `upto`."""
+        """Add the pairs of thread k, complete for all tuples before `upto`."""
         keys = (pairs.probe << self._bits) | (pairs.seq - self._base)
         at = add(self._gate.mem, self._slots[k], keys, keys, 0, keys.size)
         tries = 0
@@ -71,7 +71,7 @@ class OutputGate:
         self._gate.advance(self._slots[k], upto << self._bits)
 
     def _empty(self) -> None:
-        """Take what is ready, unless somebody else is about it."""
+        """Read the ready pairs, unless another thread does so."""
         if self._emptying.acquire(blocking=False):
             try:
                 self._take()
@@ -84,7 +84,7 @@ class OutputGate:
             self._taken.append(keys[:n].copy())
 
     def pairs(self) -> Pairs:
-        """All of it, once every thread has put its last."""
+        """All pairs, once every thread has put its last."""
         for slot in self._slots:
             self._gate.finish(slot)
         self._take()
@@ -93,7 +93,7 @@ class OutputGate:
 
 
 class ScaleJoin:
-    """The join over dealt shares."""
+    """The join over shares of the windows."""
 
     name: ClassVar[str] = "scalejoin"
 
@@ -110,7 +110,7 @@ class ScaleJoin:
         self._redeals = 0
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
-        """Let every thread go through the chunk, in as many runs as the number of threads changes."""
+        """Every thread processes the chunk; a change of the number of threads starts a new run."""
         done, parts = 0, []
         while done < chunk.n:
             self._resize()
@@ -130,7 +130,7 @@ class ScaleJoin:
             self._redeals += 1
 
     def _run(self, chunk: Chunk, refine: Refine, begin: int) -> tuple[int, Pairs]:
-        """One run, up to the end of the chunk or to where another number of threads is wanted."""
+        """One run, up to the end of the chunk or to a change of the number of threads."""
         shares, threads, crew = self._shares, self._shares.n, self._crew
         shares.deal(chunk, begin)
         output = OutputGate(chunk, threads)
@@ -154,7 +154,7 @@ class ScaleJoin:
         return end - begin, output.pairs()
 
     def _alone(self, step: Callable[[int], None]) -> None:
-        """One share needs no thread of its own; an error leaves it half done, so it ends the join like any other."""
+        """Run a single share in the caller's thread; an error leaves it half done and ends the join."""
         try:
             step(0)
         except BaseException as error:
@@ -167,7 +167,7 @@ class ScaleJoin:
         return wanted(self._control)
 
     def set_workers(self, n: int) -> None:
-        """Have `n` threads from the next piece on."""
+        """Use `n` threads, starting with the next piece."""
         want(self._control, n)
 
     def forget(self, left_min: int, right_min: int) -> None:
@@ -175,7 +175,7 @@ class ScaleJoin:
         self._shares.forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
-        """What the shares did, how many there are, and how often all was dealt again."""
+        """The shares' counters, their number, and how often tuples were redistributed."""
         return {**self._shares.counters(), "threads": self._shares.n, "redeals": self._redeals}
 
     def saved(self) -> Restore | None:

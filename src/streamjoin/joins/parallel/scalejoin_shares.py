@@ -1,8 +1,8 @@
-"""What the threads of a ScaleJoin store: one share each, of every side's tuples in turn.
+"""The shares of a ScaleJoin: each thread stores one share of both windows, assigned round-robin.
 
-Every thread looks each tuple up in its own share alone, so each comparison is made once, by the thread that holds the
+Every thread looks each tuple up only in its own share, so each comparison is made once, by the thread that holds the
 earlier tuple (ScaleJoin, algorithm 1). A share is a nested loop's store or a pair of indexes. When the number of
-threads changes, all that is stored is dealt again. Invariant: between runs, a live tuple is in exactly one share.
+threads changes, all stored tuples are redistributed. Invariant: between runs, a live tuple is in exactly one share.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class Shares(Protocol):
 
     @property
     def n(self) -> int:
-        """How many shares."""
+        """The number of shares."""
 
     def deal(self, chunk: Chunk, begin: int) -> None:
-        """Say who stores which of the chunk's tuples from place `begin` on."""
+        """Assign the chunk's tuples from place `begin` on to shares."""
 
     def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
-        """Share k meets the tuples from `begin` to `end` of the chunk dealt, and stores its own of them."""
+        """Look up the tuples from `begin` to `end` of the assigned chunk in share k, and store its own of them."""
 
     def dealt(self, begin: int, end: int) -> None:
-        """The tuples from `begin` to `end` were taken by all: the next ones go on in turn."""
+        """Record that all shares have processed the tuples from `begin` to `end`."""
 
     def deal_again(self, n: int) -> None:
-        """Have `n` shares of what is stored."""
+        """Redistribute the stored tuples over `n` shares."""
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
 
     def counters(self) -> dict[str, int]:
-        """What all shares did."""
+        """The counters of all shares."""
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +57,7 @@ class Shares(Protocol):
 
 
 def _in_turn(part: SidePart, begin: int, turn: int, n: int) -> list[Array]:
-    """For each share its places among the part's valid tuples from place `begin` of the chunk on."""
+    """For each share, its places among the part's valid tuples from place `begin` of the chunk on."""
     places = part.valid_places()
     places = places[np.searchsorted(part.at[places], begin) :]
     return [places[(k - turn) % n :: n] for k in range(n)]
@@ -84,11 +84,11 @@ class ScanShares:
 
     @property
     def n(self) -> int:
-        """How many shares."""
+        """The number of shares."""
         return len(self._shares)
 
     def deal(self, chunk: Chunk, begin: int) -> None:
-        """Say who stores which tuples."""
+        """Assign the tuples to shares."""
         self._chunk = chunk
         parts = (chunk.left, chunk.right)
         self._own = [_in_turn(part, begin, self._turn[side], self.n) for side, part in enumerate(parts)]
@@ -107,12 +107,12 @@ class ScanShares:
         return self._shares[k].share(piece, refine, (stored[0], stored[1]))
 
     def dealt(self, begin: int, end: int) -> None:
-        """Remember whose turn it is."""
+        """Record which share comes next."""
         for side, part in enumerate((self._chunk.left, self._chunk.right)):
             self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
 
     def deal_again(self, n: int) -> None:
-        """Merge what all shares hold by position, and deal it out in turn."""
+        """Merge the tuples of all shares by position, and redistribute them round-robin."""
         old, self._shares = self._shares, [NestedLoop(self._bound, _ALONE) for _ in range(n)]
         self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
         for side in (0, 1):
@@ -123,7 +123,7 @@ class ScanShares:
             self._turn[side] = order.size % n
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Drop what is out of every window."""
+        """Drop tuples that are outside every window."""
         for share in self._shares:
             share.forget(left_min, right_min)
 
@@ -153,11 +153,11 @@ class IndexShares:
 
     @property
     def n(self) -> int:
-        """How many shares."""
+        """The number of shares."""
         return len(self._shares)
 
     def deal(self, chunk: Chunk, begin: int) -> None:
-        """Every share looks all tuples up and inserts its own."""
+        """Prepare every share to look up all tuples and insert its own."""
         self._chunk = chunk
         ops, *self._columns = self._shares[0].columns(chunk)
         self._ops = [ops & ~np.int64(INSERTS) for _ in range(self.n)]
@@ -170,12 +170,12 @@ class IndexShares:
         return self._shares[k].take(self._chunk, (self._ops[k], *self._columns), refine, begin, end)
 
     def dealt(self, begin: int, end: int) -> None:
-        """Remember whose turn it is."""
+        """Record which share comes next."""
         for side, part in enumerate((self._chunk.left, self._chunk.right)):
             self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
 
     def deal_again(self, n: int) -> None:
-        """Merge the entries of all shares by position, and load them into new indexes in turn."""
+        """Merge the entries of all shares by position, and load them round-robin into new indexes."""
         old, self._shares = self._shares, self._make(n)
         self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
         for side in (0, 1):
@@ -190,13 +190,13 @@ class IndexShares:
         self.forget(*self._mins)
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Drop what is out of every window."""
+        """Drop tuples that are outside every window."""
         self._mins = (max(left_min, self._mins[0]), max(right_min, self._mins[1]))
         for share in self._shares:
             share.forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
-        """Steps of all indexes, by kind."""
+        """Steps of all indexes, per kind."""
         return _add_up([share.counters() for share in self._shares] + ([self._before] if self._before else []))
 
     @property
