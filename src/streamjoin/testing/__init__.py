@@ -1,1 +1,1 @@
-"""What tests of joins need: an oracle, stream generators, conformance checks."""
+"""Tools for testing joins: an oracle, stream generators, conformance checks."""

@@ -1,8 +1,8 @@
 """Hypothesis strategies for whole ad-hoc workloads: streams, batches with disorder, queries, creates and drops.
 
-Each query is there twice: as SQL text, and as the oracle's `Meaning` made of Python functions that know nothing of
-the text's parser. Templates are few and small domains make matches common, so that queries share joins and
-predicates; NULL, NaN, the ends of int64 and numbers of the size that real data has are mixed in.
+Each query has two forms: SQL text, and the oracle's `Meaning`, made of Python functions that do not use the parser.
+Few templates and small domains make matches common, so that queries share joins and predicates; NULL, NaN, the
+extremes of int64 and numbers of realistic size are mixed in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH: Final = dt.datetime(2024, 1, 1)
 
 @dataclass(frozen=True)
 class AdhocQuery:
-    """A query's text and meaning, and the batches it is in force for."""
+    """A query's text and meaning, and the batches during which it is active."""
 
     name: str
     text: str
@@ -37,7 +37,7 @@ class AdhocQuery:
 
 @dataclass(frozen=True)
 class AdhocCase:
-    """A workload. No tuple is more than `disorder` steps (units, or 250 ms) behind its stream's newest."""
+    """A workload. A tuple is at most `disorder` steps (units, or 250 ms) behind its stream's newest."""
 
     schemas: dict[str, pa.Schema]
     batches: tuple[dict[str, list[dict[str, Any]]], ...]
@@ -46,7 +46,7 @@ class AdhocCase:
     integer_times: bool
 
     def tables(self, batch: int) -> dict[str, pa.Table]:
-        """What arrives in a batch, by stream."""
+        """The rows of a batch, per stream."""
         arrivals = self.batches[batch]
         return {name: pa.Table.from_pylist(arrivals[name], schema) for name, schema in self.schemas.items()}
 
@@ -66,7 +66,7 @@ class AdhocCase:
         return int(row[TIME]) if self.integer_times else int((row[TIME] - _EPOCH) / dt.timedelta(microseconds=1)) * 1000
 
 
-# Conditions: a text with its aliases to fill in, and the function it stands for ------------------------------------
+# Conditions: a text template with aliases, and the function that it denotes ------------------------------------
 
 
 def _less(a: Any, b: Any) -> bool:
@@ -78,7 +78,7 @@ def _sum(*values: Any) -> Any:
 
 
 class _Arguments(NamedTuple):
-    """What a template's function gets: the rows, and the two numbers that stand in the text."""
+    """The arguments of a template's function: the rows, and the two numbers in the text."""
 
     one: Row
     two: Row
@@ -230,7 +230,7 @@ def _steps(draw: st.DrawFn, earlier: Sequence[str], new: str) -> list[_Piece]:
 
 _KEYS: Final = st.sampled_from([0, 0, 0, 1, 1, 1, 2, 2, None])
 _NUMBERS: Final = st.sampled_from([*range(6), *range(6), *range(6), -1, None, 2**63 - 1, -(2**63)])
-# What numbers are counted from: identifiers, and today in microseconds.
+# The origins of numbers: identifiers, and today in microseconds.
 _BASES: Final = st.sampled_from([0, 0, 10**12, 1_777_901_400_000_000])
 _FLOATS: Final = st.sampled_from([0.0, 0.5, 1.0, 0.5, 1.5, 2.0, -0.0, 0.1, 0.6, None, float("nan"), float("inf")])
 
@@ -263,7 +263,7 @@ def _schema(integer_times: bool, unit: str) -> pa.Schema:
 
 @st.composite
 def lives(draw: st.DrawFn, batches: int) -> Life:
-    """From a create to a drop; most queries see a good part of the batches."""
+    """The batches from a create to a drop; most queries see many of them."""
     created = draw(st.sampled_from([0, 0, 0, *range(batches)]))
     dropped = draw(st.sampled_from([None, None, *range(created + 1, batches + 2)]))
     return Life(created, dropped)
@@ -273,7 +273,7 @@ def lives(draw: st.DrawFn, batches: int) -> Life:
 def cases(
     draw: st.DrawFn, most_queries: int = 4, most_batches: int = 5, most_rows: int = 5, most_sources: int = 4
 ) -> AdhocCase:
-    """A whole workload; see `AdhocCase`."""
+    """A whole workload, as an `AdhocCase`."""
     integer_times = draw(st.booleans())
     names = _STREAMS[: draw(st.integers(1, 3))]
     schemas = {name: _schema(integer_times, draw(st.sampled_from(["ms", "us", "ns"]))) for name in names}

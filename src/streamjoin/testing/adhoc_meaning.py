@@ -1,7 +1,7 @@
-"""A parsed query as the oracle reads it, by the row-at-a-time evaluator.
+"""Converts a parsed query to the oracle's form, with the row-at-a-time evaluator.
 
-Queries are read by their shape (`streamjoin.adhoc` is a layer above), and no engine code evaluates anything: terms
-are tested by the definition of `Equi` and `Band`, the rest by `row_evaluator`.
+Queries are read by duck typing (`streamjoin.adhoc` is a layer above), and no engine code is used for evaluation: terms
+are tested by the definition of `Equi` and `Band`, other conditions by `row_evaluator`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an ad-hoc query means, by backtracking and in plain Python: what every plan and runtime must agree with.
+"""The semantics of an ad-hoc query, by backtracking in plain Python: the reference for every plan and runtime.
 
-It imports nothing of the engine and knows no Arrow. A query is a `Meaning`: its aliases, the pairs of aliases that
-have a window, and its conditions as functions of rows. Tuples are given in gate order with the batch they came in;
-late ones are left out beforehand. Slow on purpose: each rule is written where it applies.
+It imports nothing from the engine and does not use Arrow. A query is a `Meaning`: its aliases, the pairs of aliases
+that have a window, and its conditions as functions of rows. Tuples are passed in gate order with their batch, without
+late ones. It is slow on purpose: each rule is written where it applies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Condition:
-    """A test of the rows of some aliases: true, and neither false nor NULL."""
+    """A test of the rows of some aliases; it holds if the condition is true, not if it is false or NULL."""
 
     aliases: frozenset[str]
     holds: Callable[[Rows], bool]
@@ -70,7 +70,7 @@ class Life:
 
 
 def gate_order(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """By batch, time, stream name, and position among what was given."""
+    """The arrivals by batch, time, stream name, and position in the argument."""
     return sorted(arrivals, key=lambda a: (a.batch, a.ts, a.stream))
 
 
@@ -80,7 +80,7 @@ def results(arrivals: Sequence[Arrival], meaning: Meaning, life: Life | None = N
 
 
 def rows(arrivals: Sequence[Arrival], meaning: Meaning, life: Life | None = None) -> Counter[tuple[Any, ...]]:
-    """The output rows of a query, with how often each comes."""
+    """The output rows of a query, with the number of occurrences."""
     aliases = [alias for alias, _ in meaning.sources]
     counts: Counter[tuple[Any, ...]] = Counter()
     for places in results(arrivals, meaning, life):
@@ -136,7 +136,7 @@ class _Search:
         one, two = self._arrivals[earlier], self._arrivals[later]
         if window.kind == "time":
             return abs(two.ts - one.ts) <= window.size
-        # The arriving tuple counts where it is of the same stream.
+        # The arriving tuple counts if it belongs to the same stream.
         after = sum(1 for a in self._arrivals[earlier + 1 : later + 1] if a.stream == one.stream)
         return after < window.size
 

@@ -39,7 +39,7 @@ def tuples(
     arrays = []
     for attribute in range(ATTRIBUTES):
         generator = np.random.PCG64([seed, stream, attribute])
-        # One draw takes one step of the generator, so that tuple n is the same whichever call it comes in.
+        # Each draw takes one step of the generator, so that tuple n does not depend on how calls are cut.
         generator.advance(first)
         draws = np.random.Generator(generator).random(count)
         arrays.append(pa.array((draws * keys).astype(np.int64)))
@@ -68,7 +68,7 @@ class AJoinQuery:
 
     @property
     def join_attributes(self) -> dict[str, tuple[int, ...]]:
-        """The attributes by which each source is joined: one at the ends of the chain, two between."""
+        """The join attributes of each source: one at the ends of the chain, two in between."""
         attributes: dict[str, tuple[int, ...]] = dict.fromkeys(self.streams, ())
         for number, link in enumerate(self.links):
             for stream, attribute in zip(self.streams[number:], link, strict=False):
@@ -111,7 +111,7 @@ class QueryGenerator:
         self._percent = percent
         self._ways = ways
         self._selectivity = selectivity
-        # Sources that a query does not have in common with the pattern come from streams beyond the pattern's.
+        # Sources that are not shared with the pattern use streams that the pattern does not use.
         self.streams = tuple(stream_name(n + 1) for n in range(2 * ways - 1))
         self.pattern = self._query(self.streams[:ways], tuple(self._link() for _ in range(ways - 1)))
 
@@ -137,7 +137,7 @@ class QueryGenerator:
         return self._query(tuple(streams), links)
 
     def _common(self) -> tuple[list[int], int]:
-        """Neighbouring places that have the pattern's source, and how many of them its join attributes."""
+        """Neighbouring places with the pattern's source, and the number of them with its join attributes."""
         wanted = Fraction(self._percent * self._ways**2, 100)
         count = int(self._random.integers(1, self._ways + 1))
         while round(wanted / count) > count:
@@ -177,13 +177,13 @@ class TimedChange:
 
 
 def scenario_1(queries: Sequence[AJoinQuery], rate: float) -> Iterator[TimedChange]:
-    """SC1, "rate q/s, n qp": queries come at `rate` a second until all run, and stay."""
+    """SC1, "rate q/s, n qp": queries are created at `rate` per second and stay."""
     for number, query in enumerate(queries):
         yield TimedChange(number / rate, "create", f"q{number}", query)
 
 
 def scenario_2(queries: Sequence[AJoinQuery], count: int, every: float) -> Iterator[TimedChange]:
-    """SC2, a fluctuating load: every `every` seconds `count` queries are created and those of the last time dropped."""
+    """SC2, a fluctuating load: every `every` seconds `count` queries are created and the previous ones dropped."""
     running: list[tuple[str, AJoinQuery]] = []
     for turn, first in enumerate(range(0, len(queries), count)):
         yield from (TimedChange(turn * every, "drop", name, query) for name, query in running)

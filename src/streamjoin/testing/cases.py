@@ -1,6 +1,6 @@
-"""Hypothesis strategies for whole joins: a spec, the tuples, their order, and what the oracle must decide by.
+"""Hypothesis strategies for whole joins: a spec, the tuples, their order, and the oracle's condition.
 
-A `JoinCase` holds each thing twice: as the engine takes it, and as the oracle does. Small domains make matches and
+A `JoinCase` holds everything twice: in the engine's form and in the oracle's. Small domains make matches and
 duplicates common; the extremes of each type, NULL, NaN and infinities are mixed in, and so are values of the size
 that real data has: today's time in every unit, identifiers, prices.
 """
@@ -26,7 +26,7 @@ from streamjoin.testing import oracle
 
 @dataclass(frozen=True)
 class KeyDomain:
-    """A kind of key: the types of both columns, values to draw, and what the oracle compares them as."""
+    """A kind of key: the types of both columns, values to draw, and their form for the oracle."""
 
     name: str
     left: pa.DataType
@@ -147,13 +147,13 @@ EQUIS: tuple[KeyDomain, ...] = (
 )
 
 _NOW = 1_777_901_400  # 2026-05-04 13:30:00, in seconds
-# Spread over many scales, so that some fit between two values and some do not, whatever a word's resolution is.
+# Spread over many scales, so that for any resolution of a word some fit between two values and some do not.
 _JITTER = st.integers(0, 5).flatmap(lambda scale: st.integers(0, 12).map(lambda step: step * 37 * 10**scale))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Values of the size that real data has: the value and the distance that stand for a number of steps."""
+    """Values of realistic size: the value and the distance for a number of steps."""
 
     name: str
     left: pa.DataType
@@ -304,7 +304,7 @@ def cases(
     most: int = 40,
     kinds: Kinds = (EQUIS, BANDS + REAL),
 ) -> JoinCase:
-    """A whole case; in event-time order the events are sorted within each of up to two sources a side."""
+    """A whole case; in event-time order the events are sorted within each of up to two sources per side."""
     if self_join:
         kinds = (_of_one_type(kinds[0]), _of_one_type(kinds[1]))
     on, match, keys = draw(predicates(kinds))
@@ -334,10 +334,10 @@ def cases(
 
 @st.composite
 def real_cases(draw: st.DrawFn, most: int = 150, scales: tuple[Scale, ...] = SCALES) -> JoinCase:
-    """A key and a band over values of real size: few keys, one spread for all values, a band of some part of it.
+    """A key and a band over values of realistic size: few keys, one spread for all values, a band of a part of it.
 
-    Hypothesis draws the shape; a generator fills it, as values that Hypothesis chooses are small and few, and it takes
-    many tuples of a key to see every relation of two intervals.
+    Hypothesis draws the shape and a generator fills it: Hypothesis chooses few and small values, but it takes many
+    tuples of a key to cover every relation of two intervals.
     """
     scale = draw(st.sampled_from(scales))
     spread = draw(st.sampled_from([1, 10, 1_000, 10**5, 10**7, 10**8]))

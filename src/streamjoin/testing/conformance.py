@@ -94,7 +94,7 @@ def _push(join: Join, case: JoinCase, events: Sequence[oracle.Event]) -> pa.Tabl
 def run_event_time(
     case: JoinCase, request: auto.AlgorithmRequest, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
 ) -> list[IdPair]:
-    """Push each source's events in its own order; `steps` say how many of which source come next."""
+    """Push each source's events in its own order; `steps` has (is right, source, number of events) triples."""
     queues: dict[tuple[bool, str], list[oracle.Event]] = {}
     for event in case.events:
         queues.setdefault((event.right, event.source), []).append(event)

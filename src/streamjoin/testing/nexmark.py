@@ -1,8 +1,8 @@
 """NEXMark: an auction site's streams of persons, auctions and bids, and its join queries in our dialect.
 
 Of every 50 events one is a person, three are auctions and 46 are bids; hot sellers and hot auctions get most of the
-traffic. The queries are those of the benchmark that join, without their aggregations: q4 and q9 leave every bid
-while an auction is open, q7 pairs of bids at one price. Everything follows from a seed, and cutting changes no event.
+traffic. The queries are the benchmark's joins without their aggregations: q4 and q9 return every bid while an auction
+is open, q7 pairs of bids at one price. Everything follows from a seed, and how a stream is cut changes no event.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _newest_person(numbers: Numbers) -> Numbers:
 
 
 def _newest_auction(numbers: Numbers) -> Numbers:
-    """The newest auction's id when an event happens; before the first there is none, and its id stands for it."""
+    """The newest auction's id when an event happens; before the first auction, the first id."""
     done = numbers // _CYCLE * _AUCTIONS + np.minimum(numbers % _CYCLE, _AUCTIONS)
     return _FIRST_ID + np.maximum(done - 1, 0)
 
@@ -167,7 +167,7 @@ def _persons(numbers: Numbers, draws: Draws, times: npt.NDArray[Any]) -> list[An
 
 def _auctions(numbers: Numbers, draws: Draws, times: npt.NDArray[Any]) -> list[Any]:
     newest = _newest_person(numbers)
-    # Three of four auctions are a hot seller's: of every four persons, the first.
+    # Three of four auctions belong to a hot seller, the first of every four persons.
     hot = newest - (newest - _FIRST_ID) % 4
     seller = np.where(draws[:, 0] < 0.75, hot, _recent(newest, draws[:, 1], 100))
     bid = _price(draws[:, 2])

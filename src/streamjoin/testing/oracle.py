@@ -1,7 +1,7 @@
-"""The semantics, quadratic and in plain Python: what every algorithm and runtime must agree with.
+"""The semantics in plain Python, in quadratic time: the reference for every algorithm and runtime.
 
-It imports nothing of the engine and knows no Arrow. A tuple is an `Event`; a condition is any function of
-two rows; windows are ("count", n) or ("time", d). Slow on purpose: each rule is written where it applies.
+It imports nothing from the engine and does not use Arrow. A tuple is an `Event`; a condition is any function of
+two rows; windows are ("count", n) or ("time", d). It is slow on purpose: each rule is written where it applies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Event:
-    """A tuple as it arrives: which side, its values, its time and its physical source."""
+    """An arriving tuple: its side, its values, its time and its physical source."""
 
     right: bool
     row: Row
@@ -85,12 +85,12 @@ def _alive(window: Window, own_side_after: int, later_ts: int, earlier_ts: int) 
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Equality in which NULL and NaN equal nothing."""
+    """Equality; NULL and NaN equal nothing."""
     return not _nothing(a) and not _nothing(b) and bool(a == b)
 
 
 def within(left: Any, right: Any, below: Any, above: Any, strict: bool = False) -> bool:
-    """-above <= left - right <= below; exact for ints and fractions, rounded as floats round for floats."""
+    """-above <= left - right <= below; exact for ints and fractions, with float rounding for floats."""
     if _nothing(left) or _nothing(right):
         return False
     if isinstance(left, float) or isinstance(right, float):

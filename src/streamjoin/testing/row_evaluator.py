@@ -1,7 +1,7 @@
-"""Expressions one row at a time, in plain Python: a slow twin that shares no code with the engine's evaluation.
+"""Row-at-a-time evaluation in plain Python: slow, and independent of the engine's evaluation.
 
-Kinds are told apart by the Python type of each value: bool, int, float, Fraction (a decimal), Decimal (a number
-literal with a point), str, bytes, Moment and Span (exact seconds). None is NULL, and NaN never appears.
+The Python type of a value determines its kind: bool, int, float, Fraction (a decimal), Decimal (a number
+literal with a point), str, bytes, Moment and TimeSpan (exact seconds). None is NULL, and NaN never appears.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TimeSpan:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table as slow values."""
+    """The rows of a table as values of this module."""
     columns = [[_cell(value) for value in column] for column in table.columns]
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
@@ -58,14 +58,14 @@ def _cell(scalar: pa.Scalar) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A Python value as a slow value: a Decimal is a Fraction, and NaN is NULL."""
+    """A Python value as this module represents it: a Decimal is a Fraction, and NaN is NULL."""
     if isinstance(value, Decimal):
         return Fraction(value)
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def as_type(value: Any, type_: pa.DataType) -> Any:
-    """A slow value as a column of this type holds it."""
+    """A value as a column of this type stores it."""
     if value is None or not pa.types.is_floating(type_):
         return plain(value)
     return _to_float(value)
@@ -82,7 +82,7 @@ _COMPARE = {
 
 
 def evaluate_row(node: x.Expression, row: Mapping[x.Column, Any]) -> Any:
-    """The value of an expression for one row of slow values."""
+    """The value of an expression for one row."""
     match node:
         case x.Column():
             return row[node]
