@@ -1,1 +1,1 @@
-"""Numba only: arrays in, arrays out. Every other layer calls these and none of them knows Arrow or specs."""
+"""Numba kernels: they take and return arrays, and use neither Arrow nor specs."""

@@ -1,13 +1,13 @@
-"""Shared words: atomic loads, stores and exchanges on the elements of an int64 array, and giving up the processor.
+"""Atomic loads, stores and exchanges on the elements of an int64 array, and yielding the processor.
 
-The memory order is the one each use needs and no stronger: a load acquires, a store releases, what changes a word
-does both. What was written before a `store` is seen by whoever `load`s what it stored. `fence` is for the one
-pattern that this does not order, a store followed by a load of another word. Invariant: a word that several
-threads change is touched through these functions alone.
+Memory orders are no stronger than needed: a load acquires, a store releases, a read-modify-write does both. A thread
+that `load`s a stored value sees everything written before the `store`. `fence` is for the one pattern that this does
+not order, a store followed by a load of another word. Invariant: a word that several threads change is accessed only
+through these functions.
 
-A test build (STREAMJOIN_FORCED_YIELDS=n in the environment when the package is imported) gives up the processor at
-about every n-th of these accesses, at random, so that interleavings turn up that an undisturbed machine hardly
-ever shows. With the JIT off each function has a twin in Python, made atomic by one lock.
+A test build (STREAMJOIN_FORCED_YIELDS=n in the environment when the package is imported) yields the processor at about
+every n-th of these accesses, at random, to provoke rare interleavings. With the JIT off each function has a Python
+equivalent, made atomic by one lock.
 """
 
 # ruff: noqa: ARG001 - intrinsics are called with more than they use
@@ -36,7 +36,7 @@ def _call(builder: Any, name: str, *args: Any) -> None:
 
 
 def _disturb(builder: Any) -> None:
-    """In a test build, perhaps give up the processor before a shared access: the low digits of the clock decide."""
+    """In a test build, sometimes yield the processor before a shared access, by the low digits of the clock."""
     if _YIELD_EVERY:
         counter = builder.lshr(read_counter(builder), ir.IntType(64)(3))
         chosen = builder.urem(counter, ir.IntType(64)(_YIELD_EVERY))

@@ -1,7 +1,7 @@
-"""Seeing Numba compile our kernels: how long it took, and a word to the person waiting at a terminal.
+"""Measures and reports the compilation of kernels.
 
-A terminal is told once that kernels are compiled, and shown which one while it lasts: a line that is removed before the
-caller's code goes on. Anything else hears nothing; the logger `streamjoin` has the same at level INFO and DEBUG.
+On a terminal a message says once that kernels are being compiled, and a status line names the current one; the line is
+removed before the caller's code continues. The logger `streamjoin` has the same messages at levels INFO and DEBUG.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CompileWatch(event.Listener):
         self._drawn = False
 
     def on_start(self, event: Any) -> None:
-        """A compile begins; they nest where one kernel calls another. A program's own kernels do not concern us."""
+        """A compilation begins; they nest if one kernel calls another. Kernels of other packages are ignored."""
         name = _our_name(event)
         with self._lock:
             if self._depth == 0:
@@ -48,7 +48,7 @@ class CompileWatch(event.Listener):
                 self._show(name)
 
     def on_end(self, event: Any) -> None:
-        """A compile ended."""
+        """A compilation ended."""
         name = _our_name(event)
         with self._lock:
             self._depth -= 1
@@ -78,7 +78,7 @@ class CompileWatch(event.Listener):
             self._drawn = False
 
     def _at_terminal(self) -> bool:
-        # A closed stream raises ValueError; nothing about telling may disturb the program.
+        # A closed stream raises ValueError; reporting must never disturb the program.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             return self.shows and sys.stderr.isatty()
         return False

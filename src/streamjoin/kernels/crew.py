@@ -1,8 +1,8 @@
-"""What the threads of one parallel join share besides its data: a stop word, how many are wanted, where each stands.
+"""The control words of a parallel join's threads: a stop word, the requested number of threads, each thread's state.
 
-Every loop that waits goes through `idle`: it gives up the processor at once, sleeps after a while, and says when the
-crew was stopped, so no thread waits for one that has died. Before it waits, a thread says what for (`stand`), which
-costs a store to its own cache line; a dump of a stuck crew reads it.
+Every waiting loop calls `idle`: it yields the processor at first, sleeps after a while, and reports when the crew was
+stopped, so no thread waits for one that has died. Before it waits, a thread records its state (`stand`), which costs a
+store to its own cache line; a dump of a stuck crew reads it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from streamjoin.kernels.atomics import exchange, give_way, load, pause, store
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
 
-STOP = 0  # not 0: leave as soon as you can
+STOP = 0  # not 0: leave as soon as possible
 WANTED = 8  # threads numbered from here on leave at their next task
-STANDS = 16  # a line for each thread; its first word says where it stands
+STANDS = 16  # one cache line per thread; its first word is the thread's state
 LINE = 8
 
 RUNNING = 0
@@ -24,13 +24,13 @@ _NAP_US = 50
 
 @kernel
 def stand(crew: I64, me: int, where: int) -> None:
-    """Say where thread `me` stands."""
+    """Record the state of thread `me`."""
     store(crew, STANDS + LINE * me, where)
 
 
 @kernel
 def stopped(crew: I64) -> bool:
-    """Whether everybody should leave."""
+    """Whether all threads should leave."""
     gone: bool = load(crew, STOP) != 0
     return gone
 
@@ -44,7 +44,7 @@ def dismissed(crew: I64, me: int) -> bool:
 
 @kernel
 def idle(crew: I64, tries: int) -> bool:
-    """Let others run; False when the crew was stopped. `tries` counts how often in a row there was nothing to do."""
+    """Yield or sleep; False if the crew was stopped. `tries` counts consecutive attempts without work."""
     if load(crew, STOP) != 0:
         return False
     if tries < _YIELDS:
@@ -62,7 +62,7 @@ def try_lock(mem: I64, at: int) -> bool:
 
 @kernel
 def lock(mem: I64, at: int) -> None:
-    """Take the lock at `at`; whoever waits gives up the processor, since the holder may need it to go on."""
+    """Take the lock at `at`; a waiting thread yields the processor, since the holder may need it."""
     while not try_lock(mem, at):
         give_way()
 

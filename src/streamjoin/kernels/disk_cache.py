@@ -57,24 +57,24 @@ def _file(module: str) -> Path:
 
 @cache
 def source(module: str) -> bytes:
-    """The text of a kernel module, read once: it is asked for while the module is imported, and may change later."""
+    """The text of a kernel module, read once, when the module is imported, since the file may change later."""
     return _file(module).read_bytes()
 
 
 @cache
 def needs(module: str) -> frozenset[str]:
-    """The kernel modules that one imports, itself and what those import included; all, if it is not one of them."""
+    """A kernel module and all kernel modules that it imports, directly or not; all, if it is not one."""
     if not _file(module).exists():
         return frozenset(".".join(file.relative_to(_HERE).with_suffix("").parts) for file in _HERE.rglob("*.py"))
-    found = {module}
+    modules = {module}
     for origin, imported in _IMPORT.findall(source(module).decode()):
         if origin and _file(origin).exists():
-            found |= needs(origin)
+            modules |= needs(origin)
         else:
-            # Modules of a folder; a name that is not one of them counts as needing all.
+            # Modules of a folder; any other name depends on all modules.
             for name in re.findall(r"\w+", re.sub(r" as \w+|#.*", "", imported)):
-                found |= needs(f"{origin}.{name}" if origin else name)
-    return frozenset(found)
+                modules |= needs(f"{origin}.{name}" if origin else name)
+    return frozenset(modules)
 
 
 @cache
@@ -129,7 +129,7 @@ class KernelCache(_Cache):
 
     @cached_property
     def held_any(self) -> bool:
-        """Whether some overload was there when this was first asked, be it for other types or another processor."""
+        """Whether any overload existed at the first call, for any types and processor."""
         return self._directory.is_dir() and any(self._directory.glob(f"{self._stem}-*.nbc"))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -144,12 +144,12 @@ class KernelCache(_Cache):
             return None
         try:
             return _rebuild(target_context, *pickle.loads(data))  # noqa: S301 - the user's own directory
-        except Exception as error:  # whatever a damaged file leads to, the kernel can be compiled
+        except Exception as error:  # a damaged file is ignored: the kernel can be compiled
             _LOG.warning("%s can't be loaded and is compiled anew: %s", path, error)
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled overload."""
+        """Store a compiled overload."""
         if not self._enabled or data.library.has_dynamic_globals or any(not part.can_cache for part in data.lifted):
             return
         path = self._path(sig, data.codegen)
@@ -170,10 +170,10 @@ class KernelCache(_Cache):
         self._enabled = True
 
     def disable(self) -> None:
-        """Compile without looking."""
+        """Compile without using the directory."""
         self._enabled = False
 
     def flush(self) -> None:
-        """Remove what is kept of this kernel."""
+        """Remove the stored overloads of this kernel."""
         for path in self._directory.glob(f"{self._stem}-*.nbc"):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The compiler flags, once: every kernel is decorated with `kernel`, or with `melted` where the call itself counts.
+"""The compiler flags: every kernel is decorated with `kernel`, or with `melted` if the call overhead matters.
 
 Kernels release the GIL, so Python threads run them side by side; they are cached on disk (`disk_cache.py`), so a
-process compiles what no process before it has compiled. Set NUMBA_DISABLE_JIT=1 to run them as
+process compiles only what no earlier process has compiled. Set NUMBA_DISABLE_JIT=1 to run them as
 plain Python (the suite does so on small inputs).
 """
 
@@ -19,7 +19,7 @@ __all__ = ["CHECKED", "YIELDING", "inlined", "is_compiled", "kernel", "melted"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # error_model="numpy": a division by zero gives inf or nan instead of a branch and a raise in every loop.
-# no_cfunc_wrapper: nobody takes the address of a kernel, and each wrapper is one more function to compile.
+# no_cfunc_wrapper: the address of a kernel is never taken, and each wrapper is one more function to compile.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
@@ -35,7 +35,7 @@ def _compiled(function: F, bound: tuple[Callable[..., Any], ...], **options: Any
 def kernel(function: F, *bound: Callable[..., Any]) -> F:
     """Compile `function` on first call, without the GIL, cached on disk.
 
-    `bound` are kernels it calls that its own module does not import: a change in theirs must compile it anew.
+    `bound` are kernels it calls that its own module does not import: if they change, it must be recompiled.
     """
     return _compiled(function, bound)
 
@@ -46,7 +46,7 @@ def inlined(function: F) -> F:
 
 
 def melted(function: F, *bound: Callable[..., Any]) -> F:
-    """Like `kernel`, but LLVM puts it into every kernel that calls it, whatever its size.
+    """Like `kernel`, but LLVM always inlines it into every kernel that calls it.
 
     An array is seven arguments, so calling the steps of a tuple costs as much as doing them. Unlike with `inlined`
     each is typed once. Not for what is called from many places: every call is a copy to compile.

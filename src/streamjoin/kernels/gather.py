@@ -1,4 +1,4 @@
-"""Copying chosen rows out of a column, once, when results are made."""
+"""Gathers rows of a column for the results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def gather(source: Array, places: Array, base: int, out: Array, begin: int, end:
 def gather_rows(source: Array, places: Array, base: int, out: Array, begin: int, end: int) -> None:
     """out[c, i] = source[places[i] - base, c] for i from begin to end; source is row after row in one array.
 
-    Two columns at a time: both come from one cache line, and an inner loop over columns would cost more than it. Rows
-    lie anywhere in the window, so each is asked for some rows ahead.
+    Two columns at a time: both are in one cache line, and an inner loop over columns would cost more. Rows are
+    anywhere in the window, so each is prefetched some rows ahead.
     """
     columns = out.shape[0]
     for c in range(0, columns - 1, 2):

@@ -157,7 +157,7 @@ def _compress(builder: Any, loaded: Any, chosen: Any) -> Any:
 
 
 def _compress_by_steps(builder: Any, loaded: Any, chosen: Any) -> Any:
-    """The same for an LLVM that has no word for it: each lane is written, and stays if it was chosen."""
+    """The same for an LLVM without this instruction: each lane is written, and advances if it is chosen."""
     index = ir.IntType(32)
     buffer = builder.alloca(_WORD, 8)
     at = index(0)

@@ -17,10 +17,10 @@ _NEVER = -(1 << 63)
 
 @kernel
 def sort_entries(words: Array, tags: Array) -> tuple[Array, Array]:
-    """The entries by word: new arrays of words and of the tags that came with them.
+    """Sort the entries by word: returns new arrays of words and of their tags.
 
     Two passes of a radix sort over the leading 22 bits of the range leave keys of any width nearly sorted, and an
-    insertion sort finishes them. Keys that crowd together would make that quadratic: they get all the passes.
+    insertion sort finishes them. Clustered keys would make that quadratic: they get all the passes.
     """
     if words.size <= _SMALL:
         return _insertion(words, tags)
@@ -75,7 +75,7 @@ def _to_places(counts: Array) -> None:
 
 @kernel
 def _finish(words: Array, tags: Array) -> bool:
-    """Insertion sort in place, given up after a few moves an entry."""
+    """Insertion sort in place; gives up after a few moves per entry."""
     moves = _PATIENCE * words.size
     for i in range(1, words.size):
         w = words[i]
@@ -154,7 +154,7 @@ def merge_live(
     out_words: Array,
     out_seqs: Array,
 ) -> int:
-    """Merge two sorted runs into the output, leaving out entries below `bound`; equal words take a's first.
+    """Merge two sorted runs into the output without entries below `bound`; equal words take a's first.
 
     Returns the number written. The output needs one slot more than there are live entries: every entry is
     stored and the place only moves on past a live one, which keeps the loop free of unpredictable branches.

@@ -1,8 +1,8 @@
 """Sweeping a sorted batch of probes over sorted runs, and putting the pairs found into result order.
 
 The low ends of the probes' intervals ascend (`make_ascending`); runs are sorted by word. One pass moves a pointer
-forward through the run, leaping over gaps, so a run much larger than the batch costs a logarithm a probe and one
-of the same size costs a step. A pair is (probe, seq): the probe's place in the chunk, which is gate order, and the
+forward through the run, leaping over gaps, so a run much larger than the batch costs a logarithm per probe and one
+of the same size costs one step. A pair is (probe, seq): the probe's place in the chunk, which is gate order, and the
 stored tuple's position in its own stream.
 """
 
@@ -43,11 +43,11 @@ def _gallop(words: Array, at: int, word: int) -> int:
 
 @melted
 def skip(words: Array, others: Array, begin: int, low: int, stride: int) -> int:
-    """A place near the first word from `low` on, and not behind it, where a probe is `stride` entries from the next.
+    """A place at or shortly before the first word not below `low`; probes are about `stride` entries apart.
 
-    What the probes some steps ahead will read is asked for now, of `words` and of `others`, as the run may not fit a
-    cache. Near places are found by hopping over blocks and counting within one, which vectorises and has one branch
-    that is hard to predict; far ones by galloping.
+    The entries of `words` and `others` that later probes will read are prefetched, as the run may not fit a cache.
+    Near places are found by skipping blocks and counting within one, which vectorises and has one unpredictable
+    branch; far ones by galloping.
     """
     n = words.size
     ahead = begin + _AHEAD * stride
@@ -83,7 +83,7 @@ def arrange(
     out_live: Array,
     out_seq: Array,
 ) -> None:
-    """What the sweep needs of each tuple, in the order of its words."""
+    """The sweep's columns of each tuple, in the order of its words."""
     for i in range(places.size):
         place = places[i]
         probe = at[place]
@@ -94,11 +94,11 @@ def arrange(
 
 @kernel
 def make_ascending(lo: Array, hi: Array) -> None:
-    """Lower low ends in place until none is above a later one; empty intervals are left alone.
+    """Lower low ends in place until none is above a later one; empty intervals are not changed.
 
     Probes sorted by word have ascending intervals as long as the word decides. Where it only finds candidates, tuples
     of one word may have different values, and rounding may swap two neighbours. The pointer of a sweep never goes back,
-    so everything a later probe needs must lie ahead of it: that costs a few more candidates and loses no pair.
+    so everything a later probe needs must be ahead of it: this adds a few candidates and loses no pair.
     """
     least = np.int64(2**63 - 1)
     for i in range(lo.size - 1, -1, -1):
@@ -121,7 +121,7 @@ def sweep_run(
     out_seq: Array,
     n_out: int,
 ) -> int:
-    """Emit the entries of one run from seq live[i] on for the probes i = cursor[0] to `last`; return how many are held.
+    """Emit the entries of one run from seq live[i] on for the probes i = cursor[0] to `last`; return the output size.
 
     Stops when the output is full, with cursor = (next probe, place in the run where its interval begins, place
     to go on from or -1), and goes on from there when called again.
@@ -226,7 +226,7 @@ def count_before(probes: Array, bounds: Array) -> Array:
 def order_pairs(probes: Array, seqs: Array, begin: int, end: int, out_probe: Array, out_seq: Array) -> None:
     """Fill the outputs with the pairs of probes begin to end, by probe, then by seq.
 
-    A counting sort by probe, then each small group by itself. Ranges of probes can be ordered side by side.
+    A counting sort by probe, then each small group by itself. Ranges of probes can be ordered in parallel.
     """
     n_probes = end - begin
     place = np.zeros(n_probes + 1, np.int32)

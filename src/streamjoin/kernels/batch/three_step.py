@@ -3,7 +3,7 @@
 One tuple after another, both sides in arrival order, each over the whole of the other window (Kang et al.; described
 in the low-latency handshake join paper, section 2.1, and ScaleJoin, section II). Nothing is shared between tuples, so
 the window is read from memory once for each. Invariant: tuple i compares places limits[0, i] to limits[1, i]. What
-expired before it lies below, what has not arrived yet lies above, so to expire and to insert is to move a limit.
+expired before it is below, what has not arrived yet is above, so expiring and inserting only move a limit.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def three_step(
 ) -> tuple[int, int]:
     """Take the tuples from `start` on; returns (the next tuple, the number of pairs).
 
-    `left` and `right` are two columns of unsigned words each, `bounds` the low end and the span of either term a tuple.
+    `left` and `right` are two columns of unsigned words each, `bounds` the low end and span of either term per tuple.
     It stops before a tuple whose pairs would not fit.
     """
     n_out = 0
     for i in range(start, is_right.size):
-        found = 0
+        end = 0
         if is_right[i]:
-            found = _scan(left[0], left[1], bounds, limits, i, out_place, n_out)
+            end = _scan(left[0], left[1], bounds, limits, i, out_place, n_out)
         else:
-            found = _scan(right[0], right[1], bounds, limits, i, out_place, n_out)
-        if found < 0:
+            end = _scan(right[0], right[1], bounds, limits, i, out_place, n_out)
+        if end < 0:
             return i, n_out
-        for j in range(n_out, found):
+        for j in range(n_out, end):
             out_probe[j] = i
-        n_out = found
+        n_out = end
     return is_right.size, n_out

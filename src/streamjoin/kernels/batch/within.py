@@ -1,8 +1,8 @@
-"""Sweeping sorted probes over one sorted run whose entries have an age: only those in the probe's window come out.
+"""Sweeping sorted probes over one sorted run whose entries have an age; returns those in the probe's window.
 
 Where a batch is much longer than the window, or a key is heavy, most entries with a fitting word are too old or
 too new. Entries of one word lie nearly in the order of their ages, so a stretch of them is often out of the window as a
-whole: the least and the greatest age of a stretch are found when it is first looked at, and stretches are passed over.
+whole: the least and the greatest age of a stretch are computed on first use, and such stretches are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEAST = -(1 << 63)
 
 
 def stretches(n: int) -> tuple[Array, Array]:
-    """Room for what is known of the short and of the long stretches of `n` entries: at first nothing."""
+    """Empty tables of the known ages of the short and the long stretches of `n` entries."""
     return np.zeros(((n >> _SHORT) + 1, _COLUMNS), np.int64), np.zeros(((n >> _LONG) + 1, _COLUMNS), np.int64)
 
 

@@ -1,9 +1,9 @@
 """The result stream of a chain of nodes: collected, punctuated, sorted (LLHJ paper, sections 5 and 6).
 
-The collector reads both high-water marks, then empties every node's ring, then may say: nothing earlier than the lower
-mark will follow. In that order it is true, since whatever was done before the marks were raised was in the rings.
-Sorted output waits in a heap for the punctuation that lets it out. Invariant: a result leaves the heap only when no
-earlier one can come, so what leaves is in result order, by the later tuple and then the earlier.
+The collector reads both high-water marks, then empties every node's ring, and may then emit a punctuation: nothing
+earlier than the lower mark will follow. This order is required, since all results from before the marks were raised
+are then in the rings. Sorted output waits in a heap for its punctuation. Invariant: a result leaves the heap only if
+no earlier one can follow, so the output is in result order, by the later tuple and then the earlier.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from streamjoin.kernels.trees.entries import LARGEST
 
 COLLECT, PUNCTUATE, SORT = range(3)
 
-# What the collector says of itself.
+# The collector's counters.
 WRITTEN = 0
 PUNCTUATIONS = 1
 MOST_HELD = 2  # results in the heap at a time
-OVERFLOWED = 3  # results that found no room in the output or the heap
+OVERFLOWED = 3  # results that did not fit the output or the heap
 COLLECTED_WORDS = 4
 
 # A row of the heap: gate position of the later tuple, stream position of the earlier, the result.
@@ -43,7 +43,7 @@ HEAP_ROW = 5
 
 @kernel
 def _gate_of(mem: I64, side: int, facts: Array) -> int:
-    """The gate position below which a side has nothing more to do."""
+    """The gate position below which a side is done."""
     row = load(mem, MARKS + 8 * side) - mem[BASES + side]
     return LARGEST if row >= facts.shape[0] else int(facts[row, GATE])
 
@@ -95,12 +95,12 @@ def _push(mem: I64, facts_r: Array, facts_s: Array, row: Array, heap: I64, size:
 
 
 @kernel
-def _let_out(heap: I64, size: int, before: int, out: Array, told: I64) -> int:
-    """Write the results that nothing earlier can follow; returns the heap's size."""
-    while size > 0 and heap[0, 0] < before and told[WRITTEN] < out.shape[0]:
+def _pop_until(heap: I64, size: int, before: int, out: Array, counts: I64) -> int:
+    """Write the results that no earlier one can follow; returns the heap's size."""
+    while size > 0 and heap[0, 0] < before and counts[WRITTEN] < out.shape[0]:
         for word in range(3):
-            out[told[WRITTEN], word] = heap[0, 2 + word]
-        told[WRITTEN] += 1
+            out[counts[WRITTEN], word] = heap[0, 2 + word]
+        counts[WRITTEN] += 1
         size -= 1
         _swap(heap, 0, size)
         _sink(heap, size)
@@ -110,7 +110,7 @@ def _let_out(heap: I64, size: int, before: int, out: Array, told: I64) -> int:
 @kernel
 def _vacuum(
     mem: I64, k: int, mode: int, results: Array, facts_r: Array, facts_s: Array, out: Array, heap: I64, size: int,
-    told: I64,
+    counts: I64,
 ) -> int:  # fmt: skip
     """Empty node k's ring into the output or the heap; returns the heap's size."""
     at = node_at(k)
@@ -120,12 +120,12 @@ def _vacuum(
         row = ring[position & (ring.shape[0] - 1)]
         if mode == SORT and size < heap.shape[0]:
             size = _push(mem, facts_r, facts_s, row, heap, size)
-        elif mode != SORT and told[WRITTEN] < out.shape[0]:
+        elif mode != SORT and counts[WRITTEN] < out.shape[0]:
             for word in range(3):
-                out[told[WRITTEN], word] = row[word]
-            told[WRITTEN] += 1
+                out[counts[WRITTEN], word] = row[word]
+            counts[WRITTEN] += 1
         else:
-            told[OVERFLOWED] += 1
+            counts[OVERFLOWED] += 1
     if tail > head:
         store(mem, at + RESULTS_HEAD, tail)
     return size
@@ -134,11 +134,11 @@ def _vacuum(
 @kernel
 def collect(
     crew: I64, me: int, mem: I64, mode: int, results: Array, facts_r: Array, facts_s: Array,
-    out: Array, punctuations: Array, heap: I64, told: I64,
+    out: Array, punctuations: Array, heap: I64, counts: I64,
 ) -> None:  # fmt: skip
-    """Collect until every node is done. A punctuation: how many results came before, below what none follows."""
+    """Collect until every node is done. A punctuation is (results before it, bound below which none follows)."""
     size = 0
-    said = 0
+    last_bound = 0
     tries = 0
     ended = False
     while not ended:
@@ -146,17 +146,17 @@ def collect(
         before = 0
         if mode != COLLECT:
             before = min(_gate_of(mem, 0, facts_r), _gate_of(mem, 1, facts_s))
-        done, held = told[WRITTEN], size
+        done, held = counts[WRITTEN], size
         for k in range(mem[NODES]):
-            size = _vacuum(mem, k, mode, results, facts_r, facts_s, out, heap, size, told)
-        told[MOST_HELD] = max(told[MOST_HELD], size)
-        busy = told[WRITTEN] > done or size > held
-        size = _let_out(heap, size, LARGEST if ended else before, out, told)
-        if before > said and told[PUNCTUATIONS] < punctuations.shape[0]:
-            punctuations[told[PUNCTUATIONS], 0] = told[WRITTEN]
-            punctuations[told[PUNCTUATIONS], 1] = before
-            told[PUNCTUATIONS] += 1
-            said = before
+            size = _vacuum(mem, k, mode, results, facts_r, facts_s, out, heap, size, counts)
+        counts[MOST_HELD] = max(counts[MOST_HELD], size)
+        busy = counts[WRITTEN] > done or size > held
+        size = _pop_until(heap, size, LARGEST if ended else before, out, counts)
+        if before > last_bound and counts[PUNCTUATIONS] < punctuations.shape[0]:
+            punctuations[counts[PUNCTUATIONS], 0] = counts[WRITTEN]
+            punctuations[counts[PUNCTUATIONS], 1] = before
+            counts[PUNCTUATIONS] += 1
+            last_bound = before
         if busy:
             tries = 0
         elif not ended:

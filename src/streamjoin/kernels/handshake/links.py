@@ -1,8 +1,8 @@
-"""The chain both handshake joins run on: nodes side by side, rings between neighbours, and who drives the ends.
+"""The chain of both handshake joins: the nodes, the rings between neighbours, and the driver of both ends.
 
 Side 0 (R) moves from node 0 to the last, side 1 (S) the other way; a message goes to the next node in its side's
-direction through one ring, so there is no circle of full rings to wait in. What moves are ranges of *places*: a
-side's tuples that can match are numbered from 0 and lie in its log, which every node reads and nobody changes.
+direction through one ring, so full rings cannot form a cycle. Messages carry ranges of *places*: a side's tuples
+that can match are numbered from 0 and stored in its log, which every node reads and no node changes.
 
 A message also carries what the papers send as messages of their own: how far the other side's tuples had reached
 the sender (the acknowledgement; in the low-latency join and on side 1 the expedition end), and the place below
@@ -78,7 +78,7 @@ FULL = 1  # no room for results: take some and call again
 STOPPED = 2  # the crew was stopped
 MAINTAIN = 3  # plus the side: its index must merge or grow
 
-# Where a thread stands.
+# States of a thread.
 AWAITS_MESSAGES = 1
 AWAITS_ROOM = 2
 AWAITS_TUPLES = 3
@@ -157,7 +157,7 @@ def room(mem: I64, queue: int) -> int:
 
 @kernel
 def send(mem: I64, queue: int, kind: int, begin: int, end: int, reached: int, expiry: int) -> bool:
-    """Put a message into a ring; False when it is full."""
+    """Put a message into a ring; False if it is full."""
     slot = free_slot(mem, queue)
     if slot < 0:
         return False
@@ -206,9 +206,9 @@ def drive(
     begin_s: int,
     paced: bool,
 ) -> int:
-    """The driver: tuples in gate order to both ends, in batches, with what has expired; then the end of the flow.
+    """The driver: sends tuples in gate order to both ends, in batches, with expiries; then the end of the flow.
 
-    It alone knows windows; the chain sees places. `paced` sends a tuple when the cycle counter reaches its DUE.
+    Only the driver handles windows; the chain, places. `paced` sends a tuple when the cycle counter reaches its DUE.
     """
     mem[START] = cycles()
     sent = (begin_r, begin_s)
@@ -250,7 +250,7 @@ def raise_mark(mem: I64, me: int, side: int, place: int) -> None:
 
 @kernel
 def rest(crew: I64, me: int, mem: I64, tries: int) -> bool:
-    """Nothing to do for this node: let others run; False when the crew was stopped."""
+    """Yield while this node has nothing to do; False if the crew was stopped."""
     if tries == 0:
         stand(crew, me, AWAITS_MESSAGES)
     return idle(crew, tries // mem[PATIENCE])

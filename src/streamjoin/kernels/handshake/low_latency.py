@@ -1,4 +1,4 @@
-"""Low-latency handshake join: tuples rush through the chain and leave a copy at home (LLHJ paper, section 4).
+"""Low-latency handshake join: tuples pass through the chain and leave a copy at home (LLHJ paper, section 4).
 
 A tuple's home is its place modulo the number of nodes. At every node it is sent on first and compared then: with the
 stored copies of the other side there, and, on side 0, with the tuples of side 1 that were sent on but had not
@@ -8,7 +8,7 @@ when it entered the chain: it meets the others on their way. That is table 1 of 
 once, wherever and in whatever state its tuples pass each other.
 
 Since places come in order, "stored", "acknowledged", "expedition ended" and "expired" are each one bound, not a
-flag a tuple. Copies lie in columns: place p at column p // nodes of its home's rows.
+flag per tuple. Copies are stored in columns: place p at column p // nodes of its home's rows.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def meet_fresh(
 
 @kernel
 def finish_message(mem: I64, me: int, side: int, slot: int) -> None:
-    """All is done with the message's tuples here."""
+    """Complete the processing of a message at this node."""
     at = node_at(me)
     mem[at + IN + side] = max(mem[at + IN + side], mem[slot + END])
     if mem[slot + KIND] == FLUSH:
@@ -130,7 +130,7 @@ def finish_message(mem: I64, me: int, side: int, slot: int) -> None:
 
 @kernel
 def _store(mem: I64, me: int, side: int, slot: int, words: Array, copies: Array) -> None:
-    """Keep copies of the tuples that are at home here."""
+    """Store copies of the tuples whose home is this node."""
     nodes, base = mem[NODES], mem[BASES + side]
     begin = mem[slot + BEGIN]
     for place in range(begin + (me - begin) % nodes, mem[slot + END], nodes):

@@ -131,17 +131,17 @@ def _receive(
                 return NO_ROOM
             if mem[at + LOOKED_UP] >= count:
                 break
-            code, looked_up, found = task(
+            code, looked_up, matches = task(
                 left, right, columns[OPS], columns[KEY], columns[LO], columns[HI], columns[PLACE], columns[LEAST],
                 columns[OWN_LEAST], probes, places, mem[at + LOOKED_UP], count,
             )  # fmt: skip
             mem[at + LOOKED_UP] = looked_up
-            mem[at + PENDING] = found
+            mem[at + PENDING] = matches
             mem[at + WRITTEN] = 0
-            mem[at + COMPARED] += found
-            if found == 0 and code == TASK_FULL:
+            mem[at + COMPARED] += matches
+            if matches == 0 and code == TASK_FULL:
                 return TOO_SMALL
-            if found == 0 and code != TASK_DONE:
+            if matches == 0 and code != TASK_DONE:
                 return MAINTAIN + code - MAINTAIN_LEFT
         mem[at + LOOKED_UP] = 0
         mem[at + PENDING] = 0

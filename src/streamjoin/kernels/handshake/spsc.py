@@ -1,9 +1,9 @@
 """A ring of fixed-size messages between one producer and one consumer, in a section of a shared arena.
 
 The producer fills a slot in place and publishes it; the consumer reads it in place and releases it: nothing is
-copied and nobody waits for a lock. `HEAD` and `TAIL` only grow. Each end keeps a copy of the other's counter beside
-its own and looks at the real one only when the copy says full or empty, so a busy queue costs no shared cache line
-a message. Invariant: TAIL - capacity <= HEAD <= TAIL; slots from HEAD to TAIL are the consumer's, the others the
+copied and there is no lock. `HEAD` and `TAIL` only grow. Each end keeps a copy of the other's counter next to
+its own and reads the real one only if the copy says full or empty, so a busy queue does not cost a shared cache
+line per message. Invariant: TAIL - capacity <= HEAD <= TAIL; slots from HEAD to TAIL are the consumer's, the others the
 producer's.
 """
 
@@ -32,7 +32,7 @@ def queue_words(capacity: int, width: int) -> int:
 
 @kernel
 def make_queue(mem: I64, at: int, capacity: int, width: int) -> None:
-    """Lay an empty queue out at `at`, before anybody uses it."""
+    """Initialize an empty queue at `at`, before it is used."""
     for word in range(SLOTS):
         mem[at + word] = 0
     mem[at + MASK] = capacity - 1
@@ -77,7 +77,7 @@ def release(mem: I64, at: int) -> None:
 
 @kernel
 def waiting(mem: I64, at: int) -> int:
-    """How many messages are in the queue, as anybody may ask."""
+    """The number of messages in the queue; callable from any thread."""
     head = load(mem, at + HEAD)
     held: int = load(mem, at + TAIL) - head
     return held

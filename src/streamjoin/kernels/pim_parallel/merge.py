@@ -10,9 +10,9 @@ and lookups scan more of the window than the tasks under way.
 In the paper one thread merges, tuples that arrive meanwhile are not indexed at all, and all threads stop for a moment
 at the start of each phase. Here none has to stop, since a task keeps the tree, the edge and the place to index that it
 was given when it was taken. What must be waited for is that the other tree is no longer used: tasks before `SWAPPED`
-have been handed on. The blocking merge differs by closing the gate: nobody takes a task before it has ended.
+have been propagated. The blocking merge also closes the gate: no thread takes a task before it has ended.
 
-Invariant: a phase is opened by whoever closed the last slice of the one before, and by nobody else.
+Invariant: a phase is opened only by the thread that closed the last slice of the previous phase.
 
 A slice is a few neighbouring sub-indexes and the nodes of T_S that own them. B_i has no word above the largest of its
 node, and the next node none below it, so slices merged one by one follow each other in order. Their live entries are
@@ -119,7 +119,7 @@ from streamjoin.kernels.trees.pim import (
 )
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
 
-MERGING_NOW = 12  # where a merging thread stands
+MERGING_NOW = 12  # the state of a merging thread
 
 _LOOK_BACK = 4096
 _PENDING_SLICE = 256  # tuples
@@ -288,7 +288,7 @@ def clear_slice(mem: I64, first: int, last: int) -> None:
 
 @kernel
 def insert_slice(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin: int, end: int) -> None:
-    """Index a side's tuples from `begin` to before `end`: those who took them did so in the tree that was merged."""
+    """Index a side's tuples from `begin` to before `end`; their tasks had indexed them in the merged tree."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     desk = borrow(desk)
@@ -387,7 +387,7 @@ def finish(mem: I64) -> None:
 
 @kernel
 def set_limits(queue: I64, side: int, mem: I64) -> None:
-    """Tell the queue when the next merge of a side is due, and how much T_I can take beyond that."""
+    """Set when the next merge of a side is due, and how many entries T_I can take beyond that."""
     ceiling = mem[T_I_ROOM] - queue[TASK]
     queue[CEILING + side] = ceiling
     queue[QUEUE_LIMIT + side] = min(mem[LIMIT], max(1, ceiling // 2))
@@ -455,7 +455,7 @@ def _open_inserts(queue: I64, phase: int) -> bool:
 
 @kernel
 def _plan(queue: I64, tuples: I64, old: I64) -> None:
-    """Cut the tree in use into slices: nothing changes it any more, and nobody reads the other."""
+    """Cut the tree in use into slices; it no longer changes, and no thread reads the other."""
     side = queue[MERGE_SIDE]
     queue[LEAST] = live_bound(queue, tuples, side, queue[BEGAN + side])
     parts = max(1, min(queue[MOST_SLICES], old[STORED] // queue[SLICE_ENTRIES]))
@@ -499,7 +499,7 @@ def _swap(queue: I64, new: I64) -> bool:
 
 @kernel
 def _end(queue: I64) -> None:
-    """Let the edge go, and the next merge begin."""
+    """Release the edge, and allow the next merge to begin."""
     side = queue[MERGE_SIDE]
     lock(queue, EDGE_LOCK)
     store(queue, EDGE + side, queue[SWAPPED + side])

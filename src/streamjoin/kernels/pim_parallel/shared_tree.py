@@ -4,7 +4,7 @@ The layout is that of `pim`, except within a chunk: each of its cache lines hold
 that a match needs no second line and an insert writes to one or two. Word 0 is the header, word 4 the lock. Behind
 each chunk lies another: while the tree is merged, its chunks stand still and new entries go beside them.
 
-T_S does not change while anybody reads it, so it needs no lock. A chunk only grows between merges: its header is
+T_S does not change while any thread reads it, so it needs no lock. A chunk only grows between merges: its header is
 stored after the entry it counts, so a reader that loads the header may compare that many entries without a lock;
 writers of one chunk take turns by its lock. A sub-index that has become a tree is read and changed under that lock,
 and the nodes of all trees are given out under one more (SIGMOD paper, section 3.3.3).
@@ -129,7 +129,7 @@ def prepare(
 
 @melted
 def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int, own_beside: int) -> None:
-    """Find a probe's first entry in its leaf, which has arrived by now, and start loading what headers tell of."""
+    """Find a probe's first entry in its leaf, loaded by now, and start loading the entries that the headers count."""
     if op & PROBES:
         at = desk[PLACE + slot]
         at += count_below(other, at, other[LEAF_SIZE], lo)
@@ -271,7 +271,7 @@ def _unlock_chunk(mem: I64, chunk: int) -> None:
 
 @melted
 def insert(mem: I64, chunk: int, width: int, word: int, seq: int) -> None:
-    """Append to a sub-index under its lock; the header is written last, for those who read without it."""
+    """Append to a sub-index under its lock; the header is written last, for readers without the lock."""
     _lock_chunk(mem, chunk)
     header = mem[chunk]
     if header < width - 1:

@@ -76,14 +76,14 @@ from streamjoin.kernels.trees.entries import BLOCK, order_group
 from streamjoin.kernels.trees.pim import SUB_SHIFT
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
-# Why a thread comes back.
+# Why a thread returns to Python.
 ALL_DONE = 0
 LEAVES = 1  # dismissed, or the crew was stopped
-MAKE_ROOM = 2  # a tree is too small for the merge that is due: nobody goes on before it has been replaced
+MAKE_ROOM = 2  # a tree is too small for the due merge: all threads wait until it is replaced
 FLUSH = 3  # the output is full
 ALONE = 4  # the tuple at NEXT has more matches than a block holds; it is its turn
 
-WAITS_FOR_TASK = 10  # where a thread stands
+WAITS_FOR_TASK = 10  # states of a thread
 WAITS_FOR_TURN = 13
 
 
@@ -103,7 +103,7 @@ def work(
     right1: I64,
     wider: int,
 ) -> int:
-    """What thread `me` does until there is nothing left, or until Python must act."""
+    """The loop of thread `me`, until there is no work left or Python must act."""
     crew = borrow(crew)
     queue = borrow(queue)
     tuples = borrow(tuples)
@@ -144,7 +144,7 @@ def work(
                 continue
             else:
                 stand(crew, me, WAITS_FOR_TASK)
-                # A merge is soon over, or has slices to do: sleeping through either would cost more than it saves.
+                # A merge is short or has slices to do: sleeping would cost more than it saves.
                 if not idle(crew, 0 if load(queue, MERGING) else tries):
                     return LEAVES
                 tries += 1
@@ -194,14 +194,14 @@ def _run_task(
         _locate(queue, tuples, desk, left, right, begin, end)
         i = desk[NEXT]
         while i < end:
-            found = to
+            tail = to
             if tuples[i] & PROBES:
                 if tuples[i] & ON_RIGHT:
-                    found = _look_up(queue, tuples, desk, left, 0, i, i - begin, pool, to, stop)
+                    tail = _look_up(queue, tuples, desk, left, 0, i, i - begin, pool, to, stop)
                 else:
                     side = 1 - queue[SELF]
-                    found = _look_up(queue, tuples, desk, right, side, i, i - begin, pool, to, stop)
-            if found < 0:
+                    tail = _look_up(queue, tuples, desk, right, side, i, i - begin, pool, to, stop)
+            if tail < 0:
                 desk[NEXT] = i
                 queue[slot + COUNT] = to - block
                 code = _wait_for_turn(crew, me, queue, tuples, desk, slot, i, pool, out_probe, out_seq)
@@ -212,9 +212,9 @@ def _run_task(
             # Eight at once without a branch on how many there are; the rest of them is overwritten.
             for k in range(to + apart, to + apart + GAP_WORDS):
                 pool[k] = i
-            for k in range(to + apart + GAP_WORDS, found + apart):
+            for k in range(to + apart + GAP_WORDS, tail + apart):
                 pool[k] = i
-            to = found
+            to = tail
             i += 1
         desk[NEXT] = end
         _index(queue, tuples, desk, left, right, begin, end)
@@ -237,7 +237,7 @@ def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: in
     stride = queue[STRIDE]
     lefts = desk[BESIDE]
     rights = desk[BESIDE + 1 - queue[SELF]]
-    # A variable for either tree would cost a reference count a tuple.
+    # A variable for either tree would cost a reference count per tuple.
     for i in range(begin, end):
         op = tuples[i]
         if op & ON_RIGHT:
@@ -275,17 +275,17 @@ def _look_up(
     edge = desk[MY_EDGE + side]
     beside = desk[BESIDE + side]
     before = min(edge, upto)
-    found = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], beside, lo, hi, least, before, pool, to, end)
-    if found > to + 1:
-        if found <= to + GAP_WORDS:
-            sort_8(pool, to, found - to)
+    tail = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], beside, lo, hi, least, before, pool, to, end)
+    if tail > to + 1:
+        if tail <= to + GAP_WORDS:
+            sort_8(pool, to, tail - to)
         else:
-            order_group(pool, to, found)
+            order_group(pool, to, tail)
     begin = max(edge, least)
-    if found >= 0 and begin < upto:
+    if tail >= 0 and begin < upto:
         line = queue[LINE + side] - queue[FIRST + side]
-        found = scan_line(tuples, line + begin, line + upto, queue[APART], lo, hi, begin, pool, found, end)
-    return found
+        tail = scan_line(tuples, line + begin, line + upto, queue[APART], lo, hi, begin, pool, tail, end)
+    return tail
 
 
 @kernel
@@ -355,5 +355,5 @@ def look_up_alone(
     at = other[WORDS] + leaf * other[LEAF_SIZE]
     desk[PLACE] = at + count_below(other, at, other[LEAF_SIZE], lo)
     desk[PLACE_SUB] = leaf >> other[SUB_SHIFT]
-    found: int = _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size - GAP_WORDS)
-    return found
+    count: int = _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size - GAP_WORDS)
+    return count

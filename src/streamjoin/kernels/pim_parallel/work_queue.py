@@ -1,10 +1,10 @@
-"""The shared work queue of the parallel PIM-Tree join: who takes which tuples, and who hands results on.
+"""The shared work queue of the parallel PIM-Tree join: it assigns tuples to threads and propagates results.
 
-Tuples stand in arrival order in one array, a row a property (`OPS` to `STAMP`), and behind the rows the words of
+Tuples are in arrival order in one array, one row per property (`OPS` to `STAMP`), followed by the words of
 each side once more without gaps: the part of a window that is not indexed yet is scanned there. A tuple from
 `ACQUIRED` on is available; a thread takes the next few as a task, and they are active until the task's slot says
-that it is completed. Results wait in the slot's block of the pool until every earlier task has been handed on, by
-whoever finds the test-and-set lock free (SIGMOD paper, section 4.1).
+that it is completed. Results wait in the slot's block of the pool until every earlier task has been propagated, by
+any thread that gets the test-and-set lock (SIGMOD paper, section 4.1).
 
 A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice when less than
 a task waits, so that tuples that come by the clock wait for a slice at most; and when so many wait that their latency
@@ -35,14 +35,14 @@ _RIGHT_INSERTS = 2  # how far ON_RIGHT is from INSERTS
 LOCK = 0
 ACQUIRED = 1  # tuples from here on are available
 TASKS = 2  # tasks taken
-HALT = 3  # not 0: nobody takes a task until the caller has made room in the trees of side HALT - 1
+HALT = 3  # not 0: no thread takes a task until the caller has made room in the trees of side HALT - 1
 GATE = 4  # a blocking merge goes on
 MERGING = 5  # some merge goes on
 INSERTED = 6  # by side: entries that T_I will hold once the tasks taken are done
 
 # What does not change while threads run.
 N = 8
-TASK = 9  # tuples a task
+TASK = 9  # tuples per task
 SELF = 10  # one stream, one index
 BLOCKING = 11
 RING_MASK = 12
@@ -82,7 +82,7 @@ NEXT_SLICE = 82
 SLICES = 83
 SLICES_DONE = 84
 LEAST = 85  # the first position that the merge keeps
-SUBS = 86  # sub-indexes a slice
+SUBS = 86  # sub-indexes per slice
 PENDING = 87  # the first tuple that is not in the new tree yet
 SLICE_ENTRIES = 88  # about how many entries of T_S a slice takes
 SLICES_AT = 89  # offset of where each slice's entries go
@@ -96,7 +96,7 @@ SLOT = 8
 # Words of a slot.
 BEGIN, END, DONE, COUNT, FROM = range(5)
 
-# What `acquire` answers.
+# Results of `acquire`.
 TAKEN, WAIT, FINISHED, HALTED, SLICE, MERGE_LEFT, MERGE_RIGHT = range(7)
 
 # Phases of a merge.
@@ -165,7 +165,7 @@ def position_at(queue: I64, tuples: I64, side: int, at: int) -> int:
 
 @kernel
 def acquire(queue: I64, tuples: I64, desk: I64) -> int:
-    """Take the next task, or a slice of the merge that goes on; when a merge is due, say so and keep the lock."""
+    """Take the next task, or a slice of the current merge; if a merge is due, report it and keep the lock."""
     lock(queue, LOCK)
     answer = WAIT
     waiting = arrived(queue) - queue[ACQUIRED]
@@ -206,7 +206,7 @@ def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
 
 @kernel
 def open_phase(queue: I64, phase: int, slices: int) -> None:
-    """Let the slices of a phase be taken. Needs the lock."""
+    """Make the slices of a phase available. Needs the lock."""
     queue[PHASE] = phase
     queue[SLICES] = slices
     queue[NEXT_SLICE] = 0
@@ -215,7 +215,7 @@ def open_phase(queue: I64, phase: int, slices: int) -> None:
 
 @kernel
 def close_slice(queue: I64) -> bool:
-    """Say that a slice is done; True for the last of its phase: whoever did it brings about the next phase."""
+    """Record that a slice is done; True for the last of its phase, whose thread opens the next phase."""
     lock(queue, LOCK)
     queue[SLICES_DONE] += 1
     last: bool = queue[SLICES_DONE] == queue[SLICES]
@@ -275,21 +275,21 @@ def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
 
 @kernel
 def complete(queue: I64, task: int) -> None:
-    """Say that a task's results are ready."""
+    """Record that a task's results are ready."""
     store(queue, slot_of(queue, task) + DONE, task + 1)
-    fence()  # whoever holds the lock to hand on sees this, or has left the lock free for us
+    fence()  # the holder of the propagation lock sees this, or has released the lock
 
 
 @kernel
 def mark_indexed(queue: I64, tuples: I64, begin: int, end: int) -> None:
-    """Say that a task's tuples are indexed, and move the edges unless somebody is at it."""
+    """Record that a task's tuples are indexed, and move the edges unless another thread does."""
     store(tuples, INDEXED * queue[STRIDE] + begin, end)
     advance_edges(queue, tuples)
 
 
 @kernel
 def advance_edges(queue: I64, tuples: I64) -> None:
-    """Move both edges over all tasks that are indexed, if nobody else does."""
+    """Move both edges over all indexed tasks, unless another thread does."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     if not try_lock(queue, EDGE_LOCK):
@@ -345,7 +345,7 @@ def _head_is_done(queue: I64) -> bool:
 
 @kernel
 def propagate(queue: I64, tuples: I64, pool: I64, out_probe: I64, out_seq: I64) -> bool:
-    """Hand on what is completed, in order, unless somebody is at it; False, with the lock, when the output is full."""
+    """Propagate completed tasks in order, unless another thread does; False, with the lock, if the output is full."""
     while _head_is_done(queue) and try_lock(queue, PROPAGATE_LOCK):
         while _head_is_done(queue):
             head = queue[HEAD]

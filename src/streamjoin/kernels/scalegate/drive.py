@@ -19,7 +19,7 @@ PLACES = {ADDS: "a source waits for room in the gate", READS: "a reader waits fo
 
 @kernel
 def add_all(mem: I64, crew: I64, me: int, slot: int, times: I64, payload: I64, piece: int) -> None:
-    """Add a column, `piece` tuples a call, and finish the source."""
+    """Add a column, `piece` tuples per call, and finish the source."""
     done = 0
     tries = 0
     while done < times.size:
@@ -38,17 +38,17 @@ def add_all(mem: I64, crew: I64, me: int, slot: int, times: I64, payload: I64, p
 @kernel
 def read_all(mem: I64, crew: I64, me: int, reader: int, slots: I64, payload: I64, times: I64, total: int) -> int:
     """Take `total` tuples, a block of the given columns at a time; returns how many came out of order."""
-    got = 0
+    count = 0
     tries = 0
     last = -(1 << 63)
     wrong = 0
-    while got < total:
+    while count < total:
         n = read(mem, reader, slots, payload, times)
         for i in range(n):
             wrong += times[i] < last
             last = times[i]
         if n > 0:
-            got += n
+            count += n
             tries = 0
             continue
         stand(crew, me, READS)

@@ -1,4 +1,4 @@
-"""ScaleGate: sources add tuples to one multi-level list, readers take what is ready, nobody waits for a lock.
+"""ScaleGate: sources add tuples to one multi-level list, readers take ready tuples, without locks.
 
 ScaleJoin, algorithm 2. A source searches from where it added last, links its node at the bottom with one
 compare-and-swap, then at the levels above it. Tuples of one call that no other node parts are linked as a chain, with
@@ -71,11 +71,11 @@ def _leap(mem: I64, source: int, start: int, time: int, rank: int) -> int:
     place = NIL
     place_time = 0
     for level in range(LEVELS - 1, 0, -1):
-        noted = mem[source + SHORTCUTS + level]
-        if noted != NIL:
-            noted_time = load(mem, node_at(mem, noted) + TIME)
-            if still(mem, noted) and (place == NIL or precedes(mem, place_time, place, noted_time, noted)):
-                place, place_time = noted, noted_time
+        shortcut = mem[source + SHORTCUTS + level]
+        if shortcut != NIL:
+            shortcut_time = load(mem, node_at(mem, shortcut) + TIME)
+            if still(mem, shortcut) and (place == NIL or precedes(mem, place_time, place, shortcut_time, shortcut)):
+                place, place_time = shortcut, shortcut_time
         while place != NIL:
             after = load(mem, node_at(mem, place) + NEXT + level)
             if not still(mem, place):
@@ -143,7 +143,7 @@ def _raise_tower(mem: I64, source: int, node: int) -> None:
 
 @kernel
 def _fill(mem: I64, node: int, time: int, payload: int) -> None:
-    """Make a node, not linked anywhere; whoever still holds the reference of the one before finds no number first."""
+    """Initialize an unlinked node; its number is cleared first, which invalidates references to the previous node."""
     at = node_at(mem, node)
     store(mem, at + SELF, NIL)
     store(mem, at + HEIGHT, 0)
@@ -162,33 +162,33 @@ def _link(mem: I64, slot: int, times: I64, payload: I64, begin: int, most: int) 
     first = (mem[source + COUNT] << SLOT_BITS) | slot
     step = 1 << SLOT_BITS
     place, after = _seek(mem, source, mem[source + HINT], times[begin], rank)
-    made = 0
-    while made < most and (after == NIL or lies_above(mem, after, times[begin + made], rank)):
-        _fill(mem, first + made * step, times[begin + made], payload[begin + made])
-        if made > 0:
-            mem[node_at(mem, first + (made - 1) * step) + NEXT] = first + made * step
-        made += 1
+    count = 0
+    while count < most and (after == NIL or lies_above(mem, after, times[begin + count], rank)):
+        _fill(mem, first + count * step, times[begin + count], payload[begin + count])
+        if count > 0:
+            mem[node_at(mem, first + (count - 1) * step) + NEXT] = first + count * step
+        count += 1
     while True:
-        mem[node_at(mem, first + (made - 1) * step) + NEXT] = after
+        mem[node_at(mem, first + (count - 1) * step) + NEXT] = after
         if swap_if(mem, node_at(mem, place) + NEXT, after, first):
             break
         place, after = _seek(mem, source, place, times[begin], rank)
-        while after != NIL and not lies_above(mem, after, times[begin + made - 1], rank):
-            made -= 1
-    for k in range(made):
+        while after != NIL and not lies_above(mem, after, times[begin + count - 1], rank):
+            count -= 1
+    for k in range(count):
         _raise_tower(mem, source, first + k * step)
-    mem[source + COUNT] += made
-    store(mem, source + HINT, first + (made - 1) * step)
-    return made
+    mem[source + COUNT] += count
+    store(mem, source + HINT, first + (count - 1) * step)
+    return count
 
 
 @kernel
-def _tell(mem: I64, source: int, times: I64, told: int, done: int) -> int:
-    """Move the clock to the last tuple linked, after its links: who sees the clock sees them.
+def _publish_clock(mem: I64, source: int, times: I64, begin: int, done: int) -> int:
+    """Move the clock to the last linked tuple, after its links: a thread that sees the clock sees them.
 
-    Readers look at it all the time, so touching it for every tuple would cost a cache miss a tuple.
+    Readers poll the clock, so writing it for every tuple would cost a cache miss per tuple.
     """
-    if done > told:
+    if done > begin:
         store(mem, source + CLOCK, max(mem[source + CLOCK], times[done - 1]))
     return done
 
@@ -207,7 +207,7 @@ def add(mem: I64, slot: int, times: I64, payload: I64, begin: int, end: int) -> 
     source = source_at(mem, slot)
     enter(mem, slot)
     done = begin
-    told = begin
+    clock_at = begin
     while done < end:
         room = mem[source + FREE] + mem[MASK] + 1 - mem[source + COUNT]
         if room == 0:
@@ -216,16 +216,16 @@ def add(mem: I64, slot: int, times: I64, payload: I64, begin: int, end: int) -> 
             if room == 0:
                 break
         done += _link(mem, slot, times, payload, done, min(room, end - done, _CHAIN))
-        if done - told >= _CHAIN:
-            told = _tell(mem, source, times, told, done)
-    _tell(mem, source, times, told, done)
+        if done - clock_at >= _CHAIN:
+            clock_at = _publish_clock(mem, source, times, clock_at, done)
+    _publish_clock(mem, source, times, clock_at, done)
     leave(mem, slot)
     return done
 
 
 @kernel
 def advance(mem: I64, slot: int, time: int) -> None:
-    """Say that a source has nothing before `time`."""
+    """Declare that a source has no tuples before `time`."""
     clock = source_at(mem, slot) + CLOCK
     store(mem, clock, max(mem[clock], time))
 
@@ -246,7 +246,7 @@ def _bound(mem: I64) -> tuple[int, int]:
 
 @kernel
 def _publish_bound(mem: I64, own: int, time: int, rank: int) -> None:
-    """Write a reader's bound so that those who join can read it whole."""
+    """Write a reader's bound so that joining threads read it consistently."""
     if time != mem[own + BOUND_TIME] or rank != mem[own + BOUND_RANK]:
         count = mem[own + BOUND_COUNT]
         store(mem, own + BOUND_COUNT, count + 1)
@@ -257,7 +257,7 @@ def _publish_bound(mem: I64, own: int, time: int, rank: int) -> None:
 
 @kernel
 def look(mem: I64, reader: int) -> bool:
-    """Look at the clocks again; whether more is ready than at the last look.
+    """Read the clocks again; returns whether more is ready than before.
 
     The bound is published before the version is read again: a source that joins sees it and starts behind it, or is
     seen here, and then the bound is taken back.
@@ -287,23 +287,23 @@ def read(mem: I64, reader: int, slots: I64, payload: I64, times: I64) -> int:
     own = reader_at(mem, reader)
     head = mem[own + HEAD]
     limit_time, limit_rank = mem[own + BOUND_TIME], mem[own + BOUND_RANK]
-    taken = 0
-    while taken < slots.size:
+    count = 0
+    while count < slots.size:
         after = load(mem, node_at(mem, head) + NEXT)
         if after != NIL:
             at = node_at(mem, after)
             time = mem[at + TIME]
             if time < limit_time or (time == limit_time and rank_of(mem, slot_of(after)) <= limit_rank):
                 prefetch(mem, at + 2 * 8)
-                slots[taken], payload[taken], times[taken] = slot_of(after), mem[at + PAYLOAD], time
-                taken += 1
+                slots[count], payload[count], times[count] = slot_of(after), mem[at + PAYLOAD], time
+                count += 1
                 head = after
-                if taken % _RELEASE == 0:
+                if count % _RELEASE == 0:
                     store(mem, own + HEAD, head)
                 continue
-        # What was read before the look may have got a new predecessor: read it again.
+        # The successor read before `look` may have a new predecessor: read it again.
         if not look(mem, reader):
             break
         limit_time, limit_rank = mem[own + BOUND_TIME], mem[own + BOUND_RANK]
     store(mem, own + HEAD, head)
-    return taken
+    return count

@@ -1,8 +1,8 @@
-"""Who takes part in a ScaleGate: sources and readers that join and leave, and when a source may use its nodes again.
+"""The members of a ScaleGate: sources and readers that join and leave, and the recycling of a source's nodes.
 
-A node is recycled when all heads and hints have passed it. A source at rest would hold the others' memory with
-its hint; whoever needs the room drops it, and the source takes the place of a reader's head when it adds again: heads
-stand at ready tuples, which no clock can be behind. Invariant: heads and hints only move forward from places they
+A node is recycled when all heads and hints have passed it. The hint of a resting source would block the others'
+memory; a source that needs room drops it, and the resting source restarts at a reader's head when it adds again: heads
+are at ready tuples, which no clock can be behind. Invariant: heads and hints only move forward from places they
 protect, except while PLACED is odd, and what was found out about recycling meanwhile is thrown away.
 """
 
@@ -104,7 +104,7 @@ def _behind_all(mem: I64, slot: int) -> int:
 
 @kernel
 def recycle(mem: I64, slot: int) -> None:
-    """Find out which nodes of a source can be used again. The source's own; nothing changes while somebody joins."""
+    """Update which nodes of a source can be recycled. Called by the source; nothing changes while a member joins."""
     placed = load(mem, PLACED)
     if placed & 1:
         return
@@ -140,7 +140,7 @@ def _end_joining(mem: I64) -> None:
 
 @kernel
 def enter(mem: I64, slot: int) -> None:
-    """Begin to add: from here to `leave` the hint stays, whoever wants the room."""
+    """Begin to add: from here to `leave` the hint cannot be dropped."""
     source = source_at(mem, slot)
     if not swap_if(mem, source + STATE, RESTING, ADDING):
         _begin_joining(mem)
@@ -157,7 +157,7 @@ def leave(mem: I64, slot: int) -> None:
 
 @kernel
 def finish(mem: I64, slot: int) -> None:
-    """Say that a source sends no more: nobody waits for it, and its hint holds nothing."""
+    """Declare that a source has ended: no reader waits for it, and its hint protects nothing."""
     source = source_at(mem, slot)
     store(mem, source + STATE, DROPPED)
     store(mem, source + FINISHED, 1)
@@ -176,7 +176,7 @@ def _read_bound(mem: I64, own: int) -> tuple[int, int]:
 
 @kernel
 def floor_of(mem: I64) -> tuple[int, int]:
-    """The greatest bound of a reader: what does not sort after it has been let out, or may have been."""
+    """The greatest bound of a reader: tuples that do not sort after it may have been released."""
     time, rank = load(mem, LEFT_TIME), load(mem, LEFT_RANK)
     for reader in range(load(mem, N_READERS)):
         own = reader_at(mem, reader)
@@ -189,14 +189,14 @@ def floor_of(mem: I64) -> tuple[int, int]:
 
 @kernel
 def _vacant_source(mem: I64) -> int:
-    """A slot for a new source: the next one, or that of a finished source whose nodes everybody has passed."""
+    """A slot for a new source: the next one, or that of a finished source whose nodes all readers have passed."""
     count = load(mem, N_SOURCES)
     if count < mem[MOST_SOURCES]:
         return count
     for slot in range(count):
         source = source_at(mem, slot)
         if load(mem, source + FINISHED):
-            # This thread made PLACED odd, so nobody else joins meanwhile.
+            # This thread made PLACED odd, so no other member joins now.
             mem[source + FREE] = _behind_all(mem, slot)
             if mem[source + FREE] == mem[source + COUNT]:
                 _disown(mem, slot)
@@ -224,9 +224,9 @@ def add_source(mem: I64, rank: int) -> int:
     slot = _vacant_source(mem)
     if slot != NIL:
         source = source_at(mem, slot)
-        time, let_out = floor_of(mem)
+        time, floor_rank = floor_of(mem)
         store(mem, source + RANK, rank)
-        store(mem, source + CLOCK, time if rank > let_out or time == EVER else time + 1)
+        store(mem, source + CLOCK, time if rank > floor_rank or time == EVER else time + 1)
         for level in range(LEVELS):
             mem[source + SHORTCUTS + level] = NIL
         store(mem, source + HINT, _some_head(mem))
@@ -241,7 +241,7 @@ def add_source(mem: I64, rank: int) -> int:
 
 @kernel
 def add_reader(mem: I64) -> int:
-    """A new reader, who goes on where the first of the others stands; its number, or NIL when all are in use."""
+    """Add a reader at the position of the first of the others; returns its number, or NIL if all are in use."""
     _begin_joining(mem)
     count = load(mem, N_READERS)
     place = NIL
@@ -273,13 +273,13 @@ def _start_reader(mem: I64, reader: int) -> None:
 
 @kernel
 def remove_reader(mem: I64, reader: int) -> bool:
-    """Let a reader go; the last one has to stay, since sources take their places from it."""
+    """Remove a reader; the last one must stay, since sources restart at its head."""
     _begin_joining(mem)
     others = 0
     for other in range(load(mem, N_READERS)):
         others += other != reader and load(mem, reader_at(mem, other) + ACTIVE) != 0
     if others > 0:
-        # What it was given stays given: a source that joins later does not start before it.
+        # Its bound remains in force: a source that joins later does not start before it.
         time, rank = _read_bound(mem, reader_at(mem, reader))
         if time > mem[LEFT_TIME] or (time == mem[LEFT_TIME] and rank > mem[LEFT_RANK]):
             store(mem, LEFT_TIME, time)

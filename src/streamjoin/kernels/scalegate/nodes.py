@@ -3,12 +3,12 @@
 ScaleJoin's algorithm 2 without a garbage collector. Every source makes its nodes in a ring of its own; its keys only
 rise, so its oldest node is always the first to fall behind all readers and all places where a search may start, and the
 ring is its memory, recycled in order. A reference is (number of the node in its source, source): no reference is ever
-given twice, so a compare-and-swap can't mistake a recycled node for the one it replaced, and whoever holds an old
+used twice, so a compare-and-swap can't mistake a recycled node for the one it replaced, and the holder of an old
 reference finds another number in the node.
 
 Invariant: a node is recycled only when the head of every reader and the hint of every source lie behind it in the order
 (time, rank of the source, number). So whatever can be reached at the bottom level from one's own head or hint stays
-as it is. The upper levels are shortcuts that nobody protects: a reference read there is used only if the node still
+as it is. The upper levels are unprotected shortcuts: a reference read there is used only if the node still
 carries its number after its key was read.
 """
 
@@ -25,7 +25,7 @@ EVER = (1 << 63) - 1
 
 # The head of the arena; what changes has a cache line of its own.
 VERSION = 0  # odd while a source joins
-JOINING = 8  # the lock of those who join
+JOINING = 8  # the lock for joining
 PLACED = 9  # odd while a head or a hint is put somewhere it did not come to by itself
 N_SOURCES = 16
 N_READERS = 17
@@ -50,9 +50,9 @@ FREE = 17  # nodes numbered below this can be recycled
 SHORTCUTS = 24  # by level, the last node passed there
 SOURCE_WORDS = 32
 
-RESTING, ADDING, DROPPED = 0, 1, 2  # DROPPED: the hint was given up for the sake of the others
+RESTING, ADDING, DROPPED = 0, 1, 2  # DROPPED: another source dropped the hint to recycle nodes
 
-# A reader's words. Its bound is written under a count that is odd meanwhile: those who join read it whole.
+# A reader's words. Its bound is written under a sequence count, odd meanwhile, so that it is read consistently.
 HEAD = 0  # the last node it has read
 ACTIVE = 1
 BOUND_COUNT = 2

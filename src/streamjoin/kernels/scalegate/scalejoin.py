@@ -7,9 +7,9 @@ tuple in gate order above that of the earlier one: the consumer sees one sequenc
 a pair of tuples in each other's window is compared once, by the thread that stored the earlier one.
 
 The join over chunks shares only how its threads agree on how far a run goes, without waiting for each other. A chunk
-is cut into pieces. Whoever comes to a piece first opens it for all, unless another number of threads is wanted; then it
-closes the run there, for all. Invariant: OPENED only grows until the run is closed, and never changes after, so every
-thread takes the same pieces.
+is cut into pieces. The first thread at a piece opens it for all, unless another number of threads was requested; then
+it closes the run there, for all. Invariant: OPENED only grows until the run is closed, and never changes after, so
+every thread takes the same pieces.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def make_room(pairs: int) -> Room:
 
 
 def make_share(capacity: int) -> Share:
-    """An empty share; `capacity` tuples a side, live and expired."""
+    """An empty share; `capacity` tuples per side, live and expired."""
     x, y = (np.zeros((2, capacity), np.uint32) for _ in range(2))
     time, place = (np.zeros((2, capacity), np.int64) for _ in range(2))
     return Share(x, y, time, place, np.zeros((2, 2), np.int64))
@@ -139,7 +139,7 @@ def _make_room(share: Share) -> None:
 def _take_group(
     pool: Pool, share: Share, probes: Probes, numbers: I64, n: int, role: Role, turn: I64, at: int, work: I64
 ) -> None:
-    """Expire, note what each tuple is to be compared with, store those whose turn is ours."""
+    """Expire, record the range that each tuple is compared with, and store this thread's tuples."""
     _make_room(share)
     counts = (0, 0)
     for i in range(n):
@@ -218,14 +218,14 @@ def _meet(
 ) -> int:
     """One group: what it finds goes into room.keys, sorted; returns how many, or -1 when they do not fit."""
     _take_group(pool, share, probes, room.numbers, n, role, turn, at, work)
-    made = _scan(share, probes, 0, at, room.keys, 0, room.found, room.places)
-    if made >= 0:
-        made = _scan(share, probes, 1, at, room.keys, made, room.found, room.places)
-    if made > 1:
-        room.keys[:made].sort()
-    for j in range(made):
+    count = _scan(share, probes, 0, at, room.keys, 0, room.found, room.places)
+    if count >= 0:
+        count = _scan(share, probes, 1, at, room.keys, count, room.found, room.places)
+    if count > 1:
+        room.keys[:count].sort()
+    for j in range(count):
         room.later[j] = room.numbers[(room.keys[j] >> _DISTANCE) - at]
-    return made
+    return count
 
 
 @kernel
@@ -252,8 +252,8 @@ def process(
             continue
         tries = 0
         stand(crew, me, RUNNING)
-        made = _meet(pool, share, probes, room, n, role, turn, at, work)
-        if made < 0 or not _emit(gates[1], crew, me, role.number, room.keys, room.later, made):
+        count = _meet(pool, share, probes, room, n, role, turn, at, work)
+        if count < 0 or not _emit(gates[1], crew, me, role.number, room.keys, room.later, count):
             return False
         at += n
         advance(gates[1], role.number, at << _DISTANCE)
@@ -285,7 +285,7 @@ def feed(gate: I64, crew: I64, me: int, slot: int, pool: Pool, own: I64, times: 
             tries = 0
             continue
         stand(crew, me, WAITS_DUE if end == done else WAITS_ROOM)
-        # Who only waits for a moment to come leaves the processor to those who work.
+        # A source that only waits for a due time yields the processor.
         if not idle(crew, _MANY if paced else tries):
             return done
         tries += 1
@@ -296,13 +296,13 @@ def feed(gate: I64, crew: I64, me: int, slot: int, pool: Pool, own: I64, times: 
 
 @kernel
 def collect(gate: I64, crew: I64, me: int, pool: Pool, delays: I64) -> tuple[int, int]:
-    """The consumer: takes all results, notes how long after its later tuple each came, in cycles, where there is room.
+    """The consumer: reads all results and records the delay of each after its later tuple, in cycles, if it fits.
 
     Returns how many there were and a digest of their sequence.
     """
     slots, numbers, keys = (np.empty(GROUP, np.int64), np.empty(GROUP, np.int64), np.empty(GROUP, np.int64))
     own = reader_at(gate, 0)
-    got = 0
+    count = 0
     digest = 0
     tries = 0
     while True:
@@ -310,35 +310,35 @@ def collect(gate: I64, crew: I64, me: int, pool: Pool, delays: I64) -> tuple[int
         now = cycles()
         for i in range(n):
             digest = digest * _PRIME + keys[i]
-            if got + i < delays.size:
-                delays[got + i] = now - pool.arrived[numbers[i]]
-        got += n
+            if count + i < delays.size:
+                delays[count + i] = now - pool.arrived[numbers[i]]
+        count += n
         if n > 0:
             tries = 0
             continue
         if load(gate, own + BOUND_TIME) == EVER and load(gate, own + BOUND_RANK) == EVER:
-            return got, digest
+            return count, digest
         stand(crew, me, WAITS_RESULT)
         if not idle(crew, tries):
-            return got, digest
+            return count, digest
         tries += 1
 
 
 @kernel
 def begin_run(control: I64) -> None:
-    """Nothing is open yet."""
+    """Start a run without open pieces."""
     store(control, OPENED, 0)
 
 
 @kernel
 def want(control: I64, threads: int) -> None:
-    """Ask for another number of threads, from any thread."""
+    """Request another number of threads, from any thread."""
     store(control, WANTED, threads)
 
 
 @kernel
 def wanted(control: I64) -> int:
-    """How many threads are wanted."""
+    """The requested number of threads."""
     return load(control, WANTED)
 
 
@@ -351,7 +351,7 @@ def open_piece(control: I64, piece: int, threads: int) -> bool:
             return True
         if opened & 1:
             return False
-        # The first piece is taken in any case: a run gets on, however often the number changes.
+        # The first piece is always taken, so that a run makes progress even if the number keeps changing.
         if piece > 0 and load(control, WANTED) != threads:
             swap_if(control, OPENED, opened, opened | 1)
         else:

@@ -1,8 +1,8 @@
 """Probing one sorted run for many queries at once: key interval, order of arrival, windows, query-sets.
 
 A pair is kept if the stored word lies in the probe's interval, the stored tuple came first (unless any order will do),
-and their query-sets have a query in common whose window holds them. All that one pass over the candidates can tell is
-told there, so that no candidate is written down.
+and their query-sets have a query in common whose window contains both. All of this is tested in one pass over the
+candidates, so that candidates are never stored.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def probe_shared(
     room = out_probe.size
     longest = np.uint64(reach)
     flip = np.uint64(1) << np.uint64(63)
-    found, candidates, earlier = 0, 0, 0
+    pairs, candidates, earlier = 0, 0, 0
     start, begin = 0, 0
     last, last_tick = _LEAST, _LEAST
     for i in range(order.size):
@@ -145,12 +145,12 @@ def probe_shared(
                 common |= probe_sets[p, w] & sets[row, w] & keeps[kept, w]
             if common == np.uint64(0):
                 continue
-            if found < room:
-                out_probe[found], out_row[found] = p + bases[0], row + bases[1]
+            if pairs < room:
+                out_probe[pairs], out_row[pairs] = p + bases[0], row + bases[1]
                 for w in range(width):
-                    out_sets[found, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
-            found += 1
+                    out_sets[pairs, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
+            pairs += 1
             earlier += gates[row] < probe_gates[p]
     seen[0] += candidates
     seen[1] += earlier
-    return found
+    return pairs

@@ -1,4 +1,4 @@
-"""Query-sets as rows of 64-bit words: made from tables of values, and dealt out to the queries that own the bits."""
+"""Query-sets as rows of 64-bit words: computed from tables of values, and distributed to the bits' queries."""
 
 from __future__ import annotations
 
@@ -43,68 +43,68 @@ def clear_failing(sets: Array, passing: Array, word: int, bits: np.uint64) -> No
 
 @kernel
 def live_entries(words: Array, rows: Array, sets: Array, out_words: Array, out_rows: Array) -> int:
-    """The entries of an index whose tuples are in some query's set; gives how many."""
-    found = 0
+    """Write the entries of an index whose tuples are in some query's set; returns their number."""
+    count = 0
     for i in range(rows.size):
         row = rows[i]
         common = np.uint64(0)
         for w in range(sets.shape[1]):
             common |= sets[row, w]
-        out_words[found], out_rows[found] = words[i], row
-        found += common != np.uint64(0)
-    return found
+        out_words[count], out_rows[count] = words[i], row
+        count += common != np.uint64(0)
+    return count
 
 
 @kernel
 def count_live(sets: Array) -> int:
-    """How many rows have a bit at all."""
-    found = 0
+    """The number of rows with at least one bit."""
+    count = 0
     for i in range(sets.shape[0]):
         common = np.uint64(0)
         for w in range(sets.shape[1]):
             common |= sets[i, w]
-        found += common != np.uint64(0)
-    return found
+        count += common != np.uint64(0)
+    return count
 
 
 @kernel
 def narrowed(sets: Array, mask: Array, out: Array, places: Array) -> int:
-    """The rows that have a bit of the mask: their sets with these bits, and their places; gives how many."""
-    found = 0
+    """The rows that have a bit of the mask: their sets with these bits, and their places; returns their number."""
+    count = 0
     for i in range(sets.shape[0]):
         common = np.uint64(0)
         for w in range(sets.shape[1]):
-            out[found, w] = sets[i, w] & mask[w]
-            common |= out[found, w]
-        places[found] = i
-        found += common != np.uint64(0)
-    return found
+            out[count, w] = sets[i, w] & mask[w]
+            common |= out[count, w]
+        places[count] = i
+        count += common != np.uint64(0)
+    return count
 
 
 @kernel
 def count_bits(sets: Array, mask: Array) -> int:
-    """How many bits of the mask there are in all sets together."""
-    found = 0
+    """The total number of bits of the mask in all sets."""
+    count = 0
     for i in range(sets.shape[0]):
         for w in range(sets.shape[1]):
             left = sets[i, w] & mask[w]
             while left != np.uint64(0):
                 left &= left - np.uint64(1)
-                found += 1
-    return found
+                count += 1
+    return count
 
 
 @kernel
 def list_owners(sets: Array, mask: Array, owners: Array, base: int, out_owner: Array, out_row: Array) -> None:
-    """For each set bit of the mask: who owns the bit, and the row, counted from `base`."""
-    found = 0
+    """For each set bit of the mask: the owner of the bit, and the row, counted from `base`."""
+    at = 0
     for i in range(sets.shape[0]):
         for w in range(sets.shape[1]):
             left = sets[i, w] & mask[w]
             while left != np.uint64(0):
-                out_owner[found] = owners[64 * w + lowest_bit(np.int64(left))]  # type: ignore[arg-type]
-                out_row[found] = base + i
-                found += 1
+                out_owner[at] = owners[64 * w + lowest_bit(np.int64(left))]  # type: ignore[arg-type]
+                out_row[at] = base + i
+                at += 1
                 left &= left - np.uint64(1)
 
 
@@ -112,7 +112,7 @@ def list_owners(sets: Array, mask: Array, owners: Array, base: int, out_owner: A
 def deal(owners: Array, rows: Array, starts: Array, out: Array) -> None:
     """Rows by owner: those of owner i go to out[starts[i]:starts[i + 1]], in the order they had.
 
-    `starts` comes as zeros, one more than there are owners.
+    `starts` must be zeros, one more than there are owners.
     """
     for i in range(owners.size):
         starts[owners[i] + 1] += 1

@@ -33,7 +33,7 @@ FANOUT = OWN + 4  # keys a node may hold, at most MOST_KEYS
 TREE = OWN + 5
 TREE_OWN = OWN + 8  # first slot for the kinds built on trees
 PATH = 64  # node and child slot by level, root first, of the last descent for an update
-SPARE_NODES = 18  # one insert splits at most one node a level and adds a root
+SPARE_NODES = 18  # one insert splits at most one node per level and adds a root
 
 
 @inlined

@@ -1,7 +1,7 @@
 """Chained index: a chain of sub-indexes by age, of which only the youngest grows (SIGMOD paper, section 2.2.2).
 
-Arena: head, directory, then for `b_chain` one slab of nodes a link, for `ib_chain` one slab of nodes and one
-immutable tree a link. The links in use are a ring: `CHAIN` of them from `FIRST` on are archived, oldest first; in a
+Arena: head, directory, then for `b_chain` one slab of nodes per link, for `ib_chain` one slab of nodes and one
+immutable tree per link. The links in use are a ring: `CHAIN` of them from `FIRST` on are archived, oldest first; in a
 `b_chain` the next one is the active tree. A directory row holds a link's tree (or its entry count) and its newest seq.
 
 Invariant: sub-indexes partition the entries by seq, so expiry drops whole links from the front, and

@@ -177,7 +177,7 @@ def merge_runs(
     out: int,
     out_seqs: int,
 ) -> int:
-    """Merge a younger sorted run into an older one and leave the expired behind; returns the live count.
+    """Merge a younger sorted run into an older one and drop expired entries; returns the live count.
 
     Each run is its first word's offset, its length and the distance from a word to its seq. Equal words keep the older
     run's entries first, which keeps the result in (word, seq) order. Eight entries are moved at once, so the output

@@ -1,7 +1,7 @@
 """What all index kernels share: the layout of an arena's head, step accounting, the order of a probe's matches.
 
 An index lives in one int64 array, its arena. The first `HEAD_WORDS` hold its mutable scalars, among them the offsets
-of the sections behind: one array is one pointer to pass, where a tuple of arrays would cost a reference count an
+of the sections behind: one array is one pointer to pass, where a tuple of arrays would cost a reference count per
 array in every function. Slots below `OWN` mean the same in every index; each kind names its own from there on,
 and uses `SCRATCH` for places that it remembers between the stages of one block of tuples.
 An entry is (word, seq); seq ascends in the order of insertion.

@@ -106,7 +106,7 @@ def unload(mem: I64, out: I64, run: int, apart: int) -> int:
 
 @kernel
 def clear_tree(mem: I64, first_node: int) -> None:
-    """Make T_I one empty leaf and give all other nodes back."""
+    """Make T_I one empty leaf and free all other nodes."""
     mem[btree.FREE] = 0
     mem[btree.FREE_COUNT] = 0
     mem[btree.USED] = first_node

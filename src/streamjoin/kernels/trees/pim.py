@@ -219,7 +219,7 @@ def unload(mem: I64, out: I64, run: int, apart: int) -> int:
 
 @kernel
 def attach(mem: I64, level: int) -> int:
-    """Say that the nodes of a level of T_S own the sub-indexes; returns how many there are."""
+    """Make the nodes of a level of T_S own the sub-indexes; returns the number of sub-indexes."""
     nodes: int = max(1, -(-mem[STORED] // mem[LEAF_SIZE]))
     shift = 0
     while (1 << shift) < mem[CSS_FANOUT]:
@@ -235,7 +235,7 @@ def attach(mem: I64, level: int) -> int:
 
 @kernel
 def clear_chunks(mem: I64, first_node: int) -> None:
-    """Empty every sub-index and give all nodes back."""
+    """Empty every sub-index and free all nodes."""
     for sub in range(mem[SUB_COUNT]):
         mem[mem[CHUNKS] + sub * 2 * mem[WIDTH]] = 0
         mem[mem[CHUNKS] + (sub * 2 + 1) * mem[WIDTH]] = 0
@@ -244,7 +244,7 @@ def clear_chunks(mem: I64, first_node: int) -> None:
 
 @kernel
 def give_all_nodes(mem: I64, first_node: int) -> None:
-    """Give all nodes back, from sub-indexes that have been emptied."""
+    """Free all nodes, after the sub-indexes were emptied."""
     mem[PENDING] = 0
     mem[SPILLED] = 0
     mem[btree.FREE] = 0

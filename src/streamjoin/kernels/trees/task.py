@@ -30,12 +30,12 @@ from streamjoin.kernels.trees.entries import (
     order_matches,
 )
 
-# What is done with a tuple: bits of `ops`.
+# The operations on a tuple: bits of `ops`.
 ON_RIGHT = 1
 PROBES = 2
 INSERTS = 4
 
-# Why the kernel came back.
+# Why the kernel returned.
 DONE = 0
 FULL = 1  # out_seq is full: take what is there and resume; if nothing is there, bring a larger one
 MAINTAIN_LEFT = 2  # the left index must merge or grow before tuple `next`
@@ -106,17 +106,17 @@ def _step(
 ) -> int:
     if op & INSERTS and not ready(own, own_min):
         return _NOT_READY
-    found = n_out
+    tail = n_out
     if op & PROBES and lo <= hi:
         clock = now(other)
         locate(other, slot, lo)
         charge(other, SEARCH, clock)
         clock = now(other)
-        found = collect(other, slot, lo, hi, min_seq, out_seq, n_out)
-        if found < 0:
+        tail = collect(other, slot, lo, hi, min_seq, out_seq, n_out)
+        if tail < 0:
             return _NO_ROOM
-        if found > n_out + 1:
-            order_matches(out_seq, out_probe, n_out, found)
+        if tail > n_out + 1:
+            order_matches(out_seq, out_probe, n_out, tail)
         charge(other, SCAN, clock)
     clock = now(own)
     expire_to(own, own_min)
@@ -125,7 +125,7 @@ def _step(
         clock = now(own)
         insert_one(own, slot, word, seq)
         charge(own, INSERT, clock)
-    return found
+    return tail
 
 
 def _task(
@@ -143,7 +143,7 @@ def _task(
     start: int,
     stop: int,
 ) -> tuple[int, int, int]:
-    # Counting references costs two atomic instructions an array and call: as much as all the rest of a tuple.
+    # Counting references costs two atomic instructions per array and call, as much as the rest of a tuple.
     left = borrow(left)
     right = borrow(right)
     out_probe = borrow(out_probe)
@@ -179,16 +179,16 @@ def _task(
             bound = min_seq[i]
             own_bound = own_min[i]
             if ops[i] & ON_RIGHT:
-                found = step(right, left, slot, op, key, low, high, seq[i], bound, own_bound, out_probe, out_seq, n_out)
+                tail = step(right, left, slot, op, key, low, high, seq[i], bound, own_bound, out_probe, out_seq, n_out)
             else:
-                found = step(left, right, slot, op, key, low, high, seq[i], bound, own_bound, out_probe, out_seq, n_out)
-            if found == _NO_ROOM:
+                tail = step(left, right, slot, op, key, low, high, seq[i], bound, own_bound, out_probe, out_seq, n_out)
+            if tail == _NO_ROOM:
                 return FULL, i, n_out
-            if found == _NOT_READY:
+            if tail == _NOT_READY:
                 return MAINTAIN_LEFT + (ops[i] & ON_RIGHT), i, n_out
-            for j in range(n_out, found):
+            for j in range(n_out, tail):
                 out_probe[j] = i
-            n_out = found
+            n_out = tail
     return DONE, stop, n_out
 
 
