@@ -28,7 +28,7 @@ _SMALLEST = 64
 
 
 class HashedIndex(Index):
-    """A hash table whose entries lie in arrival order."""
+    """A hash table whose entries are stored in arrival order."""
 
     name = "hashed"
     capabilities = Capabilities(ranges=False)

@@ -40,7 +40,7 @@ _COMPILING_NS = 5e9
 
 @dataclass(frozen=True)
 class AlgorithmRequest:
-    """What the user asked for."""
+    """The user's request."""
 
     algorithm: str = "auto"
     index: str | None = None

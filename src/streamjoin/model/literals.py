@@ -51,7 +51,7 @@ class Literal(Constant):
 
     @property
     def boolean(self) -> bool | None:
-        """True for TRUE and FALSE; NULL may stand for any type."""
+        """True for TRUE and FALSE; NULL may have any type."""
         return None if self.value is None else isinstance(self.value, bool)
 
     @property

@@ -36,7 +36,7 @@ class JoinSpec:
             in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
         suffixes: what is added to the names of columns that both sides have: a left and a right one.
         both_keys: keep both columns of an equality whose columns have the same name, with suffixes. Without it they
-            come out once, as the left side has them.
+            appear once, with the left side's values.
         result_time: the name of the result's time, the later one of the pair. Unset, it is the time column's name where
             both sides have the same, whose own columns get suffixes, and otherwise "result_time".
     """

@@ -1,4 +1,4 @@
-"""Threads that work on shared arrays side by side, where some wait for others.
+"""Threads that work on shared arrays in parallel and may wait for each other.
 
 `Workers` runs independent parts; here a thread may wait in a kernel for another thread. An error in one thread, or
 Ctrl-C, therefore stops all of them and reaches the caller, and a stuck crew can report what every thread waits for.

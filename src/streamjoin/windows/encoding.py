@@ -106,7 +106,7 @@ class SideEncoder:
 
 
 def _own_and_other(term: KeyTerm, side: SideName) -> tuple[KeyColumn, KeyColumn, int | float, int | float]:
-    """This side's column and the other's, and how far the other's value may lie below and above."""
+    """This side's column and the other's, and how far the other's value may be below and above."""
     if side == "left":
         return term.left, term.right, term.below, term.above
     return term.right, term.left, term.above, term.below
@@ -251,7 +251,7 @@ _SCALES = (-900, 900)
 
 
 def _compose(key: KeyTerm, keys: TermWords, band: KeyTerm, bands: TermWords, side: SideName) -> TermWords:
-    """The words of a key and a band together, by which the tuples of a key lie side by side in the band's order.
+    """Combined words of a key and a band; the tuples of a key are adjacent and in the band's order.
 
     The key's hash takes part with all its bits and is added, so the band keeps a resolution that depends on the
     band's width alone: a band of microseconds is found as well among the times of today as among those of 1970.

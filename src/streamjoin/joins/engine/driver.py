@@ -165,7 +165,7 @@ class Join(Calls):
         # Not under the lock: it is held by the push whose threads should change.
         algorithm.set_workers(n)
 
-    # -- what can be asked ---------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -206,7 +206,7 @@ class Join(Calls):
             choice = self._operator.choice if self._bound else None
             return explain(self.spec, self._bound, choice, self._workers.n, figures)
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------
 
     def _saved(self) -> Restore:
         self._late.trim()

@@ -1,4 +1,4 @@
-"""The arrays behind a chain of handshake nodes: logs, the arena of links, results, copies.
+"""The arrays of a chain of handshake nodes: logs, the arena of links, results, copies.
 
 A side's log holds the tuples that can match, by place: places count them from 0 and never change, so the nodes' bounds
 stay valid across chunks. Nothing here runs threads or uses Arrow: joins and experiments do.
@@ -184,7 +184,7 @@ def facts_of(seq: I64, min_seq: I64, upto: I64, gate: I64) -> I64:
 class Copies:
     """Both sides' copies at all nodes of a chain: two rows of words per node and side.
 
-    Place p lies at its home, node p % nodes, in column p // nodes less the number of the first column. Invariant:
+    Place p is stored at its home, node p % nodes, in column p // nodes minus the number of the first column. Invariant:
     between flows there is a column for every place that is still in a window.
     """
 
