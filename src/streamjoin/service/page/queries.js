@@ -98,6 +98,12 @@ async function pauseOrResume(name) {
   }
 }
 
+/** The first query in the list that is not `name`: an answer from before the drop may show that one again for a moment. */
+function otherEntry(name) {
+  const entries = [...document.querySelectorAll("#queries .entry")];
+  return entries.find((entry) => entry.closest("[data-key]")?.dataset.key !== name);
+}
+
 /** Ask first; afterwards the focus goes back to where it was, or to the next best place. */
 export function confirmDrop(name, opener) {
   const dialog = byId("drop-dialog");
@@ -127,7 +133,7 @@ export function confirmDrop(name, opener) {
   };
   dialog.onclose = () => {
     if (opener?.isConnected) opener.focus();
-    else (document.querySelector("#queries .entry") ?? byId("sql")).focus();
+    else (otherEntry(name) ?? byId("sql")).focus();
   };
   dialog.showModal();
 }
