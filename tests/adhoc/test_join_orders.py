@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.language.plan import ROW, Query
 from streamjoin.adhoc.language.sql import parse
-from streamjoin.model.arrow_results import to_arrow
-from streamjoin.model.evaluation import evaluate, from_arrow, truth
-from streamjoin.model.expression import Column, Expression, conjunction
+from streamjoin.model.expression.arrow_results import to_arrow
+from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression.nodes import Column, Expression, conjunction
 from streamjoin.model.window import CountWindow
 from streamjoin.testing import adhoc_cases
 from streamjoin.testing.adhoc_oracle import Arrival, rows

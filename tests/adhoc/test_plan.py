@@ -8,7 +8,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.language.plan import JoinStep, Predicate, QuerySource, window_ticks
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, TRADES, joined, plan
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.selection_tables import DENSE, Bits, Selected, SelectionTables
-from streamjoin.model.canonical import canonical
-from streamjoin.model.evaluation import evaluate, from_arrow, truth
-from streamjoin.model.expression import Expression
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression.canonical import canonical
+from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.expression.parsing import parse_condition
 
 SCHEMA = pa.schema({"i": pa.int64(), "s": pa.int16(), "u": pa.uint64(), "f": pa.float64(), "t": pa.string()})
 Row = tuple[object, ...]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import streamjoin as sj
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.language.sql import parse
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression.parsing import parse_condition
 from tests.adhoc.catalog import QUOTES, STREAMS, TRADES, joined, plan
 
 FRAME = "SELECT t.px FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.model import expression as x
-from streamjoin.model.evaluation import Values, from_arrow
-from streamjoin.model.value_kinds import ValueKind
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.evaluation import Values, from_arrow
+from streamjoin.model.expression.value_kinds import ValueKind
 from streamjoin.testing.row_evaluator import Moment, TimeSpan, rows_of
 
 

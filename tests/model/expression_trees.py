@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from streamjoin.model import expression as x
+from streamjoin.model.expression import nodes as x
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import streamjoin as sj
-from streamjoin.model import expression as x
-from streamjoin.model.arrow_results import to_arrow
-from streamjoin.model.evaluation import evaluate, from_arrow
-from streamjoin.model.typing_rules import check
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.arrow_results import to_arrow
+from streamjoin.model.expression.evaluation import evaluate, from_arrow
+from streamjoin.model.expression.typing_rules import check
 from streamjoin.testing.row_evaluator import as_type, evaluate_row, rows_of
 from tests.model.expression_trees import COLUMNS, SCHEMA, tables, trees
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.model import expression as x
-from streamjoin.model.canonical import canonical, conjuncts, renamed
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.canonical import canonical, conjuncts, renamed
+from streamjoin.model.expression.parsing import parse_condition
 from streamjoin.testing.row_evaluator import evaluate_row, rows_of
 from tests.model.expression_trees import tables, trees
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.model import expression as x
-from streamjoin.model.evaluation import evaluate, from_arrow
-from streamjoin.model.expression import NULL
-from streamjoin.model.parsing import parse_condition
-from streamjoin.model.typing_rules import check
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.evaluation import evaluate, from_arrow
+from streamjoin.model.expression.nodes import NULL
+from streamjoin.model.expression.parsing import parse_condition
+from streamjoin.model.expression.typing_rules import check
 from streamjoin.testing.row_evaluator import evaluate_row
 from tests.model.evaluated import both_sides, decode, slow_rows
 from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, tables, trees

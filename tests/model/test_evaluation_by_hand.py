@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.model import expression as x
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.evaluation import Values, evaluate, from_arrow, from_numpy, truth
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.evaluation import Values, evaluate, from_arrow, from_numpy, truth
+from streamjoin.model.expression.parsing import parse_condition
 from tests.model.evaluated import both_sides, decode
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

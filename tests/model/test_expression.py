@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.model import expression as x
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.parsing import parse_condition
 from tests.model.expression_trees import trees
 
 A, B = x.Column("l", "a"), x.Column("r", "b")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot.tokens import Tokenizer
 
-from streamjoin.model import expression as x
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.parsing import parse_condition
+from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.parsing import parse_condition
 
 A, B = x.Column("l", "a"), x.Column("r", "b")
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.model.durations import describe, nanoseconds
+from streamjoin.model.expression.temporal import format_interval, parse_interval
 from streamjoin.model.keys import tick_ns
-from streamjoin.model.temporal import format_interval, parse_interval
 from streamjoin.model.time_units import UNITS, unit_ns
 
 _SPELLINGS = (

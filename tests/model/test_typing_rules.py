@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import Column, Expression, Literal
-from streamjoin.model.parsing import parse_condition
-from streamjoin.model.typing_rules import check, check_condition
+from streamjoin.model.expression.nodes import Column, Expression, Literal
+from streamjoin.model.expression.parsing import parse_condition
+from streamjoin.model.expression.typing_rules import check, check_condition
 
 LEFT = pa.schema(
     {

@@ -15,16 +15,16 @@ from typing import Literal
 import pyarrow as pa
 
 from streamjoin.model import durations
-from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import Expression, conjunction
+from streamjoin.model.expression.canonical import conjuncts
+from streamjoin.model.expression.nodes import Expression, conjunction
+from streamjoin.model.expression.typing_rules import check_condition
 from streamjoin.model.keys import KeyTerm, WordKind, check_zones, fit, tick_ns
 from streamjoin.model.output import OutputColumn, output, output_schema, wanted
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.terms import split
-from streamjoin.model.typing_rules import check_condition
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 

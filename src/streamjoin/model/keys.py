@@ -17,7 +17,7 @@ from fractions import Fraction
 import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
 from streamjoin.model.time_units import DECIMALS, UNITS
@@ -211,7 +211,7 @@ def _fit_wide(term: Equi | Band, left: KeyColumn, right: KeyColumn) -> KeyTerm:
 
 def _condition(text: str) -> Expression:
     # Most keys need no expression, and loading the SQL parser is slow.
-    from streamjoin.model.parsing import parse_condition
+    from streamjoin.model.expression.parsing import parse_condition
 
     return parse_condition(text, ("l", "r"))
 

@@ -16,9 +16,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import SchemaError, SpecError
-from streamjoin.model.expression import Column, Compare
+from streamjoin.model.expression.canonical import conjuncts
+from streamjoin.model.expression.nodes import Column, Compare
 from streamjoin.model.predicates import Equi, Theta
 from streamjoin.model.spec import JoinSpec
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.nodes import Expression
 
 Distance = int | float | Decimal | np.integer[Any] | np.floating[Any] | durations.Duration
 
@@ -172,7 +172,7 @@ class Theta(JoinPredicate):
             raise SpecError(f"Theta takes a SQL condition as text, not {text!r}")
         object.__setattr__(self, "text", text)
         # A join by key or band needs no SQL parser, which is slow to load.
-        from streamjoin.model.parsing import parse_condition
+        from streamjoin.model.expression.parsing import parse_condition
 
         object.__setattr__(self, "expression", parse_condition(text, ("l", "r")))
 

@@ -19,7 +19,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import (
+from streamjoin.model.expression.nodes import (
     And,
     Arithmetic,
     Between,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.model.expression import Column, Expression
+from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.window import CountWindow
 from streamjoin.testing import oracle
 from streamjoin.testing.adhoc_oracle import Arrival, Condition, Meaning, Rows, Within

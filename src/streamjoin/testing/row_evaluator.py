@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.model import expression as x
+from streamjoin.model.expression import nodes as x
 
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.model.errors import CheckpointError
-from streamjoin.model.evaluation import Values, evaluate, from_arrow, truth
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.evaluation import Values, evaluate, from_arrow, truth
+from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.keys import KeyTerm
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.encoding import SideEncoder, SideName, flat, integer_values

@@ -17,7 +17,7 @@ from streamjoin.adhoc.core.selection_tables import Selected
 from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.errors import SpecError
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.nodes import Expression
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.shared_step import FittedTerm, Tests, WindowTable, columns_by_role
 from streamjoin.adhoc.core.stored_stream import StoredStream
-from streamjoin.model.evaluation import evaluate, truth
+from streamjoin.model.expression.evaluation import evaluate, truth
 
 Streams = Mapping[str, StoredStream]
 

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 
 from streamjoin.adhoc.language.join_key import KeyedJoin, role
 from streamjoin.adhoc.language.plan import Query
-from streamjoin.model.canonical import renamed
-from streamjoin.model.expression import Column, Expression
+from streamjoin.model.expression.canonical import renamed
+from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import Window
 

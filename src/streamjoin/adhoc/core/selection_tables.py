@@ -19,7 +19,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.kernels.shared_queries.sets import and_by_row, and_by_value, clear_failing
-from streamjoin.model.expression import Column, Compare, Expression, Literal
+from streamjoin.model.expression.nodes import Column, Compare, Expression, Literal
 
 BITS: Final = 64
 DENSE: Final = 1 << 12

@@ -19,8 +19,8 @@ from streamjoin.adhoc.core.probe_plan import PathKey, StepTests
 from streamjoin.adhoc.core.query_sets import BitLayout, Owner
 from streamjoin.adhoc.language.join_key import role
 from streamjoin.adhoc.language.plan import Stream
-from streamjoin.model.canonical import renamed
-from streamjoin.model.expression import Column, Expression
+from streamjoin.model.expression.canonical import renamed
+from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.keys import KeyTerm, fit
 from streamjoin.model.predicates import Equi
 from streamjoin.model.terms import Term

@@ -22,7 +22,7 @@ from streamjoin.adhoc.core.tuple_columns import TupleArray, TupleColumn
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.kernels.batch.sorting import merged_entries
 from streamjoin.kernels.shared_queries.sets import count_live, live_entries
-from streamjoin.model.evaluation import Values, from_arrow
+from streamjoin.model.expression.evaluation import Values, from_arrow
 from streamjoin.windows.words import TermWords
 
 SMALL: Final = 1 << 12

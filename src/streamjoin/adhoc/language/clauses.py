@@ -14,7 +14,7 @@ from typing import Final
 from streamjoin.adhoc.language.plan import MAX_SOURCES, MIN_SOURCES
 from streamjoin.adhoc.language.windows import read_window
 from streamjoin.model.errors import ExpressionError, QueryError
-from streamjoin.model.source_text import SourceText, Span, Word
+from streamjoin.model.expression.source_text import SourceText, Span, Word
 from streamjoin.model.window import Window
 
 SHAPE: Final = "SELECT ... FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN ...] [WHERE ...]"

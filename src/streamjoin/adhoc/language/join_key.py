@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, permutations, product
 
-from streamjoin.model.canonical import renamed
-from streamjoin.model.expression import Column, Expression
+from streamjoin.model.expression.canonical import renamed
+from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.terms import BandTerm, Equality, Term
 
 

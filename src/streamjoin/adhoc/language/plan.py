@@ -16,13 +16,13 @@ from typing import Final
 import pyarrow as pa
 
 from streamjoin.adhoc.language.join_key import KeyedJoin, keyed
-from streamjoin.model.canonical import renamed
 from streamjoin.model.errors import SchemaError, SpecError
-from streamjoin.model.expression import Column, Expression, conjunction
+from streamjoin.model.expression.canonical import renamed
+from streamjoin.model.expression.nodes import Column, Expression, conjunction
+from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.keys import check_zones, tick_ns
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.terms import BandTerm, Equality, Term
-from streamjoin.model.typing_rules import check, check_condition
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 MIN_SOURCES: Final = 2

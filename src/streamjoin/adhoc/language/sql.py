@@ -26,13 +26,13 @@ from streamjoin.adhoc.language.plan import (
     check_clocks,
     output_type,
 )
-from streamjoin.model.canonical import conjuncts, renamed
 from streamjoin.model.errors import ExpressionError, SchemaError
-from streamjoin.model.expression import MAX_DEPTH, Column, Expression
-from streamjoin.model.parsing import Parsed, Scan
-from streamjoin.model.source_text import Span
+from streamjoin.model.expression.canonical import conjuncts, renamed
+from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Expression
+from streamjoin.model.expression.parsing import Parsed, Scan
+from streamjoin.model.expression.source_text import Span
+from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.terms import split
-from streamjoin.model.typing_rules import check, check_condition
 from streamjoin.model.window import TimeWindow
 
 _WHERE: Final = "an ad-hoc join query"

@@ -17,9 +17,9 @@ from streamjoin.adhoc.core.probe_plan import Path, StepKey
 from streamjoin.adhoc.language.join_key import JoinKey
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.optimizer.statistics import Statistics
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.expression.values import Mask
 from streamjoin.model.terms import Equality, Term
-from streamjoin.model.values import Mask
 
 PAIR: Final = 0.25
 """The cost of a pair looked at beside that of a tuple probed."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.nodes import Expression
 
 SAMPLE = 2048
 

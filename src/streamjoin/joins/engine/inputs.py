@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.engine.lossless import known_schema, lossless, of_one_family
-from streamjoin.model.canonical import conjuncts
 from streamjoin.model.errors import InputError, SpecError
-from streamjoin.model.expression import Arithmetic, Column, Compare, Expression, Function, Negative
+from streamjoin.model.expression.canonical import conjuncts
+from streamjoin.model.expression.nodes import Arithmetic, Column, Compare, Expression, Function, Negative
 from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec

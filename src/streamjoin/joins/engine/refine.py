@@ -11,8 +11,8 @@ from streamjoin.joins.base import Chunk, Overflow
 from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
-from streamjoin.model.evaluation import evaluate, from_arrow, truth
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression.nodes import Expression
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from streamjoin.adhoc.language import clauses
 from streamjoin.adhoc.language.clauses import JoinClause, QueryText
-from streamjoin.model.parsing import Scan
+from streamjoin.model.expression.parsing import Scan
 from streamjoin.model.window import CountWindow, TimeWindow
 from streamjoin.service.config import Limits
 

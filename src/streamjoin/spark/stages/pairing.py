@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.within import stretches, sweep_within
-from streamjoin.model.evaluation import evaluate, from_arrow, truth
-from streamjoin.model.expression import Expression
+from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression.nodes import Expression
 from streamjoin.storage.ranges import LEAST, MOST
 from streamjoin.storage.segments import Segment
 from streamjoin.windows.encoding import read_only

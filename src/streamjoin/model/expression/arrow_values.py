@@ -1,4 +1,4 @@
-"""Exact conversion of Arrow columns to :class:`~streamjoin.model.values.Values`.
+"""Exact conversion of Arrow columns to :class:`~streamjoin.model.expression.values.Values`.
 
 Strings become arrays of Python objects: compared with NumPy's ``StringDType`` these are created in half the time and
 compare two to six times faster in a broadcast, which is all that a join does with them.
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
+from streamjoin.model.expression.value_kinds import ValueKind, arrow_kind
+from streamjoin.model.expression.values import DAY_SECONDS, Mask, Values, all_null, both_valid, from_floats
 from streamjoin.model.plain_types import without_extension
-from streamjoin.model.value_kinds import ValueKind, arrow_kind
-from streamjoin.model.values import DAY_SECONDS, Mask, Values, all_null, both_valid, from_floats
 
 _DAY_MILLISECONDS: Final = DAY_SECONDS * 1000
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.value_kinds import EXACT, ValueKind, arithmetic_kind, common_kind, negative_kind
-from streamjoin.model.values import INT64, Bounds, Mask, Values, all_null, both_valid, from_floats
+from streamjoin.model.expression.value_kinds import EXACT, ValueKind, arithmetic_kind, common_kind, negative_kind
+from streamjoin.model.expression.values import INT64, Bounds, Mask, Values, all_null, both_valid, from_floats
 
 _COMPARE: Final[dict[str, np.ufunc]] = {
     "=": np.equal,

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import Constant, Date, Interval, Literal, Timestamp
+from streamjoin.model.expression.nodes import Constant, Date, Interval, Literal, Timestamp
+from streamjoin.model.expression.value_kinds import ValueKind
 from streamjoin.model.time_units import DECIMALS
-from streamjoin.model.value_kinds import ValueKind
 
 Mask = npt.NDArray[np.bool_]
 Bounds = tuple[int, int] | tuple[float, float]

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.model.calculation import absolute, to_float, unify
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.value_kinds import ValueKind, function_kind
-from streamjoin.model.values import INT64, Bounds, Mask, Values, all_null, both_valid, from_floats
+from streamjoin.model.expression.calculation import absolute, to_float, unify
+from streamjoin.model.expression.value_kinds import ValueKind, function_kind
+from streamjoin.model.expression.values import INT64, Bounds, Mask, Values, all_null, both_valid, from_floats
 
 _Step = Callable[[Array, Array, int], Mask]
 

@@ -12,12 +12,12 @@ from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from sqlglot import exp
 
-from streamjoin.model import expression as nodes
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.expression import Expression
-from streamjoin.model.refusals import CONDITION, refusal
-from streamjoin.model.source_text import SourceText, Span
-from streamjoin.model.temporal import parse_date, parse_interval, parse_timestamp
+from streamjoin.model.expression import nodes
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.expression.refusals import CONDITION, refusal
+from streamjoin.model.expression.source_text import SourceText, Span
+from streamjoin.model.expression.temporal import parse_date, parse_interval, parse_timestamp
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import (
+from streamjoin.model.expression.node import shorten
+from streamjoin.model.expression.nodes import (
     And,
     Arithmetic,
     Between,
@@ -30,8 +31,7 @@ from streamjoin.model.expression import (
     Not,
     Or,
 )
-from streamjoin.model.node import shorten
-from streamjoin.model.value_kinds import (
+from streamjoin.model.expression.value_kinds import (
     ValueKind,
     arithmetic_kind,
     arrow_kind,
@@ -40,7 +40,7 @@ from streamjoin.model.value_kinds import (
     negative_kind,
     result_type,
 )
-from streamjoin.model.values import from_constant
+from streamjoin.model.expression.values import from_constant
 
 
 @dataclass(frozen=True)

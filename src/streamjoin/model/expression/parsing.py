@@ -20,11 +20,11 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token  # type: ignore[attr-defined]
 
-from streamjoin.model.conversion import Conversion, Resolve
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.expression import Column, Expression
-from streamjoin.model.refusals import CONDITION
-from streamjoin.model.source_text import SourceText, Span, Word
+from streamjoin.model.expression.conversion import Conversion, Resolve
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.model.expression.refusals import CONDITION
+from streamjoin.model.expression.source_text import SourceText, Span, Word
 
 
 def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expression:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.expression import (
+from streamjoin.model.expression.nodes import (
     And,
     Arithmetic,
     Between,
@@ -41,7 +41,7 @@ _NEGATED: Final = {
 def canonical(expr: Expression) -> Expression:
     """The canonical form of `expr`, the same for all variants that differ only in order and negation.
 
-    >>> from streamjoin.model.parsing import parse_condition
+    >>> from streamjoin.model.expression.parsing import parse_condition
     >>> str(canonical(parse_condition("NOT (5 >= l.x OR l.x NOT BETWEEN 3 AND l.y)")))
     'l.x <= l.y AND l.x > 5 AND l.x >= 3'
     """

@@ -12,8 +12,8 @@ from decimal import Context, Decimal
 from typing import ClassVar, Final
 
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.node import ATOM, SIGN, Expression
-from streamjoin.model.temporal import DAY, MAX_INTERVAL, format_date, format_interval, format_timestamp
+from streamjoin.model.expression.node import ATOM, SIGN, Expression
+from streamjoin.model.expression.temporal import DAY, MAX_INTERVAL, format_date, format_interval, format_timestamp
 
 MAX_DIGITS: Final = 76
 """The digits of the widest Arrow decimal: no number literal needs more."""

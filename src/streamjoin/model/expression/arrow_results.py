@@ -1,4 +1,4 @@
-"""Exact conversion of computed :class:`~streamjoin.model.values.Values` to Arrow columns.
+"""Exact conversion of computed :class:`~streamjoin.model.expression.values.Values` to Arrow columns.
 
 The type is the one that ``typing_rules.check`` gave the expression. Integers may exceed any type while they are
 computed; a result that does not fit its column is an error and never wraps.
@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.model.calculation import rescale, to_float
 from streamjoin.model.errors import InputError
+from streamjoin.model.expression.calculation import rescale, to_float
+from streamjoin.model.expression.value_kinds import ValueKind
+from streamjoin.model.expression.values import DAY_SECONDS, Mask, Values
 from streamjoin.model.time_units import DECIMALS
-from streamjoin.model.value_kinds import ValueKind
-from streamjoin.model.values import DAY_SECONDS, Mask, Values
 
 _WORD: Final = 64
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from streamjoin.model.errors import ExpressionError
-from streamjoin.model.literals import Constant, Date, Interval, Literal, Timestamp
-from streamjoin.model.node import (
+from streamjoin.model.expression.literals import Constant, Date, Interval, Literal, Timestamp
+from streamjoin.model.expression.node import (
     AND,
     ATOM,
     MAX_DEPTH,
@@ -27,7 +27,7 @@ from streamjoin.model.node import (
     require_boolean,
     require_value,
 )
-from streamjoin.model.patterns import split_pattern
+from streamjoin.model.expression.patterns import split_pattern
 
 __all__ = [
     "COMPARISONS",

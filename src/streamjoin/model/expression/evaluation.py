@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamjoin.model import expression as nodes
-from streamjoin.model.arrow_values import from_arrow
-from streamjoin.model.calculation import arithmetic, compare, negative, unify
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression import Column, Expression
-from streamjoin.model.functions import call, choose, matches
-from streamjoin.model.patterns import matcher
-from streamjoin.model.value_kinds import ValueKind
-from streamjoin.model.values import INT64, Mask, Values, both_valid, from_constant, from_numpy
+from streamjoin.model.expression import nodes
+from streamjoin.model.expression.arrow_values import from_arrow
+from streamjoin.model.expression.calculation import arithmetic, compare, negative, unify
+from streamjoin.model.expression.functions import call, choose, matches
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.model.expression.patterns import matcher
+from streamjoin.model.expression.value_kinds import ValueKind
+from streamjoin.model.expression.values import INT64, Mask, Values, both_valid, from_constant, from_numpy
 
 __all__ = ["Values", "evaluate", "from_arrow", "from_numpy", "truth"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamjoin.model.expression import FUNCTIONS
+from streamjoin.model.expression.nodes import FUNCTIONS
 
 CONDITION: Final = "a condition"
 
