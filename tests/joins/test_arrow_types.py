@@ -14,6 +14,8 @@ from streamjoin.joins import auto
 from streamjoin.model.plain_types import plain_type
 from tests.joins.library_frames import LIBRARIES, as_arrow
 
+pytestmark = pytest.mark.slow
+
 LEFT, RIGHT = (0, None, 1, 0), (1, None, 0)
 IDS = {"left": [10, 11, 12, 13], "right": [20, 21, 22]}
 Matches = Callable[[Any, Any], bool]

@@ -18,6 +18,8 @@ from streamjoin.storage.merging import MergePolicy
 from tests.seeds import FRESH
 from tests.spark.joining import CASES, EAGER, EPOCH, TS, Case, blueprint, expected, in_process, pairs, stream, tables
 
+pytestmark = pytest.mark.slow
+
 IDS = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}
 BAND = BY_NAME["band of integers"]
