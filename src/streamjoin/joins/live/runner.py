@@ -1,0 +1,75 @@
+"""The contract between a live join and the algorithm that runs it.
+
+A live join owns sources, consumers, back-pressure and errors; a runner owns everything between a source's tuples and
+the result rows: gate, positions, windows, threads. Invariants of a runner:
+
+- a delivery is made once, by any of the runner's threads, and never after `stop` has returned;
+- `reached` only grows, and after a delivery with `reached` = p no row has its later tuple before gate position p;
+- the rows, and `later` and `earlier`, depend on the input in gate order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Result rows as they leave a runner, and how far the result is complete."""
+
+    rows: pa.Table
+    later: I64
+    """The gate position of each row's later tuple."""
+    earlier: I64
+    """Orders the rows of one later tuple: sorted by (later, earlier), rows are in result order."""
+    arrived: I64
+    """When each row's later tuple was pushed, in nanoseconds of `time.monotonic_ns`."""
+    reached: int
+    """All rows whose later tuple lies before this gate position have been delivered with this delivery."""
+    time: int | None
+    """In event-time order, the bound of the gate in ticks of the time column: no later row has an earlier time."""
+
+
+Deliver = Callable[[Delivery], None]
+"""Hands a delivery to the consumers; waits while they are slow, and raises an error when the join ends."""
+Fail = Callable[[BaseException], None]
+"""Reports the error that ended one of the runner's threads."""
+
+
+class Runner(Protocol):
+    """Runs one bound join. All calls may come from any thread unless said otherwise."""
+
+    in_order: bool
+    """Whether deliveries come in result order; otherwise the live join sorts them where order is requested."""
+
+    def start(self, deliver: Deliver, fail: Fail) -> None:
+        """Start the threads."""
+
+    def add_source(self, side: int, name: str) -> None:
+        """Open a source; in event-time order the gate waits for it from now on."""
+
+    def push(self, side: int, name: str, rows: pa.Table, arrived: int) -> None:
+        """Take tuples of one source, in its own order; waits while there is no room for them."""
+
+    def advance(self, side: int, name: str, time: int) -> None:
+        """Declare that a source has no tuples before `time`, in ticks of the time column."""
+
+    def finish(self, side: int, name: str) -> None:
+        """Declare that a source has ended; its place can be given to another."""
+
+    def drain(self) -> None:
+        """End the input: return when every result has been delivered."""
+
+    def stop(self) -> None:
+        """End the threads at once; waiting calls raise an error. May be called twice."""
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Counters, queue lengths, seconds by stage and work by thread, as plain numbers."""
