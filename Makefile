@@ -11,7 +11,7 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test quick torture fuzz lint typecheck bench clean
+.PHONY: help setup demo test quick coverage torture fuzz lint typecheck bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,6 +35,10 @@ test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
 
 quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in under two minutes
 	@STREAMJOIN_QUICK=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
+
+coverage: $(KAFKA) ## the whole suite, then the lines of the package that it never ran
+	@$(PY) -m tests.page.chromium
+	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term $(ARGS)
 
 # The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
 $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/runtime/jars.py

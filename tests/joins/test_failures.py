@@ -48,13 +48,15 @@ class Fails:
 
     def __init__(self, n: int, error: BaseException) -> None:
         self.left, self.error = n, error
+        # A measurement of coverage has its own tracer and goes on after the block.
+        self.before = sys.gettrace()
 
     def __enter__(self) -> Fails:
         sys.settrace(self.trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys.settrace(self.before)
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
