@@ -167,6 +167,7 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
 
 # What is changed in the whole file, the line of the mistake, and words of the message.
 CONDITION = 'on = [{ equi = "sym" }, { band = ["px", "bid"], below = 0.5, above = 1 }, { theta = "l.px > 0" }]'
+WINDOW = 'window = ["5 seconds", { time = "1 minute" }]'
 MISTAKES = [
     ("checkpoint =", "chekpoint =", 2, "the file takes no 'chekpoint'; did you mean 'checkpoint'"),
     ("checkpoint =", "Checkpoint =", 2, "takes no 'Checkpoint'; did you mean 'checkpoint'"),
@@ -225,6 +226,22 @@ MISTAKES = [
     (CONDITION, 'on = [{ equi = "sym", theta = "l.px > 0" }]', 26, "this has equi and theta"),
     ('format = "csv"', 'format = "parquet"\nmalformed = "out"', 19, "no record can be malformed"),
     ("maxOffsetsPerTrigger = 1000", 'subscribe = "eu"', 14, "has a key of its own here"),
+    (CONDITION + "\n", "", 25, r"\[join\] has no 'on'"),
+    (CONDITION, "on = []", 25, r"\[join\] has no 'on'"),
+    (WINDOW + "\n", "", 25, r"\[join\] has no 'window'"),
+    (WINDOW, "window = true", 27, "window is text or a whole number or a table or a list, not true"),
+    (WHOLE[WHOLE.index("[source.right]") : WHOLE.index("[join]")], "", 1, r"has no 'right'.* or self_join = true"),
+    (WHOLE[WHOLE.index("[source.left]") : WHOLE.index("[source.right]")], "", 1, "has no 'left'"),
+    (WHOLE[WHOLE.index("[sink]") : WHOLE.index("[spark]")], "", 1, "the file has no 'sink'"),
+    ('schema = "ts TIMESTAMP, sym STRING, px DOUBLE"\n', "", 6, r"\[source.left\] has no 'schema'"),
+    ('"10 seconds"', '"10 us"', 3, "under a millisecond"),
+    ('time = "ts"', 'time = ["a", "b", "c"]', 28, "names 3 columns; it is one name, or a left and a right one"),
+    (
+        'format = "kafka"\nservers = "one:9092"\ntopic = "matches"\nkey = "sym"',
+        'format = "memory"',
+        31,
+        "has no 'name'",
+    ),
 ]
 
 
