@@ -106,6 +106,18 @@ def test_a_range_that_leaves_out_zero_finds_candidates_and_is_tested() -> None:
     assert sorted(zip(*(rows[name].to_pylist() for name in ("x_left", "x_right")), strict=True)) == [(20, 10), (30, 20)]
 
 
+def test_an_equality_of_a_float_sum_is_no_band() -> None:
+    """The sum is rounded as written: 0.1 + 0.2 is 0.30000000000000004, whose distance from 0.1 is not 0.2."""
+    for text in ("l.p + 0.2 = r.p", "l.p = r.p - 0.2", "r.p - (l.p + 0.2) = 0", "l.p + 1 = r.x", "l.p + 0 = r.p"):
+        assert not bound(text).index, text
+        assert not plan(text)[0], text
+    for text in ("r.p - l.p = 0.5", "l.x + 2 = r.x", "l.x + 0.5 = r.x", "l.t + INTERVAL '1' SECOND = r.t"):
+        assert bound(text).index, text
+    left, right = pa.table({"p": [0.1]}), pa.table({"p": [0.1 + 0.2]})
+    with sj.open(sj.JoinSpec(on="l.p + 0.2 = r.p", window=sj.CountWindow(5))) as join:
+        assert join.push(left=left, right=right).num_rows == 1
+
+
 def test_a_condition_that_is_no_text_or_predicate_is_refused() -> None:
     with pytest.raises(sj.SpecError, match="on= takes"):
         sj.JoinSpec(on=3, window=sj.CountWindow(1))  # type: ignore[arg-type]

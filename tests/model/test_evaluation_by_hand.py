@@ -73,6 +73,8 @@ def test_division_by_zero_is_null_and_division_is_true() -> None:
     assert result("l.x / 2 = 0.5", {"x": [1]}) == [True]
     assert result("l.x / l.z IS NULL", {"x": [1.0, 1.0], "z": [-0.0, 2.0]}) == [True, False]
     assert result("l.d % 0 IS NULL", {"d": [Decimal("1.5")]}) == [True]
+    assert result("l.d / 0 IS NULL AND l.d % 0 IS NULL", {"d": [5, 0]}) == [True, True]
+    assert result("l.d / 0 IS NULL AND l.d % 0 IS NULL", {"d": [1.5, 0.0]}) == [True, True]
 
 
 def test_remainder_truncates() -> None:

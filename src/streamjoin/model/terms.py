@@ -2,7 +2,9 @@
 
 A band bounds the difference of two columns, in any spelling: `ABS(a.p - b.q) <= 5`, `a.p BETWEEN b.q - 2 AND
 b.q + 3`, `a.p - b.q < 3 AND b.q < a.p + 2`. It means `-above <= left - right <= below` in the arithmetic of the
-common type (as `streamjoin.Band` does), for floats too: there the rounding is that of the difference.
+common type (as `streamjoin.Band` does), for floats too: there the rounding is that of the difference. An equality
+of floats is no band unless it is written as one (`a.p - b.q = 0.5`): in `a.p + 0.2 = b.q` the sum is what is rounded,
+and no bound on the difference covers that at every magnitude.
 
 Invariant of `split`: the terms and the others together hold for a pair iff the conditions do. If no band expresses
 a range exactly (it excludes 0, or is open at one end only), a wider band finds the candidates and the conditions
@@ -164,7 +166,7 @@ def split(
         equality = _equality(condition, new, schemas)
         if equality is not None:
             equalities.append(equality)
-        elif not _collect(condition, new, ranges):
+        elif _rounds_a_sum(condition, schemas) or not _collect(condition, new, ranges):
             others.append(condition)
     bands = []
     for (left, right), interval in ranges.items():
@@ -195,6 +197,21 @@ def _fits(term: Term, schemas: Mapping[str, pa.Schema]) -> bool:
     except SchemaError:
         return False
     return True
+
+
+def _rounds_a_sum(condition: Expression, schemas: Mapping[str, pa.Schema]) -> bool:
+    """Whether this is an equality over float columns that is not written as a difference of two of them."""
+    if not isinstance(condition, Compare) or condition.operator != "=":
+        return False
+    types = (plain_type(schemas[column.qualifier].field(column.name).type) for column in condition.columns)
+    if not any(map(pa.types.is_floating, types)):
+        return False
+    sides = ((condition.left, condition.right), (condition.right, condition.left))
+    return not any(_is_difference(side) and not other.columns for side, other in sides)
+
+
+def _is_difference(expr: Expression) -> bool:
+    return isinstance(expr, Arithmetic) and expr.operator == "-" and {type(expr.left), type(expr.right)} == {Column}
 
 
 def _collect(condition: Expression, new: str, ranges: dict[tuple[Column, Column], _Range]) -> bool:
