@@ -134,10 +134,11 @@ def test_a_pause_gives_no_rows_and_keeps_tuples() -> None:
 def test_late_tuples_and_tuples_without_a_time_are_set_aside() -> None:
     core = core_of(PAIRS, lateness=2)
     untimed = pa.table({"k": [1], "p": [7], "t": pa.array([None], pa.int64())}, SCHEMA)
-    core.process(0, {"l": batch((1, 0, 9), (1, 1, 7), (1, 2, 6)), "r": untimed})
-    assert core.report.late["l"]["p"].to_pylist() == [2]
+    core.process(0, {"l": batch((1, 0, 9)), "r": untimed})
     assert core.report.untimed["r"]["p"].to_pylist() == [7]
-    assert set(rows_of(core.process(1, {"r": batch((1, 10, 8))})["q0"])) == {(0, 10), (1, 10)}
+    core.process(1, {"l": batch((1, 1, 7), (1, 2, 6))})
+    assert core.report.late["l"]["p"].to_pylist() == [2]
+    assert set(rows_of(core.process(2, {"r": batch((1, 10, 8))})["q0"])) == {(0, 10), (1, 10)}
     assert not core.report.late
 
 

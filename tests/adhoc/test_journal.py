@@ -321,7 +321,8 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
         run.register(LEFT, 1)
         run.register(RIGHT)
         run.create("q", PAIRS, ParquetSink(str(tmp_path / "out")))
-        run.hand({"l": (0, table((1, 10, 5), (1, 11, 0)))})
+        run.hand({"l": (0, table((1, 10, 5)))})
+        run.hand({"l": (1, table((1, 11, 0)))})
     with Looped(tmp_path / "ignored") as run:
         run.hand({"r": (0, table((1, 20, 6)))})
         late = run.journal.aside("late", "l")

@@ -90,7 +90,9 @@ def test_what_it_tells_of_itself(engine: Engine, streams: dict[str, FileStream])
         info = early.info()
         assert (info.state, info.sink) == ("running", "memory, newest 1,000 rows")
         assert info.columns == (("a", "int64"), ("b", "int64"))
-        streams["l"].rows((1, 10, 0.0), (1, 11, -90.0))
+        streams["l"].rows((1, 10, 0.0))
+        engine.process_all_available()
+        streams["l"].rows((1, 11, -90.0))
         streams["r"].rows((1, 20, 1.0))
         engine.process_all_available()
         assert told.wait(60)
@@ -370,7 +372,7 @@ def test_the_end_of_spark_ends_the_engine(
 
 
 def test_the_order_of_partitions_makes_no_tuple_late(spark: Any, tmp_path: Path) -> None:
-    """A batch of several partitions comes one after the other, each over the whole time of the batch."""
+    """A batch of several partitions or files comes one after the other, in an order that says nothing."""
     engine = Engine(spark, tmp_path / "checkpoint")
     source = FileStream(tmp_path / "l")
     engine.register("l", source.frame(spark).repartition(2, "p"), lateness="1 second")

@@ -7,6 +7,7 @@ only on the preceding tuples, never on how they were cut into batches.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -58,6 +59,12 @@ class Horizon:
         """A horizon at `clock` with an explicit lateness."""
         horizon = cls(lateness, 0)
         horizon._clock = clock
+        return horizon
+
+    def raised(self, clock: int) -> Horizon:
+        """A copy whose clock is at least `clock`."""
+        horizon = copy.copy(self)
+        horizon._clock = max(self._clock, clock)
         return horizon
 
     def saved(self) -> Callable[[], None]:

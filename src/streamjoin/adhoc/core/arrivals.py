@@ -1,14 +1,16 @@
 """A micro-batch made into buckets: late tuples set aside, the rest numbered in gate order.
 
 The clock of a stream counts nanoseconds, or the units of its integer column. A tuple is late if it is behind what its
-stream has reached, in order of arrival, by more than the allowed lateness; one without a usable time is set aside too.
+stream reached in earlier batches by more than the allowed lateness: tuples of one batch are in no order of arrival, as
+Spark reads files and partitions in any, so they are never late for each other. One without a usable time, or with one
+too far in the future, is set aside too. A stream whose newest time stands still for long is idle: its clock follows
+those of the streams it is joined with, so that they need not wait for it for ever.
 The invariant: numbers ascend without a gap, in each stream and over all, by batch, time, stream name and position.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,16 +21,32 @@ from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
-from streamjoin.windows.clock import Horizon, to_ticks
+from streamjoin.windows.clock import NEVER, Horizon, to_ticks
+
+MachineClock = Callable[[], int]
+"""Nanoseconds since 1970."""
+_LATEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The newest time that a stream itself sent, and when, by the machine's clock, it last moved on."""
+
+    newest: int
+    since: int
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Where each stream is: its horizon, and how many tuples it has sent; `gate` numbers the tuples of all."""
+    """Where each stream is: its horizon, and how many tuples it has sent; `gate` numbers the tuples of all.
+
+    `activity` says which streams stand still; it is not stored, so after a restart every stream has its time again.
+    """
 
     horizons: Mapping[str, Horizon]
     counts: Mapping[str, int]
     gate: int = 0
+    activity: Mapping[str, Activity] = field(default_factory=dict)
 
     @classmethod
     def start(cls, lateness: Mapping[str, int]) -> Clocks:
@@ -75,32 +93,91 @@ class Arrived:
         }
 
 
-def arrive(batch: int, tables: Mapping[str, pa.Table], streams: Mapping[str, Stream], clocks: Clocks) -> Arrived:
+@dataclass(frozen=True)
+class TimeRules:
+    """What is asked of a stream's times: how far ahead they may be, and how long they may stand still.
+
+    `future` has the bound of each stream in ticks, `partners` the streams that some query joins it with.
+    """
+
+    future: Mapping[str, int | None] = field(default_factory=dict)
+    idle: int | None = None
+    partners: Mapping[str, Set[str]] = field(default_factory=dict)
+    now: int = 0
+
+
+def arrive(
+    batch: int,
+    tables: Mapping[str, pa.Table],
+    streams: Mapping[str, Stream],
+    clocks: Clocks,
+    rules: TimeRules | None = None,
+) -> Arrived:
     """The buckets of a batch; `clocks` stay as they are.
 
     Raises:
         InputError: a stream is unknown, or a table does not have its columns.
     """
+    rules = rules or TimeRules()
     kept: dict[str, tuple[pa.Table, Array]] = {}
     late: dict[str, pa.Table] = {}
     untimed: dict[str, pa.Table] = {}
-    horizons = dict(clocks.horizons)
+    horizons, activity = dict(clocks.horizons), dict(clocks.activity)
     for name in sorted(tables):
         table = _checked(name, tables[name], streams)
         stream = streams[name]
         ticks, bad = to_ticks(table.column(stream.time), stream.tick_ns or 1)
+        most = _latest_time(stream, clocks, rules)
+        if most < _LATEST:
+            ahead = ticks > most
+            bad = ahead if bad is None else bad | ahead
         if bad is not None and bad.any():
             untimed[name] = table.filter(pa.array(bad))
             table, ticks = table.filter(pa.array(~bad)), ticks[~bad]
-        horizons[name] = copy.copy(horizons[name])
-        behind = horizons[name].late(ticks)
+        if not ticks.size:
+            continue
+        newest = int(ticks.max())
+        if name not in activity or newest > activity[name].newest:
+            activity[name] = Activity(newest, rules.now)
+        behind = ticks < horizons[name].bound
+        horizons[name] = horizons[name].raised(newest)
         if behind.any():
             late[name] = table.filter(pa.array(behind))
             table, ticks = table.filter(pa.array(~behind)), ticks[~behind]
         if ticks.size:
             kept[name] = table, ticks
-    buckets, after = _numbered(batch, kept, replace(clocks, horizons=horizons))
+    for name in streams:
+        activity.setdefault(name, Activity(NEVER, rules.now))
+    horizons = _past_idle(horizons, activity, rules)
+    buckets, after = _numbered(batch, kept, replace(clocks, horizons=horizons, activity=activity))
     return Arrived(buckets, late, untimed, after, batch)
+
+
+def _latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
+    """The latest time that a tuple of a stream may have."""
+    bound = rules.future.get(stream.name)
+    if bound is None:
+        return _LATEST
+    if stream.tick_ns is not None:
+        return min(rules.now + bound, _LATEST)
+    # Nobody knows the unit of an integer: what the streams have reached stands for now.
+    reached = max(clocks.horizons[name].clock for name in (stream.name, *rules.partners.get(stream.name, ())))
+    return _LATEST if reached == NEVER else min(reached + bound, _LATEST)
+
+
+def _past_idle(
+    horizons: Mapping[str, Horizon], activity: Mapping[str, Activity], rules: TimeRules
+) -> dict[str, Horizon]:
+    """The horizons, those of idle streams as far as the slowest stream they are joined with that is not idle."""
+    raised = dict(horizons)
+    if rules.idle is None:
+        return raised
+    idle = {name for name, active in activity.items() if rules.now - active.since >= rules.idle}
+    for name in idle:
+        clocks = [horizons[other].clock for other in rules.partners.get(name, ()) if other not in idle]
+        if clocks:
+            raised[name] = horizons[name].raised(min(clocks))
+    return raised
 
 
 def _checked(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Table:

@@ -162,6 +162,15 @@ class QueryRegistry:
             shapes[entry.shape] = min(entry.created, shapes.get(entry.shape, entry.created))
         return shapes
 
+    @cached_property
+    def partners(self) -> dict[str, set[str]]:
+        """For each stream, the others that some query joins it with."""
+        partners: dict[str, set[str]] = {}
+        for shape in self.shapes:
+            for stream in shape.streams:
+                partners.setdefault(stream, set()).update(set(shape.streams) - {stream})
+        return partners
+
     def selections(self) -> dict[str, list[tuple[Expression, ...]]]:
         """The selections on each stream."""
         selections: dict[str, list[tuple[Expression, ...]]] = {}

@@ -20,6 +20,10 @@ class Settings:
     """`sharing`: by cost, one group without re-planning ("everything"), or every query on its own ("nothing").
 
     `lateness` is a duration for streams of dates and timestamps, a number for integer times; one for all or by stream.
+    A tuple whose time is further ahead than `future` is set aside: ahead of the machine's clock for dates and
+    timestamps; for integer times, where a number has to be given, ahead of the newest tuple of the streams it is joined
+    with. A stream whose newest time stands still for `idle`, a duration by the machine's clock, no longer holds back
+    what the others keep: its watermark follows theirs. `None` turns either off.
     The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
     changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
     another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
@@ -29,6 +33,8 @@ class Settings:
 
     sharing: Sharing = "cost"
     lateness: Lateness | Mapping[str, Lateness] = 0
+    future: Lateness | Mapping[str, Lateness | None] | None = "1 day"
+    idle: str | timedelta | None = "1 hour"
     replan_every: int = 8
     rebuild_share: float = 0.5
     rebuild_every: int = 8
@@ -52,6 +58,8 @@ class Settings:
                 raise SpecError(f"{name} is a number from 0, not {getattr(self, name)!r}")
         if not self.latency_threshold > 0:
             raise SpecError(f"latency_threshold is a number of seconds above 0, not {self.latency_threshold!r}")
+        if self.idle is not None and (not durations.is_duration(self.idle) or durations.nanoseconds(self.idle) <= 0):
+            raise SpecError(f"idle is a duration such as '1 hour' or None, not {self.idle!r}")
         for name in ("rebuild_share", "hysteresis"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
@@ -68,13 +76,37 @@ class Settings:
         Raises:
             SchemaError: a duration for a stream of integer times, or a number for a stream of dates or timestamps.
         """
-        given: Lateness = self.lateness.get(stream.name, 0) if isinstance(self.lateness, Mapping) else self.lateness
-        if isinstance(given, bool) or not isinstance(given, int | str | timedelta):
-            raise SpecError(f"the lateness of {stream.name!r} is a duration or a whole number, not {given!r}")
-        ticks = given if isinstance(given, int) else durations.nanoseconds(given)
-        if ticks < 0:
-            raise SpecError(f"the lateness of {stream.name!r} can't be negative: {given!r}")
-        if ticks and isinstance(given, int) != (stream.tick_ns is None):
-            wanted = "a whole number" if stream.tick_ns is None else "a duration such as '5 seconds'"
-            raise SchemaError(f"the lateness of {stream.name!r} must be {wanted}: its times are {stream.time_type}")
-        return ticks
+        given = self.lateness.get(stream.name, 0) if isinstance(self.lateness, Mapping) else self.lateness
+        return _ticks("lateness", given, stream)
+
+    def future_of(self, stream: Stream) -> int | None:
+        """How far ahead a tuple of a stream may be, in ticks of its clock; None for any distance.
+
+        Raises:
+            SchemaError: as `lateness_of`; a bound for all streams applies to those whose times it fits.
+        """
+        if isinstance(self.future, Mapping):
+            given = self.future.get(stream.name, Settings.future)
+            by_name = stream.name in self.future
+        else:
+            given, by_name = self.future, False
+        if given is None or (not by_name and isinstance(given, int) != (stream.tick_ns is None)):
+            return None
+        return _ticks("future bound", given, stream)
+
+    @property
+    def idle_ns(self) -> int | None:
+        """`idle` in nanoseconds."""
+        return None if self.idle is None else durations.nanoseconds(self.idle)
+
+
+def _ticks(what: str, given: object, stream: Stream) -> int:
+    if isinstance(given, bool) or not isinstance(given, int | str | timedelta):
+        raise SpecError(f"the {what} of {stream.name!r} is a duration or a whole number, not {given!r}")
+    ticks = given if isinstance(given, int) else durations.nanoseconds(given)
+    if ticks < 0:
+        raise SpecError(f"the {what} of {stream.name!r} can't be negative: {given!r}")
+    if ticks and isinstance(given, int) != (stream.tick_ns is None):
+        wanted = "a whole number" if stream.tick_ns is None else "a duration such as '5 seconds'"
+        raise SchemaError(f"the {what} of {stream.name!r} must be {wanted}: its times are {stream.time_type}")
+    return ticks

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, time_ns
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.execution import Execution
@@ -59,11 +59,23 @@ class ShareFigures:
     counts: Mapping[bytes, StepCounts]
 
 
-class Shared:
-    """Runs all queries over shared buckets by one plan; `catalog` holds the registered streams."""
+def time_rules(settings: Settings, streams: Mapping[str, Stream], registry: QueryRegistry, now: int) -> TimeRules:
+    """What the settings ask of the streams' times now."""
+    future = {name: settings.future_of(stream) for name, stream in streams.items()}
+    return TimeRules(future, settings.idle_ns, registry.partners, now)
 
-    def __init__(self, catalog: Iterable[Stream], settings: Settings | None = None) -> None:
+
+class Shared:
+    """Runs all queries over shared buckets by one plan; `catalog` holds the registered streams.
+
+    `clock` is the machine's, by which a time is too far in the future and a stream idle.
+    """
+
+    def __init__(
+        self, catalog: Iterable[Stream], settings: Settings | None = None, clock: MachineClock = time_ns
+    ) -> None:
         self.settings = settings or Settings()
+        self._clock = clock
         self._streams = {stream.name: stream for stream in catalog}
         self._execution = Execution(self._streams.values(), merging=self.settings.merging)
         lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
@@ -171,7 +183,8 @@ class Shared:
         if batch_id <= self._state.batch:
             raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
         begin = perf_counter()
-        arrived = arrive(batch_id, tables, self._streams, self._state.clocks)
+        rules = time_rules(self.settings, self._streams, self._state.registry, self._clock())
+        arrived = arrive(batch_id, tables, self._streams, self._state.clocks, rules)
         self._seconds["arrive"] += perf_counter() - begin
         return arrived
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from time import time_ns
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, arrive
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, arrive
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
+from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot, time_rules
 from streamjoin.adhoc.core.shared_join import Share
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
@@ -26,8 +27,9 @@ from streamjoin.model.errors import InputError, StateError
 class Unshared:
     """Runs every query in a core of its own; the methods are those of `Shared`."""
 
-    def __init__(self, catalog: Iterable[Stream], settings: Settings) -> None:
+    def __init__(self, catalog: Iterable[Stream], settings: Settings, clock: MachineClock = time_ns) -> None:
         self.settings = settings
+        self._clock = clock
         self._streams = {stream.name: stream for stream in catalog}
         self._clocks = Clocks.start({n: settings.lateness_of(stream) for n, stream in self._streams.items()})
         self._cores: dict[str, Shared] = {}
@@ -79,7 +81,8 @@ class Unshared:
         """A batch as buckets."""
         if batch_id <= self._batch:
             raise StateError(f"batch {batch_id} comes after batch {self._batch}: batches ascend")
-        return arrive(batch_id, tables, self._streams, self._clocks)
+        rules = time_rules(self.settings, self._streams, self._registry, self._clock())
+        return arrive(batch_id, tables, self._streams, self._clocks, rules)
 
     def results(
         self, arrived: Arrived, share: Share | None = None
@@ -154,7 +157,9 @@ def _copied(bucket: Bucket) -> Bucket:
     return Bucket(bucket.stream, bucket.batch, bucket.table, bucket.ticks, bucket.gates, bucket.first, bucket.seen)
 
 
-def open_core(catalog: Iterable[Stream], settings: Settings | None = None) -> Shared | Unshared:
+def open_core(
+    catalog: Iterable[Stream], settings: Settings | None = None, clock: MachineClock = time_ns
+) -> Shared | Unshared:
     """The core that the settings ask for."""
     settings = settings or Settings()
-    return Unshared(catalog, settings) if settings.sharing == "nothing" else Shared(catalog, settings)
+    return Unshared(catalog, settings, clock) if settings.sharing == "nothing" else Shared(catalog, settings, clock)

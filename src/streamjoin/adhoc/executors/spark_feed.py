@@ -148,9 +148,6 @@ class Feed:
         with self._inbox.reading(self.stream.name):
             table, malformed = split(frame.toArrow(), self._mark)
         table = table.select(self.stream.schema.names).cast(self.stream.schema)
-        if table.column(self.stream.time).num_chunks > 1:
-            # They come partition after partition, in an order that says nothing about being late.
-            table = table.sort_by(self.stream.time)
         self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
         self.consumed = spark_batch
 
