@@ -1,4 +1,4 @@
-"""An array that grows at the end and drops values at the front; each value is copied O(1) times.
+"""Arrays that grow at the end and drop values at the front; each value is copied O(1) times.
 
 Invariant: a value never moves within an allocation. When the capacity is used up, the values are copied to a new
 allocation, so views of the values, and what `saved` returns, stay valid after later appends and drops.
@@ -77,3 +77,55 @@ class Buffer:
             self._data, self._begin, self._end = state
 
         return restore
+
+
+class ColumnBlock:
+    """Arrays of one length, oldest values first, that grow and drop values together.
+
+    `reserve` makes room behind the values; what is written there is invisible until `end` includes it, so a caller
+    that fails in between has changed nothing.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: tuple[Array, ...] = ()
+        self.begin = 0
+        self.end = 0
+        self._capacity = 0
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def add(self, dtype: Any, *row: int, fill: int = 0) -> int:
+        """Add an array; present rows get the value `fill`. Returns its number."""
+        array = np.empty((self._capacity, *row), dtype)
+        array[self.begin : self.end] = fill
+        self.arrays = (*self.arrays, array)
+        return len(self.arrays) - 1
+
+    def values(self, number: int) -> Array:
+        """The values of an array, oldest first."""
+        return self.arrays[number][self.begin : self.end]
+
+    def reserve(self, n: int) -> None:
+        """Make room for `n` more rows; only the numbers of places may change, never the values."""
+        if self.end + n <= self._capacity:
+            return
+        size = len(self)
+        capacity = max(_LEAST_CAPACITY, 2 * (size + n))
+        arrays = tuple(np.empty((capacity, *array.shape[1:]), array.dtype) for array in self.arrays)
+        for number, array in enumerate(arrays):
+            array[:size] = self.values(number)
+        self.arrays, self.begin, self.end, self._capacity = arrays, 0, size, capacity
+
+    def state(self) -> tuple[tuple[Array, ...], int, int, int]:
+        """The current values; `restore` makes them current again."""
+        return self.arrays, self.begin, self.end, self._capacity
+
+    def restore(self, state: tuple[tuple[Array, ...], int, int, int]) -> None:
+        """Return to the values of `state`."""
+        self.arrays, self.begin, self.end, self._capacity = state
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, including spare capacity."""
+        return sum(array.nbytes for array in self.arrays)

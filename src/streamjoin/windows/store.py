@@ -1,166 +1,25 @@
 """A side's live tuples, column by column, addressed by their position in the stream.
 
 Tuples are appended at the end and dropped at the front, so position p is at p - base in every column. Columns of
-8 bytes are stored together, row by row, narrower ones in separate arrays; the rest (strings, decimals, lists, ...)
-stay in Arrow arrays. `saved` is cheap and returns a function that restores the tuples of that moment: appending and
-dropping never overwrite them.
+fixed width are arrays of one `ColumnBlock`: those of 8 bytes are stored together, row by row, so that gathering a row
+reads one cache line; narrower ones have arrays of their own. The rest (strings, decimals, lists, ...) stay in Arrow
+arrays. `saved` is cheap and returns a function that restores the tuples of that moment: appending and dropping never
+overwrite them.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather, gather_rows
-from streamjoin.windows.buffer import Buffer, Restore
+from streamjoin.windows.buffer import ColumnBlock, Restore
 from streamjoin.windows.encoding import fixed_width, flat
 from streamjoin.windows.workers import Workers, cuts
 
 # Below this many rows a second thread does not pay.
 _LEAST_PART = 8192
-
-
-class StoredColumn(Protocol):
-    """A stored payload column."""
-
-    def append(self, array: pa.Array) -> None:
-        """Add the values of `array`."""
-
-    def forget(self, n: int) -> None:
-        """Drop the oldest `n`."""
-
-    def gather(self, places: Array, base: int) -> pa.Array:
-        """The values at places - base."""
-
-    def saved(self) -> Restore:
-        """Return a function that restores these values."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-
-
-class FixedColumn:
-    """Values of 1, 2 or 4 bytes, with a validity array from the first NULL on."""
-
-    def __init__(self, type_: pa.DataType) -> None:
-        self._type = type_
-        self._values = Buffer(np.dtype(f"u{type_.bit_width // 8}"))
-        self._valid: Buffer | None = None
-
-    def append(self, array: pa.Array) -> None:
-        """Add the values of `array`."""
-        if array.null_count and self._valid is None:
-            self._valid = Buffer(np.uint8)
-            self._valid.append(np.ones(len(self._values), np.uint8))
-        if self._valid is not None:
-            self._valid.append(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
-        values = fixed_width(array)
-        self._values.append(values.view(f"u{values.itemsize}"))
-
-    def forget(self, n: int) -> None:
-        """Drop the oldest `n`."""
-        self._values.forget(n)
-        if self._valid is not None:
-            self._valid.forget(n)
-
-    def gather(self, places: Array, base: int) -> pa.Array:
-        """The values at places - base."""
-        n = places.size
-        source = self._values.values
-        data = pa.allocate_buffer(n * source.itemsize)
-        gather(source, places, base, np.frombuffer(data, source.dtype), 0, n)
-        bitmap = None if self._valid is None else _bitmap(self._valid, places, base)
-        return pa.Array.from_buffers(self._type, n, [bitmap, data])
-
-    def saved(self) -> Restore:
-        """Return a function that restores these values."""
-        valid = self._valid
-        parts = [buffer.saved() for buffer in (self._values, valid) if buffer is not None]
-
-        def restore() -> None:
-            self._valid = valid
-            for part in parts:
-                part()
-
-        return restore
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._values.nbytes + (self._valid.nbytes if self._valid is not None else 0)
-
-
-class WideRows:
-    """The 8-byte columns of a side, stored row by row: gathering a row reads one cache line."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.names = [f.name for f in schema if _is_fixed(f.type) and f.type.bit_width == 64]
-        self._types = [schema.field(name).type for name in self.names]
-        self._rows = Buffer(np.int64, len(self.names))
-        self._valid: dict[str, Buffer] = {}
-
-    def append(self, table: pa.Table, n: int) -> None:
-        """Add the rows of `table`."""
-        first = len(self._rows)
-        rows = self._rows.room_for(n)
-        for i, name in enumerate(self.names):
-            array = flat(table.column(name))
-            rows[:, i] = fixed_width(array).view(np.int64)
-            if array.null_count and name not in self._valid:
-                self._valid[name] = Buffer(np.uint8)
-                self._valid[name].append(np.ones(first, np.uint8))
-            if name in self._valid:
-                self._valid[name].append(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
-
-    def forget(self, n: int) -> None:
-        """Drop the oldest `n`."""
-        for buffer in (self._rows, *self._valid.values()):
-            buffer.forget(n)
-
-    def start(self, n: int) -> tuple[pa.Buffer, Array]:
-        """Memory for `n` gathered rows: column after column."""
-        data = pa.allocate_buffer(8 * n * len(self.names))
-        return data, np.frombuffer(data, np.int64).reshape(len(self.names), n)
-
-    def gather(self, places: Array, base: int, out: Array, begin: int, end: int) -> None:
-        """Fill rows begin to end of the output; ranges can be filled in parallel."""
-        gather_rows(self._rows.values.reshape(-1), places, base, out, begin, end)
-
-    def finish(self, data: pa.Buffer, places: Array, base: int) -> dict[str, pa.Array]:
-        """The gathered rows as Arrow columns over the same memory."""
-        n = places.size
-        columns = {}
-        for i, (name, type_) in enumerate(zip(self.names, self._types, strict=True)):
-            bitmap = _bitmap(self._valid[name], places, base) if name in self._valid else None
-            columns[name] = pa.Array.from_buffers(type_, n, [bitmap, data.slice(8 * n * i, 8 * n)])
-        return columns
-
-    def saved(self) -> Restore:
-        """Return a function that restores these rows."""
-        valid = dict(self._valid)
-        parts = [buffer.saved() for buffer in (self._rows, *valid.values())]
-
-        def restore() -> None:
-            self._valid = dict(valid)
-            for part in parts:
-                part()
-
-        return restore
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._rows.nbytes + sum(buffer.nbytes for buffer in self._valid.values())
-
-
-def _bitmap(valid: Buffer, places: Array, base: int) -> pa.Buffer:
-    chosen = np.empty(places.size, np.uint8)
-    gather(valid.values, places, base, chosen, 0, places.size)
-    return pa.py_buffer(np.packbits(chosen, bitorder="little"))
 
 
 class ArrowColumn:
@@ -214,7 +73,8 @@ class ArrowColumn:
         return sum(int(chunk.get_total_buffer_size()) for chunk in self._chunks)
 
 
-def _is_fixed(type_: pa.DataType) -> bool:
+def is_fixed(type_: pa.DataType) -> bool:
+    """Whether values of a type are stored as 1, 2, 4 or 8 bytes."""
     primitive = pa.types.is_primitive(type_) and not pa.types.is_boolean(type_)
     return bool(primitive and type_.bit_width in (8, 16, 32, 64))
 
@@ -226,32 +86,91 @@ class SideStore:
         self.schema = schema
         self.base = 0
         self.count = 0
-        self.words = [Buffer(np.int64) for _ in range(n_terms)]
-        self.ticks = Buffer(np.int64) if timed else None
-        self._wide = WideRows(schema)
-        self._columns: dict[str, StoredColumn] = {
-            f.name: FixedColumn(f.type) if _is_fixed(f.type) else ArrowColumn(f.type)
-            for f in schema
-            if f.name not in self._wide.names
+        self.timed = timed
+        self.block = ColumnBlock()
+        fixed = [field for field in schema if is_fixed(field.type)]
+        self._wide = [field.name for field in fixed if field.type.bit_width == 64]
+        self._wide_rows = self.block.add(np.int64, len(self._wide))
+        self._narrow = {
+            field.name: self.block.add(f"u{field.type.bit_width // 8}") for field in fixed if field.type.bit_width < 64
         }
+        self._words = [self.block.add(np.int64) for _ in range(n_terms)]
+        self._ticks = self.block.add(np.int64) if timed else 0
+        # The arrays that say which values are not NULL, from the first NULL of a column on.
+        self._valid: dict[str, int] = {}
+        self._others = {field.name: ArrowColumn(field.type) for field in schema if not is_fixed(field.type)}
+        self._layout: tuple[tuple[Array, ...], Array] | None = None
+
+    @property
+    def words(self) -> list[Array]:
+        """The words of each exact term."""
+        return [self.block.values(number) for number in self._words]
+
+    @property
+    def ticks(self) -> Array | None:
+        """The times, where the join needs them."""
+        return self.block.values(self._ticks) if self.timed else None
 
     def append(self, table: pa.Table, words: list[Array], ticks: Array | None, n: int) -> None:
         """Add `n` tuples in stream order."""
-        self._wide.append(table, n)
-        for name, column in self._columns.items():
-            column.append(flat(table.column(name)))
-        for buffer, values in zip(self.words, words, strict=True):
-            buffer.append(values)
-        if self.ticks is not None and ticks is not None:
-            self.ticks.append(ticks)
+        columns = {field.name: flat(table.column(i)) for i, field in enumerate(self.schema)}
+        self.mark_nulls([name for name, column in columns.items() if column.null_count])
+        self.block.reserve(n)
+        arrays, rows = self.block.arrays, slice(self.block.end, self.block.end + n)
+        for i, name in enumerate(self._wide):
+            arrays[self._wide_rows][rows, i] = fixed_width(columns[name]).view(np.int64)
+        for name, number in self._narrow.items():
+            values = fixed_width(columns[name])
+            arrays[number][rows] = values.view(f"u{values.itemsize}")
+        for name, number in self._valid.items():
+            arrays[number][rows] = columns[name].is_valid().to_numpy(zero_copy_only=False)
+        for number, values in zip(self._words, words, strict=True):
+            arrays[number][rows] = values
+        if ticks is not None and self.timed:
+            arrays[self._ticks][rows] = ticks
+        self.include(columns, n)
+
+    def include(self, columns: dict[str, pa.Array], n: int) -> None:
+        """Add the `n` rows that were written behind the last one, and the columns that stay in Arrow arrays."""
+        for name, column in self._others.items():
+            column.append(columns[name])
+        self.block.end += n
         self.count += n
+
+    def mark_nulls(self, names: list[str]) -> None:
+        """From now on these columns of fixed width may hold NULL."""
+        for name in names:
+            if name not in self._valid and name not in self._others:
+                self._valid = {**self._valid, name: self.block.add(np.uint8, fill=1)}
+
+    def layout(self) -> Array:
+        """Where the arrays are, for compiled steps: see `kernels.rows`."""
+        if self._layout is None or self._layout[0] is not self.block.arrays:
+            self._layout = self.block.arrays, self._lay_out()
+        return self._layout[1]
+
+    def _lay_out(self) -> Array:
+        addresses = [array.ctypes.data for array in self.block.arrays]
+        rows = []
+        for field in self.schema:
+            valid = addresses[self._valid[field.name]] if field.name in self._valid else 0
+            if field.name in self._narrow:
+                width = field.type.bit_width // 8
+                rows.append((addresses[self._narrow[field.name]], width, width, valid))
+            elif field.name in self._others:
+                rows.append((0, 0, 0, 0))
+            else:
+                at = addresses[self._wide_rows] + 8 * self._wide.index(field.name)
+                rows.append((at, 8 * len(self._wide), 8, valid))
+        own = [*self._words, *([self._ticks] if self.timed else [])]
+        rows += [(addresses[number], 8, 8, 0) for number in own]
+        return np.array(rows, np.int64).reshape(-1, 4)
 
     def retype(self, schema: pa.Schema) -> None:
         """Adopt a schema that gives types to columns that were all NULL so far."""
         for field in schema:
-            column = self._columns.get(field.name)
-            if isinstance(column, ArrowColumn):
-                column.retype(field.type)
+            if field.name in self._others:
+                self._others[field.name].retype(field.type)
         self.schema = schema
 
     def forget(self, min_seq: int) -> int:
@@ -259,24 +178,21 @@ class SideStore:
         n = min(min_seq, self.count) - self.base
         if n <= 0:
             return 0
-        self._wide.forget(n)
-        for column in self._columns.values():
+        for column in self._others.values():
             column.forget(n)
-        for buffer in (*self.words, *([self.ticks] if self.ticks is not None else [])):
-            buffer.forget(n)
+        self.block.begin += n
         self.base += n
         return n
 
     def saved(self) -> Restore:
         """Return a function that restores these tuples."""
-        state = self.base, self.count, self.schema, self._wide, dict(self._columns)
-        parts = [self._wide.saved(), *(column.saved() for column in self._columns.values())]
-        buffers = (*self.words, *([self.ticks] if self.ticks is not None else []))
-        parts += [buffer.saved() for buffer in buffers]
+        state = self.base, self.count, self.schema, self._valid, self._others
+        block = self.block.state()
+        parts = [column.saved() for column in self._others.values()]
 
         def restore() -> None:
-            self.base, self.count, self.schema, self._wide, columns = state
-            self._columns = dict(columns)
+            self.base, self.count, self.schema, self._valid, self._others = state
+            self.block.restore(block)
             for part in parts:
                 part()
 
@@ -285,17 +201,42 @@ class SideStore:
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
         """The values of the named columns at stream positions `seqs`."""
         columns: dict[str, pa.Array] = {}
-        if any(name in self._wide.names for name in names):
-            data, out = self._wide.start(seqs.size)
-            parts = cuts(seqs.size, max(1, min(workers.n, seqs.size // _LEAST_PART)))
-            workers.map(lambda part: self._wide.gather(seqs, self.base, out, *part), parts)
-            columns = self._wide.finish(data, seqs, self.base)
-        others = [name for name in names if name in self._columns]
-        arrays = workers.spread(lambda name: self._columns[name].gather(seqs, self.base), others)
+        if any(name in self._wide for name in names):
+            columns = self._gather_wide(seqs, workers)
+        others = [name for name in names if name not in self._wide]
+        arrays = workers.spread(lambda name: self._gather_one(name, seqs), others)
         return {**columns, **dict(zip(others, arrays, strict=True))}
+
+    def _gather_wide(self, seqs: Array, workers: Workers) -> dict[str, pa.Array]:
+        n, width = seqs.size, len(self._wide)
+        data = pa.allocate_buffer(8 * n * width)
+        out = np.frombuffer(data, np.int64).reshape(width, n)
+        rows = self.block.values(self._wide_rows).reshape(-1)
+        parts = cuts(n, max(1, min(workers.n, n // _LEAST_PART)))
+        workers.map(lambda part: gather_rows(rows, seqs, self.base, out, *part), parts)
+        return {
+            name: pa.Array.from_buffers(
+                self.schema.field(name).type, n, [self._bitmap(name, seqs), data.slice(8 * n * i, 8 * n)]
+            )
+            for i, name in enumerate(self._wide)
+        }
+
+    def _gather_one(self, name: str, seqs: Array) -> pa.Array:
+        if name in self._others:
+            return self._others[name].gather(seqs, self.base)
+        source, n = self.block.values(self._narrow[name]), seqs.size
+        data = pa.allocate_buffer(n * source.itemsize)
+        gather(source, seqs, self.base, np.frombuffer(data, source.dtype), 0, n)
+        return pa.Array.from_buffers(self.schema.field(name).type, n, [self._bitmap(name, seqs), data])
+
+    def _bitmap(self, name: str, seqs: Array) -> pa.Buffer | None:
+        if name not in self._valid:
+            return None
+        valid = np.empty(seqs.size, np.uint8)
+        gather(self.block.values(self._valid[name]), seqs, self.base, valid, 0, seqs.size)
+        return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
     @property
     def nbytes(self) -> int:
         """Bytes held by all columns."""
-        buffers = (*self.words, *([self.ticks] if self.ticks is not None else []))
-        return self._wide.nbytes + sum(c.nbytes for c in self._columns.values()) + sum(b.nbytes for b in buffers)
+        return self.block.nbytes + sum(column.nbytes for column in self._others.values())

@@ -138,7 +138,7 @@ class Intake:
     def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
         """Each side's ticks where they are needed; rows without a usable time are set aside."""
         plan = self._bound.time
-        if self._operator.stores[LEFT].ticks is None or plan is None:
+        if not self._operator.stores[LEFT].timed or plan is None:
             return [None, None], is_right
         ticks: list[Array | None] = []
         for side, name in enumerate((plan.left, plan.right)):

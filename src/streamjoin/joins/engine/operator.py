@@ -246,14 +246,14 @@ class Operator:
         if self._descent[other] > store.base:
             return False, np.full(upto.size, store.base, np.int64)
         out = np.empty(upto.size, np.int64)
-        first_at_least(store.ticks.values, minus(ticks, window.size), store.base, out)
+        first_at_least(store.ticks, minus(ticks, window.size), store.base, out)
         return True, out
 
     def _note_descent(self, side: int, ticks: Array | None) -> None:
         if ticks is None or not ticks.size:
             return
         store = self.stores[side]
-        previous = store.ticks.values[-1:] if store.ticks is not None else ticks[:0]
+        previous = store.ticks[-1:] if store.ticks is not None else ticks[:0]
         joined = np.concatenate([previous, ticks])
         falls = np.flatnonzero(joined[1:] < joined[:-1])
         if falls.size:
@@ -295,11 +295,11 @@ class Operator:
             return store.count - window.size + int(self._self_join)
         if store.ticks is None:
             raise AssertionError("a time window without ticks")
-        ticks = store.ticks.values
+        ticks = store.ticks
         if horizons is not None:
             horizon = horizons[1 - side]
         elif self.bound.spec.order == "event_time":
-            newest = [s.ticks.values[-1] for s in self.stores if s.ticks is not None and len(s.ticks)]
+            newest = [s.ticks[-1] for s in self.stores if s.ticks is not None and len(s.ticks)]
             horizon = int(max(newest, default=NEVER))
         else:
             return store.base

@@ -59,13 +59,13 @@ class Refinement:
         if self._least_ticks is not None and left.ticks is not None and right.ticks is not None:
             n = filter_ticks(
                 probes, seqs, n, chunk.is_right, self._least_ticks,
-                left.ticks.values, right.ticks.values, left.base, right.base,
+                left.ticks, right.ticks, left.base, right.base,
             )  # fmt: skip
         for t in self._open_terms:
             a, b = chunk.left.encoded.terms[t], chunk.right.encoded.terms[t]
             n = filter_terms(
                 probes, seqs, n, chunk.is_right, self._place, a.lo, a.hi, b.lo, b.hi,
-                left.words[t].values, right.words[t].values, left.base, right.base,
+                left.words[t], right.words[t], left.base, right.base,
             )  # fmt: skip
         probes, seqs = probes[:n], seqs[:n]
         if self._residual is not None and n:
