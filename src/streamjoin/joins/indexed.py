@@ -14,7 +14,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.indexes.base import Index, Matches
 from streamjoin.indexes.registry import INDEXES, make_index
-from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.base import Chunk, Keep, Pairs, Refine, SidePart
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError
@@ -23,6 +23,8 @@ from streamjoin.model.predicates import Equi
 from streamjoin.windows.buffer import Restore
 
 _ROOM = 1 << 16
+# Expiring is a call to a kernel: positions wait until there are this many.
+_LEAST_EXPIRED = 1024
 
 
 def finds_single_words(bound: BoundSpec) -> bool:
@@ -48,14 +50,17 @@ class Indexed:
 
     name: ClassVar[str] = "indexed"
 
-    def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1) -> None:
-        # With shares, each instance holds one of that many parts of the window.
+    def __init__(
+        self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1, *, by_side: bool = False
+    ) -> None:
+        # With shares, each instance holds one of that many parts of the window; `by_side` keeps a self-join's roles
+        # in an index each.
         sizes = [-(-window.size // shares) if window.kind == "count" else None for window in bound.windows]
-        self.indexes: tuple[Index, Index] = (
-            make_index(index, sizes[0], **settings),
-            make_index(index, sizes[1], **settings),
-        )
         self._self_join = bound.spec.self_join
+        # A self-join whose roles have the same words looks both up in one index; a tuple enters it as a right one.
+        self.shared = not by_side and has_equal_roles(bound)
+        left = make_index(index, _largest(sizes) if self.shared else sizes[0], **settings)
+        self.indexes: tuple[Index, Index] = (left, left if self.shared else make_index(index, sizes[1], **settings))
         self._out = Matches(_ROOM)
         self._mins = [0, 0]
         # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
@@ -65,14 +70,18 @@ class Indexed:
 
     def fill(self, side: int, words: Array, seqs: Array) -> None:
         """Index one side's tuples of another algorithm."""
-        self.indexes[side].load(words, seqs)
+        if side or not self.shared:
+            self.indexes[side].load(words, seqs)
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Process the tuples in order: look up, expire, insert."""
-        return self.take(chunk, self.columns(chunk), refine, 0, chunk.n)
+        return self.take(chunk.upto, self.columns(chunk), refine, 0, chunk.n)
 
-    def take(self, chunk: Chunk, columns: tuple[Array, ...], refine: Refine, start: int, stop: int) -> Pairs:
-        """Process the tuples from `start` to `stop` as their columns specify."""
+    def take(self, upto: Array, columns: tuple[Array, ...], refine: Keep, start: int, stop: int) -> Pairs:
+        """Process the tuples from `start` to `stop` as their columns specify.
+
+        The pairs may be views of memory that the next call overwrites.
+        """
         pieces: list[tuple[Array, Array]] = []
         code = FULL
         left, right = self.indexes
@@ -81,7 +90,10 @@ class Indexed:
                 left.mem, right.mem, *columns, self._out.probe, self._out.seq, start, stop
             )
             if count:
-                pieces.append(self._kept(chunk, self._out.probe[:count], self._out.seq[:count], refine))
+                pairs = self._kept(upto, self._out.probe[:count], self._out.seq[:count], refine)
+                if code == DONE and not pieces:
+                    return Pairs(*pairs)
+                pieces.append((pairs[0].copy(), pairs[1].copy()))
             elif code == FULL:
                 self._out.double()
             if code not in (DONE, FULL):
@@ -89,13 +101,12 @@ class Indexed:
         empty = np.empty(0, np.int64)
         return Pairs(*(np.concatenate([empty, *(pair[i] for pair in pieces)]) for i in (0, 1)))
 
-    def _kept(self, chunk: Chunk, probes: Array, seqs: Array, refine: Refine) -> tuple[Array, Array]:
-        if self._self_join:
+    def _kept(self, upto: Array, probes: Array, seqs: Array, refine: Keep) -> tuple[Array, Array]:
+        if self._self_join and not self.shared:
             # The left role is indexed before the right role is looked up: a tuple would find itself.
-            others = seqs < chunk.upto[probes]
+            others = seqs < upto[probes]
             probes, seqs = probes[others], seqs[others]
-        pairs = refine(probes, seqs)
-        return pairs[0].copy(), pairs[1].copy()
+        return refine(probes, seqs)
 
     def columns(self, chunk: Chunk) -> tuple[Array, ...]:
         """The columns of a task (see `indexes.base.push_task`) that looks every tuple up and inserts it."""
@@ -103,18 +114,34 @@ class Indexed:
         word, lo, hi = (np.empty(chunk.n, np.int64) for _ in range(3))
         own_min = np.empty(chunk.n, np.int64)
         for side, part in enumerate((chunk.left, chunk.right)):
-            _scatter(part, ops, word, lo, hi, INSERTS if chunk.stored_only else PROBES | INSERTS)
+            use = (0 if chunk.stored_only else PROBES) | (0 if self.shared and side == 0 else INSERTS)
+            _scatter(part, ops, word, lo, hi, use)
             # Keep at least the positions that the other side's tuples so far can match.
             probed_by = (chunk.is_right == (side == 0)) & self._grows[side]
             bounds = np.where(probed_by, chunk.min_seq, self._mins[side])
             own_min[part.at] = np.maximum(np.maximum.accumulate(bounds), self._mins[side])[part.at]
+        if self.shared:
+            # Both roles' windows are in one index, so the longer one decides.
+            own_min[chunk.left.at] = own_min[chunk.right.at] = np.minimum(
+                own_min[chunk.left.at], own_min[chunk.right.at]
+            )
         return ops, word, lo, hi, chunk.own_seq, chunk.min_seq, own_min
 
+    @property
+    def least(self) -> tuple[int, int]:
+        """The smallest position of each side that the indexes must keep."""
+        return self._mins[0], self._mins[1]
+
     def forget(self, left_min: int, right_min: int) -> None:
-        """Drop positions below these: they are outside every later window."""
-        for side, bound in enumerate((left_min, right_min)):
-            self._mins[side] = max(self._mins[side], bound)
-            self.indexes[side].expire(self._mins[side])
+        """Drop positions below these: they are outside every later window.
+
+        The tuples of the next task expire their own side too, so a few positions can wait for them.
+        """
+        self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
+        bounds = [min(self._mins)] * 2 if self.shared else self._mins
+        for index, bound in zip(self.indexes, bounds, strict=True):
+            if bound - index.min_seq >= _LEAST_EXPIRED:
+                index.expire(bound)
 
     def saved(self) -> Restore | None:
         """Return None: an index changes in place, so it is rebuilt from the stores."""
@@ -125,13 +152,26 @@ class Indexed:
 
     def counters(self) -> dict[str, int]:
         """Steps of both indexes, per kind."""
-        left, right = (index.counters() for index in self.indexes)
-        return {f"steps_{name}": left[name] + right[name] for name in left}
+        counters = [index.counters() for index in self._distinct()]
+        return {f"steps_{name}": sum(steps[name] for steps in counters) for name in counters[0]}
 
     @property
     def nbytes(self) -> int:
         """Bytes held by both indexes."""
-        return sum(sum(index.nbytes().values()) for index in self.indexes)
+        return sum(sum(index.nbytes().values()) for index in self._distinct())
+
+    def _distinct(self) -> tuple[Index, ...]:
+        return self.indexes[:1] if self.shared else self.indexes
+
+
+def has_equal_roles(bound: BoundSpec) -> bool:
+    """Whether a self-join's tuples have the same index words as left and as right ones."""
+    return bound.spec.self_join and all(term.left.name == term.right.name for term in bound.index)
+
+
+def _largest(sizes: list[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return max(known) if len(known) == len(sizes) else None
 
 
 def _scatter(part: SidePart, ops: Array, word: Array, lo: Array, hi: Array, use: int) -> None:

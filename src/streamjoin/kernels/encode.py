@@ -79,13 +79,13 @@ def divided_intervals(
 
 
 @inlined
-def _flip64(bits: Any) -> Any:
+def flip64(bits: Any) -> Any:
     """Between the bits of a float64 and a word of the same order; its own inverse."""
     return bits ^ ((bits >> np.int64(63)) & _MAX)
 
 
 @inlined
-def _flip32(bits: Any) -> Any:
+def flip32(bits: Any) -> Any:
     """Between the bits of a float32 and a word of the same order; its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(2**31 - 1))
 
@@ -97,7 +97,7 @@ def float64_words(values: Array, words: Array, valid: Array) -> None:
     for i in range(values.size):
         if values[i] != values[i]:
             valid[i] = False
-        words[i] = np.int64(0) if values[i] == 0.0 else _flip64(bits[i])
+        words[i] = np.int64(0) if values[i] == 0.0 else flip64(bits[i])
 
 
 @kernel
@@ -107,7 +107,7 @@ def float32_words(values: Array, words: Array, valid: Array) -> None:
     for i in range(values.size):
         if values[i] != values[i]:
             valid[i] = False
-        words[i] = np.int64(0) if values[i] == np.float32(0.0) else np.int64(_flip32(bits[i]))
+        words[i] = np.int64(0) if values[i] == np.float32(0.0) else np.int64(flip32(bits[i]))
 
 
 @kernel
@@ -127,11 +127,11 @@ def _edge64(value: Any, sign: Any, bound: Any, strict: bool, buffer: Array, bits
     value - sign * bound until a passing and a failing word are known, then bisect. Mostly two or three steps.
     """
     away = np.int64(-1) if sign > 0 else np.int64(1)
-    largest = _flip64(np.int64(0x7FEFFFFFFFFFFFFF))
+    largest = flip64(np.int64(0x7FEFFFFFFFFFFFFF))
     buffer[0] = value - sign * bound
-    w = _flip64(bits[0])
+    w = flip64(bits[0])
     w = min(max(w, -largest - 1), largest)
-    bits[0] = _flip64(w)
+    bits[0] = flip64(w)
     passes = _within(sign * (value - buffer[0]), bound, strict)
     direction = away if passes else -away
     step = np.int64(1)
@@ -142,7 +142,7 @@ def _edge64(value: Any, sign: Any, bound: Any, strict: bool, buffer: Array, bits
         if room == 0:
             return w if passes else w + direction
         w = w + direction * np.int64(min(np.uint64(step), room))
-        bits[0] = _flip64(w)
+        bits[0] = flip64(w)
         if _within(sign * (value - buffer[0]), bound, strict) != passes:
             break
         last = w
@@ -150,7 +150,7 @@ def _edge64(value: Any, sign: Any, bound: Any, strict: bool, buffer: Array, bits
     good, bad = (last, w) if passes else (w, last)
     while np.uint64(max(good, bad)) - np.uint64(min(good, bad)) > 1:
         middle = (good >> 1) + (bad >> 1) + (good & bad & 1)
-        bits[0] = _flip64(middle)
+        bits[0] = flip64(middle)
         if _within(sign * (value - buffer[0]), bound, strict):
             good = middle
         else:
@@ -167,7 +167,7 @@ def float64_intervals(words: Array, down: Any, up: Any, strict: bool, lo: Array,
     buffer = np.empty(1, np.float64)
     bits = buffer.view(np.int64)
     for i in range(words.size):
-        bits[0] = _flip64(words[i])
+        bits[0] = flip64(words[i])
         value = buffer[0]
         if value - value != 0.0:
             lo[i], hi[i] = 1, 0
@@ -180,11 +180,11 @@ def float64_intervals(words: Array, down: Any, up: Any, strict: bool, lo: Array,
 def _edge32(value: Any, sign: Any, bound: Any, strict: bool, buffer: Array, bits: Array) -> Any:
     """`_edge64` in float32 arithmetic; the search itself runs on int64 words, which can't overflow."""
     away = np.int64(-1) if sign > 0 else np.int64(1)
-    largest = np.int64(_flip32(np.int32(0x7F7FFFFF)))
+    largest = np.int64(flip32(np.int32(0x7F7FFFFF)))
     buffer[0] = value - sign * bound
-    w = np.int64(_flip32(bits[0]))
+    w = np.int64(flip32(bits[0]))
     w = min(max(w, -largest - 1), largest)
-    bits[0] = _flip32(np.int32(w))
+    bits[0] = flip32(np.int32(w))
     passes = _within(sign * (value - buffer[0]), bound, strict)
     direction = away if passes else -away
     step = np.int64(1)
@@ -194,7 +194,7 @@ def _edge32(value: Any, sign: Any, bound: Any, strict: bool, buffer: Array, bits
         if room <= 0:
             return w if passes else w + direction
         w = w + direction * min(step, room)
-        bits[0] = _flip32(np.int32(w))
+        bits[0] = flip32(np.int32(w))
         if _within(sign * (value - buffer[0]), bound, strict) != passes:
             break
         last = w
@@ -202,7 +202,7 @@ def _edge32(value: Any, sign: Any, bound: Any, strict: bool, buffer: Array, bits
     good, bad = (last, w) if passes else (w, last)
     while abs(good - bad) > 1:
         middle = (good + bad) >> 1
-        bits[0] = _flip32(np.int32(middle))
+        bits[0] = flip32(np.int32(middle))
         if _within(sign * (value - buffer[0]), bound, strict):
             good = middle
         else:
@@ -216,7 +216,7 @@ def float32_intervals(words: Array, down: Any, up: Any, strict: bool, lo: Array,
     buffer = np.empty(1, np.float32)
     bits = buffer.view(np.int32)
     for i in range(words.size):
-        bits[0] = _flip32(np.int32(words[i]))
+        bits[0] = flip32(np.int32(words[i]))
         value = buffer[0]
         if value - value != np.float32(0.0):
             lo[i], hi[i] = 1, 0
@@ -278,7 +278,7 @@ def _step_of_integer(word: Any, shift: Any, unsigned: bool) -> Any:
 @inlined
 def _step_of_float(word: Any, scale: Any, end: Any, buffer: Array, bits: Array) -> Any:
     """The float's multiple of 1/scale; from 2**58 of them on, `end` as a word, steps of 32 floats."""
-    bits[0] = _flip64(word)
+    bits[0] = flip64(word)
     scaled = buffer[0] * scale
     if -(2.0**58) < scaled < 2.0**58:
         return np.int64(np.floor(scaled))
@@ -348,6 +348,6 @@ def float32_to_float64(words: Array, out: Array) -> None:
     double = np.empty(1, np.float64)
     double_bits = double.view(np.int64)
     for i in range(words.size):
-        single_bits[0] = _flip32(np.int32(words[i]))
+        single_bits[0] = flip32(np.int32(words[i]))
         double[0] = single[0]
-        out[i] = _flip64(double_bits[0])
+        out[i] = flip64(double_bits[0])

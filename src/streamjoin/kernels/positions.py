@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.machine import I64
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
+
+# The rows of a block of words (see `kernels.encode_rows`) that say what each tuple does, in gate order; OPS to OWN_MIN
+# are the columns of an index's task.
+OPS, WORD, LO, HI, OWN_SEQ, MIN_SEQ, OWN_MIN, UPTO, AT, VALID, TICKS, TERMS = range(12)
+
+_NEVER = np.int64(-(2**63))
+# What `place_tuples` knows of a side.
+SIDE_FIELDS = 5
+(
+    FIRST,  # the position of its first new tuple
+    SIZE,  # of its window
+    IS_TIMED,  # whether that is a time
+    LEAST,  # the smallest position that its index must keep
+    GROWS,  # whether the bounds of its window never decrease
+) = range(SIDE_FIELDS)
 
 
 @kernel
@@ -85,3 +106,136 @@ def filter_terms(
         seqs[kept] = seq
         kept += hit
     return kept
+
+
+@kernel
+def _first_at_least(ticks: I64, at: int, bound: Any) -> int:
+    """The first place from `at` on in sorted `ticks` that is at least `bound`."""
+    step = 1
+    while at + step < ticks.size and ticks[at + step] < bound:
+        at += step
+        step *= 2
+    end = min(at + step, ticks.size)
+    while at < end:
+        middle = (at + end) >> 1
+        if ticks[middle] < bound:
+            at = middle + 1
+        else:
+            end = middle
+    return at
+
+
+@kernel
+def ascends(ticks: I64, last: int) -> bool:
+    """Whether times never fall, after `last`."""
+    for i in range(ticks.size):
+        if ticks[i] < last:
+            return False
+        last = ticks[i]
+    return True
+
+
+@kernel
+def place_tuples(
+    block: Array, is_right: Array, sides: Array, n_left: int, index_row: int, left_ticks: I64, right_ticks: I64
+) -> None:
+    """Fill the rows of a block up to AT: positions, windows and the columns of an index's task.
+
+    `is_right` is empty where all left tuples come first. The ticks of a side are its stored ones and its new ones, in
+    order; position `FIRST` is behind the stored ones.
+    """
+    n = block.shape[1]
+    count, start, least, stored = np.zeros((4, 2), np.int64)
+    least[0], least[1] = sides[0, LEAST], sides[1, LEAST]
+    stored[0], stored[1] = left_ticks.size - n_left, right_ticks.size - (n - n_left)
+    for i in range(n):
+        side = np.int64(i >= n_left) if is_right.size == 0 else np.int64(is_right[i])
+        other = 1 - side
+        at = count[side] + (n_left if side else 0)
+        block[OWN_SEQ, i] = sides[side, FIRST] + count[side]
+        upto = sides[other, FIRST] + count[other]
+        if sides[other, IS_TIMED]:
+            tick = block[TICKS, at]
+            bound = tick - sides[other, SIZE] if tick >= _NEVER + sides[other, SIZE] else _NEVER
+            # The new ticks of this side ascend, so the bounds do.
+            ticks = left_ticks if other == 0 else right_ticks
+            start[other] = _first_at_least(ticks, start[other], bound)
+            min_seq = sides[other, FIRST] - stored[other] + start[other]
+        else:
+            min_seq = upto - sides[other, SIZE]
+        if sides[other, GROWS]:
+            least[other] = max(least[other], min_seq)
+        block[UPTO, i] = upto
+        block[MIN_SEQ, i] = min_seq
+        block[OWN_MIN, i] = least[side]
+        block[AT, at] = i
+        block[OPS, i] = (ON_RIGHT if side else 0) | (PROBES | INSERTS if block[VALID, at] else 0)
+        if index_row >= 0 and is_right.size:
+            block[WORD, i] = block[index_row, at]
+            block[LO, i] = block[index_row + 1, at]
+            block[HI, i] = block[index_row + 2, at]
+        count[side] += 1
+
+
+@kernel
+def place_roles(block: Array, sides: Array, index_row: int, ticks: I64, shared: bool) -> None:
+    """`place_tuples` for a self-join: each tuple first as a left and then as a right one, and matches earlier ones.
+
+    `shared` says that both roles are looked up in one index, which takes a tuple as a right one, once.
+    """
+    n = block.shape[1] // 2
+    start, least = np.zeros((2, 2), np.int64)
+    least[0], least[1] = sides[0, LEAST], sides[1, LEAST]
+    stored = ticks.size - n
+    for i in range(n):
+        upto = sides[0, FIRST] + i
+        for role in range(2):
+            other, at, place = 1 - role, i + role * n, 2 * i + role
+            if sides[other, IS_TIMED]:
+                tick = block[TICKS, at]
+                bound = tick - sides[other, SIZE] if tick >= _NEVER + sides[other, SIZE] else _NEVER
+                start[other] = _first_at_least(ticks, start[other], bound)
+                min_seq = sides[0, FIRST] - stored + start[other]
+            else:
+                min_seq = upto - sides[other, SIZE] + 1
+            if sides[other, GROWS]:
+                least[other] = max(least[other], min_seq)
+            block[OWN_SEQ, place] = upto
+            block[UPTO, place] = upto
+            block[MIN_SEQ, place] = min_seq
+            block[AT, at] = place
+            use = PROBES if shared and role == 0 else PROBES | INSERTS
+            block[OPS, place] = (ON_RIGHT if role else 0) | (use if block[VALID, at] else 0)
+            if index_row >= 0:
+                block[WORD, place] = block[index_row, at]
+                block[LO, place] = block[index_row + 1, at]
+                block[HI, place] = block[index_row + 2, at]
+        for role in range(2):
+            block[OWN_MIN, 2 * i + role] = min(least[0], least[1]) if shared else least[role]
+
+
+@kernel
+def merge_roles(probes: I64, seqs: I64) -> None:
+    """Order a self-join's pairs by tuple, the other's position, and role: a tuple's two runs become one."""
+    n = probes.size
+    ordered = np.empty((2, n), np.int64)
+    begin = 0
+    while begin < n:
+        tuple_ = probes[begin] >> 1
+        middle = begin
+        while middle < n and probes[middle] == 2 * tuple_:
+            middle += 1
+        end = middle
+        while end < n and probes[end] == 2 * tuple_ + 1:
+            end += 1
+        a, b = begin, middle
+        for k in range(begin, end):
+            if b >= end or (a < middle and seqs[a] <= seqs[b]):
+                ordered[0, k], ordered[1, k] = probes[a], seqs[a]
+                a += 1
+            else:
+                ordered[0, k], ordered[1, k] = probes[b], seqs[b]
+                b += 1
+        begin = end
+    probes[:] = ordered[0]
+    seqs[:] = ordered[1]

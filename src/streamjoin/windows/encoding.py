@@ -69,12 +69,12 @@ class SideEncoder:
         self._terms = list(bound.terms) + [term for term in bound.index if term not in bound.terms]
         self._n_exact = len(bound.terms)
         self._index = tuple(self._terms.index(term) for term in bound.index)
-        self._limits = [_limits(*_own_and_other(term, side)) for term in self._terms]
+        self._limits = [interval_limits(*own_and_other(term, side)) for term in self._terms]
 
     @property
     def columns(self) -> list[str]:
         """The columns that are encoded."""
-        return sorted({_own_and_other(term, self._side)[0].name for term in self._terms})
+        return sorted({own_and_other(term, self._side)[0].name for term in self._terms})
 
     def encode(self, table: pa.Table) -> Encoded:
         """The words of every tuple of `table`."""
@@ -87,7 +87,7 @@ class SideEncoder:
         return Encoded(n, None if valid.all() else valid, tuple(words[: self._n_exact]), self._index_words(words))
 
     def _encode_term(self, term: KeyTerm, limits: Array, table: pa.Table, valid: Array) -> TermWords:
-        own, other, down, up = _own_and_other(term, self._side)
+        own, other, down, up = own_and_other(term, self._side)
         array = without_extension(flat(table.column(own.name)))
         if array.null_count:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
@@ -105,7 +105,7 @@ class SideEncoder:
         return _compose(self._terms[key], words[key], self._terms[band], words[band], self._side)
 
 
-def _own_and_other(term: KeyTerm, side: SideName) -> tuple[KeyColumn, KeyColumn, int | float, int | float]:
+def own_and_other(term: KeyTerm, side: SideName) -> tuple[KeyColumn, KeyColumn, int | float, int | float]:
     """This side's column and the other's, and how far the other's value may be below and above."""
     if side == "left":
         return term.left, term.right, term.below, term.above
@@ -183,7 +183,7 @@ def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int,
     return TermWords(word, lo, hi)
 
 
-def _limits(own: KeyColumn, other: KeyColumn, down: int | float, up: int | float) -> Array:
+def interval_limits(own: KeyColumn, other: KeyColumn, down: int | float, up: int | float) -> Array:
     """The words of `own` beyond which an end of the interval leaves `other`'s domain, and its ends: see the kernel."""
     down, up = int(down), int(up)
     offset = _SIGN if own.unsigned else 0
@@ -264,21 +264,25 @@ def _compose(key: KeyTerm, keys: TermWords, band: KeyTerm, bands: TermWords, sid
         canonical = (unflipped.view(np.uint64) * np.uint64(column.multiplier)).view(np.int64)
     out = TermWords(*(np.empty(canonical.size, np.int64) for _ in range(3)))
     if band.kind is WordKind.INTEGER:
-        own, other = ((_shift(band, column), column.unsigned) for column in _own_and_other(band, side)[:2])
+        own, other = ((composed_shift(band, column), column.unsigned) for column in own_and_other(band, side)[:2])
         kernels.compose_integers(canonical, bands.word, bands.lo, bands.hi, own, other, out.word, out.lo, out.hi)
         return out
     if band.kind is WordKind.FLOAT32:
         single, bands = bands, TermWords(*(np.empty(canonical.size, np.int64) for _ in range(3)))
         for words, doubled in ((single.word, bands.word), (single.lo, bands.lo), (single.hi, bands.hi)):
             kernels.float32_to_float64(words, doubled)
-    width = min(float(band.below) + float(band.above), sys.float_info.max)
-    exponent = math.frexp(width)[1] if width else _SCALES[0]
-    scale = math.ldexp(1.0, -min(max(exponent - _STEPS_BITS, _SCALES[0]), _SCALES[1]))
-    kernels.compose_floats(canonical, bands.word, bands.lo, bands.hi, scale, out.word, out.lo, out.hi)
+    kernels.compose_floats(canonical, bands.word, bands.lo, bands.hi, composed_scale(band), out.word, out.lo, out.hi)
     return out
 
 
-def _shift(band: KeyTerm, column: KeyColumn) -> np.uint64:
+def composed_scale(band: KeyTerm) -> float:
+    """The steps of a band of floats to one unit of its column: a power of two."""
+    width = min(float(band.below) + float(band.above), sys.float_info.max)
+    exponent = math.frexp(width)[1] if width else _SCALES[0]
+    return math.ldexp(1.0, -min(max(exponent - _STEPS_BITS, _SCALES[0]), _SCALES[1]))
+
+
+def composed_shift(band: KeyTerm, column: KeyColumn) -> np.uint64:
     """How many low bits of a column's words can be dropped for this band."""
     width = max(0, int(band.below) + int(band.above)) // column.multiplier
     return np.uint64(max(0, width.bit_length() - _STEPS_BITS))

@@ -111,6 +111,19 @@ class SideStore:
         """The times, where the join needs them."""
         return self.block.values(self._ticks) if self.timed else None
 
+    @property
+    def arrow_names(self) -> tuple[str, ...]:
+        """The columns that stay in Arrow arrays."""
+        return tuple(self._others)
+
+    def ticks_upto(self, n: int) -> Array:
+        """The times, and those of `n` rows that were written behind the last one."""
+        return self.block.arrays[self._ticks][self.block.begin : self.block.end + n]
+
+    def has_nulls(self, name: str) -> bool:
+        """Whether a column of fixed width has ever had a NULL."""
+        return name in self._valid
+
     def append(self, table: pa.Table, words: list[Array], ticks: Array | None, n: int) -> None:
         """Add `n` tuples in stream order."""
         columns = {field.name: flat(table.column(i)) for i, field in enumerate(self.schema)}

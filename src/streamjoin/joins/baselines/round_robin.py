@@ -41,7 +41,7 @@ class RoundRobin:
         def answer(k: int) -> Pairs:
             others = chunk.own_seq % len(self._shares) != k
             own_ops = np.where(others, ops & ~np.int64(INSERTS), ops)
-            return self._shares[k].take(chunk, (own_ops, *rest), refine, 0, chunk.n)
+            return self._shares[k].take(chunk.upto, (own_ops, *rest), refine, 0, chunk.n)
 
         parts = self._workers.map(answer, range(len(self._shares)))
         if len(parts) == 1:

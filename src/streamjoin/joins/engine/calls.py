@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 import pyarrow as pa
 
 from streamjoin.joins.base import Overflow
-from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.results import BATCH_ROWS, Results
 from streamjoin.joins.engine.settings import check_rows
 from streamjoin.model.errors import StateError, TooManyRowsError

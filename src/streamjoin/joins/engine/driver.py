@@ -22,7 +22,8 @@ from streamjoin.joins.engine.inputs import as_schema, as_table, conform, interle
 from streamjoin.joins.engine.intake import SIDES, Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.engine.operator import Operator, Work
+from streamjoin.joins.engine.operator import Operator
+from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.results import BATCH_ROWS, Results
 from streamjoin.joins.engine.settings import MAX_ROWS, check_ends, check_sources, check_workers
 from streamjoin.joins.registry import KINDS
@@ -251,7 +252,7 @@ class Join(Calls):
             if self._bound is None:
                 self._waiting.append((tables, sides, name))
                 return None
-            return self._intake.feed(tables, sides, name)
+            return self._intake.feed(tables, sides, name, left_first=interleave is None)
 
         return begin
 

@@ -225,7 +225,9 @@ def _loss(column: pa.ChunkedArray, field: pa.Field) -> str:
 def interleaving(interleave: object, n_left: int, n_right: int) -> Array:
     """The side of each tuple in arrival order, checked; by default left before right."""
     if interleave is None:
-        return np.repeat(np.array([False, True]), [n_left, n_right])
+        flags = np.zeros(n_left + n_right, np.bool_)
+        flags[n_left:] = True
+        return flags
     flags = interleave.to_numpy(zero_copy_only=False) if isinstance(interleave, pa.Array) else np.asarray(interleave)
     if flags.dtype != np.bool_ or flags.ndim != 1:
         raise InputError(f"interleave takes a one-dimensional array of booleans, not {flags.dtype} of {flags.shape}")

@@ -13,7 +13,8 @@ from streamjoin._arrays import Array
 from streamjoin.gate.merge import LEFT, RIGHT, EventTimeGate
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.engine.operator import Operator, Ordered, Work
+from streamjoin.joins.engine.operator import Operator
+from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
 from streamjoin.windows.buffer import Restore
@@ -49,8 +50,11 @@ class Intake:
                 if lengths:
                     self._horizons[side] = Horizon(bound.lateness, max(lengths))
 
-    def feed(self, inputs: list[pa.Table | None], is_right: Array, source: str) -> Work:
-        """Take one push; returns the tuples that can be joined now."""
+    def feed(self, inputs: list[pa.Table | None], is_right: Array, source: str, *, left_first: bool = False) -> Work:
+        """Take one push; returns the tuples that can be joined now.
+
+        `is_right` says which side each tuple belongs to, in arrival order; `left_first` that the left ones come first.
+        """
         schemas = (self._bound.left_schema, self._bound.right_schema)
         tables = [_fitted(table, schema) for table, schema in zip(inputs, schemas, strict=True)]
         if self._gate is not None:
@@ -69,7 +73,7 @@ class Intake:
             return self._released(self._gate)
         if self._self_join:
             tables[RIGHT], ticks[RIGHT] = tables[LEFT], ticks[LEFT]
-        ordered = Ordered((tables[LEFT], tables[RIGHT]), (ticks[LEFT], ticks[RIGHT]), is_right)
+        ordered = Ordered((tables[LEFT], tables[RIGHT]), (ticks[LEFT], ticks[RIGHT]), is_right, left_first)
         return self._operator.begin(ordered, self._bounds())
 
     def release(self, everything: bool = False) -> Work | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streamjoin.kernels.compiling import WATCH
@@ -32,11 +31,22 @@ class Counts:
 
         return restore
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
+    def step(self, name: str) -> _Step:
         """Add the time spent in the block to step `name`, without the time for compiling kernels."""
-        begin = time.perf_counter() - WATCH.seconds
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - WATCH.seconds - begin
+        return _Step(self.seconds, name)
+
+
+class _Step:
+    """A block whose time is added up; a class, because a generator costs more than some steps."""
+
+    __slots__ = ("_begin", "_name", "_seconds")
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter() - WATCH.seconds
+
+    def __exit__(self, *_: object) -> None:
+        spent = time.perf_counter() - WATCH.seconds - self._begin
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent

@@ -10,19 +10,21 @@ can't be restored is rebuilt from the stores.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.joins import auto
 from streamjoin.joins.base import Chunk, Elastic, Fillable, Overflow, Pairs, SidePart
 from streamjoin.joins.engine.chunks_again import chunks_again
+from streamjoin.joins.engine.compiled_step import CompiledStep
+from streamjoin.joins.engine.later import later
 from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.engine.refine import Refinement, positions
+from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import stand
@@ -35,33 +37,6 @@ from streamjoin.windows.workers import Workers
 
 _LEAST_CHUNK = 1 << 12
 _LARGEST_CHUNK = 1 << 18
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """Tuples in gate order: each side's own table and ticks, and which side each place belongs to."""
-
-    tables: tuple[pa.Table, pa.Table]
-    ticks: tuple[Array | None, Array | None]
-    is_right: Array
-
-
-@dataclass
-class Work:
-    """Ordered tuples in the operator: those before `begin` are joined already."""
-
-    ordered: Ordered
-    encoded: list[Encoded]
-    horizons: tuple[int, int] | None
-    begin: int = 0
-    tried: int = 0
-    """How many tuples the newest step was for."""
-    at: list[int] = field(default_factory=lambda: [0, 0])
-
-    @property
-    def waiting(self) -> int:
-        """The number of tuples that are not joined yet."""
-        return int(self.ordered.is_right.size) - self.begin
 
 
 class Operator:
@@ -88,6 +63,7 @@ class Operator:
         self._pairing = False
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
+        self._compiled = CompiledStep.of(bound, self.stores)
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
         """Prepare tuples to be joined with the windows and with each other.
@@ -97,9 +73,7 @@ class Operator:
         """
         if self.choice.provisional:
             self._reconsider(ordered.is_right.size)
-        with self.counts.step("encode"):
-            encoded = self._workers.map(lambda side: self._encoders[side].encode(ordered.tables[side]), (0, 1))
-        return Work(ordered, encoded, horizons)
+        return Work(ordered, horizons)
 
     def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
         """Join the next chunk of at most `most` tuples.
@@ -111,6 +85,11 @@ class Operator:
         n = ordered.is_right.size
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin
+        if self._compiled is not None and work.tried == n and self._compiled.is_due():
+            compiled_rows = self._step_compiled(self._compiled, work, limit)
+            if compiled_rows is not None:
+                return compiled_rows
+        encoded = self._encoded(work)
         is_right = ordered.is_right[work.begin : end]
         counts = [int((~is_right).sum()), int(is_right.sum())]
         if self._self_join:
@@ -119,11 +98,51 @@ class Operator:
         for side in (0, 1):
             cut = slice(at[side], at[side] + counts[side])
             ticks = ordered.ticks[side]
-            parts.append((ordered.tables[side].slice(at[side], counts[side]), work.encoded[side], cut, ticks))
+            parts.append((ordered.tables[side].slice(at[side], counts[side]), encoded[side], cut, ticks))
             at[side] += counts[side]
         rows = self._process_chunk(is_right, parts, limit)
         self._forget(work.horizons if end == n else None)
         work.begin, work.at = end, at
+        return rows
+
+    def _encoded(self, work: Work) -> list[Encoded]:
+        if work.encoded is None:
+            tables = work.ordered.tables
+            with self.counts.step("encode"):
+                work.encoded = self._workers.map(lambda side: self._encoders[side].encode(tables[side]), (0, 1))
+        return work.encoded
+
+    def _step_compiled(self, compiled: CompiledStep, work: Work, limit: int | None) -> pa.Table | None:
+        """Join all tuples of some work by kernels; None, with nothing changed, if they need the general way."""
+        ordered, stores, algorithm, counts = work.ordered, self.stores, self.algorithm, self.counts
+        indexed = algorithm if isinstance(algorithm, Indexed) else None
+        if any(self._descent[side] > stores[side].base for side in (0, 1)):
+            return None
+        with counts.step("encode"):
+            block = compiled.encode(ordered.tables)
+        if block is None:
+            return None
+        with counts.step("store"):
+            least, shared = ((0, 0), False) if indexed is None else (indexed.least, indexed.shared)
+            if not compiled.store(block, ordered, least, shared):
+                return None
+        with counts.step("pair"):
+            plain = indexed is not None and self.bound.residual is None and not self._open_terms
+            self._pairing = True
+            if indexed is not None and plain:
+                columns = block.task(compiled.index_row, ordered.left_first and not self._self_join)
+                tally = _Tally(limit)
+                pairs = indexed.take(block.upto, columns, tally, 0, block.n)
+                comparisons = tally.n
+            else:
+                pairs, comparisons = self._pair(compiled.chunk(block, ordered.is_right), None, limit)
+        counts.compared += comparisons
+        counts.results += pairs.probe.size
+        with counts.step("gather"):
+            rows = compiled.gather(block, pairs.probe, pairs.seq)
+        self._forget(work.horizons)
+        work.begin = work.tried
+        work.at = [block.counts[0], block.counts[1]]
         return rows
 
     def retype(self, bound: BoundSpec) -> None:
@@ -132,6 +151,7 @@ class Operator:
             if store.schema.names:
                 store.retype(schema)
         self.bound = bound
+        self._compiled = CompiledStep.of(bound, self.stores)
 
     def _reconsider(self, arriving: int) -> None:
         """Switch to another algorithm once scanning costs more; a failure here changes nothing."""
@@ -275,7 +295,7 @@ class Operator:
             )
         arrays = [rows[c.side][c.source] for c in self.bound.columns]
         if time is not None:
-            arrays.append(_later([rows["left"][time.left], rows["right"][time.right]], time.type))
+            arrays.append(later([rows["left"][time.left], rows["right"][time.right]], time.type))
         return pa.Table.from_arrays(arrays, schema=self.bound.schema)
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
@@ -307,14 +327,14 @@ class Operator:
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples."""
-        state = self.bound, self.choice, self.algorithm, self._open_terms
+        state = self.bound, self.choice, self.algorithm, self._open_terms, self._compiled
         descent = list(self._descent)
         stores = [store.saved() for store in self.stores]
         algorithm = self.algorithm.saved()
         self._pairing = False
 
         def restore() -> None:
-            self.bound, self.choice, self.algorithm, self._open_terms = state
+            self.bound, self.choice, self.algorithm, self._open_terms, self._compiled = state
             for part in stores:
                 part()
             self._descent = list(descent)
@@ -359,15 +379,15 @@ class Operator:
         return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
 
 
-def _later(both: list[pa.Array], type_: pa.DataType) -> pa.Array:
-    """The later one of two times, as `type_`."""
-    # As integers: Arrow has no such function for timestamps with a time zone.
-    number = pa.int32() if type_.bit_width == 32 else pa.int64()
-    cast = [a if a.type == type_ else a.cast(type_, safe=False) for a in both]
-    later = pc.max_element_wise(*(a.view(number) for a in cast))
-    for times, finer in zip(both, cast, strict=True):
-        if finer is not times:
-            # The year 9999 is out of range for nanoseconds: NULL rather than a wrong time.
-            unchanged = pc.equal(finer.cast(times.type, safe=False), times).fill_null(True)
-            later = pc.if_else(unchanged, later, pa.scalar(None, number))
-    return later.view(type_)
+class _Tally:
+    """Counts pairs that need no further test; raises Overflow beyond `limit`."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self.n = 0
+
+    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        self.n += probes.size
+        if self._limit is not None and self.n > self._limit:
+            raise Overflow
+        return probes, seqs

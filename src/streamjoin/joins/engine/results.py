@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from streamjoin.joins.base import Overflow
-from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.engine.ordered import Work
 from streamjoin.windows.buffer import Restore
 
 BATCH_ROWS = 1_000_000

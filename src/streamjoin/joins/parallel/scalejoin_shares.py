@@ -149,7 +149,7 @@ class IndexShares:
         self.decides = bound.settled
 
     def _make(self, n: int) -> list[Indexed]:
-        return [Indexed(self._bound, self._index, self._settings, shares=n) for _ in range(n)]
+        return [Indexed(self._bound, self._index, self._settings, shares=n, by_side=True) for _ in range(n)]
 
     @property
     def n(self) -> int:
@@ -167,7 +167,8 @@ class IndexShares:
 
     def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
         """Look up in one share's indexes."""
-        return self._shares[k].take(self._chunk, (self._ops[k], *self._columns), refine, begin, end)
+        pairs = self._shares[k].take(self._chunk.upto, (self._ops[k], *self._columns), refine, begin, end)
+        return Pairs(pairs.probe.copy(), pairs.seq.copy())
 
     def dealt(self, begin: int, end: int) -> None:
         """Record which share comes next."""

@@ -1,0 +1,307 @@
+"""The steps of a small push as a few compiled calls: read the batches, encode, store, place, gather.
+
+Per push this is a dozen calls instead of hundreds. It changes the same stores and the same algorithm as the general
+way of `engine/operator.py`, so any push may take either. Rows are written behind the stored ones and become visible
+at once, at the end of `take_in`: a push that has to take the general way after all has changed nothing until then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.joins.base import Chunk, SidePart
+from streamjoin.joins.engine.compiled_plan import CompiledPlan, OutputSource, compile_plan, inputs_for
+from streamjoin.joins.engine.later import later
+from streamjoin.joins.engine.ordered import Ordered
+from streamjoin.kernels.positions import (
+    AT,
+    FIRST,
+    GROWS,
+    IS_TIMED,
+    LEAST,
+    MIN_SEQ,
+    OPS,
+    OWN_MIN,
+    OWN_SEQ,
+    SIDE_FIELDS,
+    SIZE,
+    TERMS,
+    TICKS,
+    UPTO,
+    VALID,
+    WORD,
+    ascends,
+    merge_roles,
+    place_roles,
+    place_tuples,
+)
+from streamjoin.kernels.rows import LATER, LINE, NO_COLUMN, gather_pairs, read_batch, store_rows, store_words
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.clock import NEVER
+from streamjoin.windows.encoding import Encoded, flat
+from streamjoin.windows.store import SideStore
+from streamjoin.windows.words import TermWords
+from streamjoin.windows.workers import Workers
+
+# General pushes before the kernels are compiled for: by then these have cost about as much as compiling does.
+PATIENCE = 4096
+
+_ALONE = Workers(1)
+_EMPTY = np.empty(0, np.int64)
+_NO_FLAGS = np.empty(0, np.bool_)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+class ColumnArrays(Protocol):
+    """A batch of NumPy columns that have the types of a side's schema."""
+
+    def describe(self, columns: Array) -> None:
+        """Fill the table of the columns (see `kernels.rows`)."""
+
+    def arrow_column(self, place: int) -> pa.Array:
+        """One column as an Arrow array."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+
+
+class Block:
+    """The tuples of a push as words: see `kernels.encode_rows`."""
+
+    def __init__(self, words: Array, n_left: int, all_valid: bool, owners: tuple[object, ...]) -> None:
+        self.words = words
+        self.counts = n_left, words.shape[1] - n_left
+        self.all_valid = all_valid
+        self.owners = owners
+        """What keeps the memory of the batches alive."""
+
+    @property
+    def n(self) -> int:
+        """The number of tuples; a self-join's count twice."""
+        return int(self.words.shape[1])
+
+    @property
+    def upto(self) -> Array:
+        """The position of the other side before which each tuple's matches are."""
+        upto: Array = self.words[UPTO]
+        return upto
+
+    def task(self, index_row: int, in_order: bool) -> tuple[Array, ...]:
+        """The columns of an index's task: see `indexes.base.push_task`."""
+        words = self.words
+        first = index_row if in_order else WORD
+        return (
+            words[OPS], words[first], words[first + 1], words[first + 2], words[OWN_SEQ], words[MIN_SEQ], words[OWN_MIN]
+        )  # fmt: skip
+
+
+class CompiledStep:
+    """The compiled steps of one bound join."""
+
+    def __init__(self, bound: BoundSpec, stores: tuple[SideStore, SideStore], plan: CompiledPlan) -> None:
+        self._plan = plan
+        self._stores = stores
+        self._self_join = bound.spec.self_join
+        self._schema = bound.schema
+        self._payload = (stores[0], stores[0] if self._self_join else stores[1])
+        self._timed = stores[0].timed
+        self._inputs = inputs_for(plan)
+        self._sides = np.zeros((2, SIDE_FIELDS), np.int64)
+        gated = bound.spec.order == "event_time"
+        for side, window in enumerate(bound.windows):
+            self._sides[side, SIZE] = window.size
+            self._sides[side, IS_TIMED] = window.kind == "time"
+            self._sides[side, GROWS] = gated or window.kind == "count"
+        self._shift = np.zeros(2, np.int64)
+        self._time = bound.time
+        self._patience = 0 if plan.is_compiled else PATIENCE
+
+    @classmethod
+    def of(cls, bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> CompiledStep | None:
+        """The steps of a bound join, or None where its condition has no compiled plan."""
+        plan = compile_plan(bound)
+        return None if plan is None else cls(bound, stores, plan)
+
+    @property
+    def index_row(self) -> int:
+        """The row of the index words in side order."""
+        return self._plan.index_row
+
+    def is_due(self) -> bool:
+        """Whether the kernels are compiled, or so many pushes went without them that compiling pays."""
+        if self._patience:
+            self._patience -= 1
+        return not self._patience
+
+    def encode(self, batches: tuple[Any, Any]) -> Block | None:
+        """The words of a push, one batch per side; None if kernels can't read a batch."""
+        n_left, owner = self._read(0, batches[0])
+        n_right, other = (n_left, None) if self._self_join else self._read(1, batches[1])
+        if n_left < 0 or n_right < 0:
+            return None
+        if self._self_join:
+            self._inputs[1] = self._inputs[0]
+        words = np.empty((self._plan.rows, n_left + n_right), np.int64)
+        unmatched = 0
+        for encode in self._plan.encoders:
+            unmatched += encode(self._inputs, words, n_left)
+        return Block(words, n_left, unmatched == 0, (owner, other))
+
+    def store(self, block: Block, ordered: Ordered, least: tuple[int, int], shared: bool) -> bool:
+        """Store the tuples of a block and find their positions and windows.
+
+        Returns False, with nothing changed, if they need the general way. `least` are the smallest positions that the sides' indexes must keep; `shared` says that a self-join has one
+        index for both roles.
+        """
+        words, (n_left, n_right), stores, sides = block.words, block.counts, self._stores, self._sides
+        if self._timed and not self._take_ticks(words, ordered.ticks, n_left):
+            return False
+        self._write(0, words, 0, n_left)
+        self._write(1, words, n_left, n_right)
+        left_ticks = right_ticks = _EMPTY
+        if self._timed:
+            left_ticks, right_ticks = stores[0].ticks_upto(n_left), stores[1].ticks_upto(n_right)
+        sides[0, FIRST], sides[1, FIRST] = stores[0].count, stores[1].count
+        sides[0, LEAST], sides[1, LEAST] = least
+        if self._self_join:
+            place_roles(words, sides, self._plan.index_row, left_ticks, shared)
+        else:
+            flags = _NO_FLAGS if ordered.left_first else ordered.is_right
+            place_tuples(words, flags, sides, n_left, self._plan.index_row, left_ticks, right_ticks)
+        for side in (0, 1):
+            stores[side].include(self._arrow_columns(side, ordered.tables[side]), block.counts[side])
+        return True
+
+    def _read(self, side: int, batch: Any) -> tuple[int, object]:
+        """Describe a batch in `_inputs`; returns its rows, and what keeps its memory alive. -1 if it has no form."""
+        if isinstance(batch, pa.Table):
+            batches = batch.to_batches()
+            if len(batches) != 1:
+                batches = batch.combine_chunks().to_batches()
+            if not batches:
+                return 0, None
+            if len(batches) > 1:
+                return -1, None
+            batch = batches[0]
+        if not isinstance(batch, pa.RecordBatch):
+            batch.describe(self._inputs[side])
+            return batch.num_rows, batch
+        capsule = batch.__arrow_c_array__()[1]
+        return read_batch(_pointer(capsule, b"arrow_array"), self._plan.widths[side], self._inputs[side]), capsule
+
+    def _take_ticks(self, words: Array, ticks: tuple[Array | None, Array | None], n_left: int) -> bool:
+        """Fill the row of ticks; False if they do not ascend, so that windows are not ranges of positions."""
+        for side, (begin, end) in enumerate(((0, n_left), (n_left, words.shape[1]))):
+            own, stored = ticks[0 if self._self_join else side], self._stores[side].ticks
+            if own is None or stored is None:
+                raise AssertionError("a join by time without times")
+            words[TICKS, begin:end] = own
+            if not ascends(words[TICKS, begin:end], int(stored[-1]) if stored.size else NEVER):
+                return False
+        return True
+
+    def _write(self, side: int, words: Array, begin: int, n: int) -> None:
+        """Write a side's new rows, whose words begin at `begin`, behind its stored ones."""
+        store, plan = self._stores[side], self._plan
+        store.block.reserve(n)
+        while True:
+            layout, end = store.layout(), store.block.end
+            column = store_rows(self._inputs[side], len(store.schema), layout, end, n)
+            if column == NO_COLUMN:
+                break
+            store.mark_nulls([store.schema.names[column]])
+        first = len(store.schema)
+        for term in range(plan.n_terms):
+            store_words(words[TERMS + 3 * term, begin : begin + n], layout, first + term, end)
+        if self._timed:
+            store_words(words[TICKS, begin : begin + n], layout, first + plan.n_terms, end)
+
+    def _arrow_columns(self, side: int, batch: Any) -> dict[str, pa.Array]:
+        """The columns of a batch that stay in Arrow arrays."""
+        store = self._stores[side]
+        columns = {}
+        for name in store.arrow_names:
+            place = store.schema.get_field_index(name)
+            if isinstance(batch, pa.Table):
+                columns[name] = flat(batch.column(place))
+            elif isinstance(batch, pa.RecordBatch):
+                columns[name] = batch.column(place)
+            else:
+                columns[name] = batch.arrow_column(place)
+        return columns
+
+    def chunk(self, block: Block, is_right: Array) -> Chunk:
+        """The tuples as an algorithm takes them."""
+        words, (n_left, n_right), plan = block.words, block.counts, self._plan
+        parts = []
+        for side, begin, n in ((0, 0, n_left), (1, n_left, n_right)):
+            own = words[:, begin : begin + n]
+            terms = [TermWords(own[r], own[r + 1], own[r + 2]) for r in range(TERMS, TERMS + 3 * plan.n_terms, 3)]
+            index = None
+            if plan.index_row >= 0:
+                term = (plan.index_row - TERMS) // 3
+                row = plan.index_row
+                index = terms[term] if term < len(terms) else TermWords(own[row], own[row + 1], own[row + 2])
+            valid = None if block.all_valid else own[VALID].astype(np.bool_)
+            parts.append(SidePart(Encoded(n, valid, tuple(terms), index), own[AT], int(self._sides[side, FIRST])))
+        if self._self_join:
+            is_right = np.tile(np.array([False, True]), n_left)
+        return Chunk(is_right, words[OWN_SEQ], words[UPTO], words[MIN_SEQ], parts[0], parts[1])
+
+    def gather(self, block: Block, probes: Array, seqs: Array) -> pa.Table:
+        """The result rows of pairs; a self-join's are put into the order of the result, in place."""
+        n, (left, right), words = probes.size, self._payload, block.words
+        if self._self_join:
+            merge_roles(probes, seqs)
+        time = self._time
+        # The kernel takes the later one of two times as numbers, which NULL is not.
+        is_timed = time is None or not (left.has_nulls(time.left) or right.has_nulls(time.right))
+        widths = [output.width if is_timed or output.side != LATER else 0 for output in self._plan.outputs]
+        bitmaps = [
+            output.side != LATER and self._payload[output.side].has_nulls(output.name) for output in self._plan.outputs
+        ]
+        size = sum(map(_lines, [width * n for width in widths])) + sum(bitmaps) * _lines((n + 7) // 8)
+        data = pa.allocate_buffer(size)
+        for side, store in enumerate(self._payload):
+            self._shift[side] = store.block.begin - store.base
+        gather_pairs(
+            left.layout(), right.layout(), probes, seqs, words[OPS], words[OWN_SEQ], self._shift,
+            self._plan.gathered if is_timed else self._plan.gathered_but_time, data.address,
+        )  # fmt: skip
+        arrays, at = [], 0
+        places: tuple[Array, Array] | None = None
+        for output, width, bitmap in zip(self._plan.outputs, widths, bitmaps, strict=True):
+            if width:
+                buffers = [None, data.slice(at, width * n)]
+                at += _lines(width * n)
+                if bitmap:
+                    buffers[0] = data.slice(at, (n + 7) // 8)
+                    at += _lines((n + 7) // 8)
+                arrays.append(pa.Array.from_buffers(output.type, n, buffers))
+            else:
+                if places is None:
+                    own, is_right = words[OWN_SEQ][probes], words[OPS][probes] & 1 == 1
+                    places = np.where(is_right, seqs, own), np.where(is_right, own, seqs)
+                arrays.append(self._gather_by_arrow(output, places))
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def _gather_by_arrow(self, output: OutputSource, places: tuple[Array, Array]) -> pa.Array:
+        if output.side != LATER:
+            return self._payload[output.side].gather([output.name], places[output.side], _ALONE)[output.name]
+        if self._time is None:
+            raise AssertionError("a result's time without times")
+        names = self._time.left, self._time.right
+        times = [self._payload[side].gather([name], places[side], _ALONE)[name] for side, name in enumerate(names)]
+        return later(times, output.type)
+
+
+def _lines(size: int) -> int:
+    return (size + LINE - 1) // LINE * LINE

@@ -1,0 +1,202 @@
+"""Rows by address: from the memory of a pushed batch into the stored columns, and from there into the result.
+
+A batch is a table of its columns (`INPUT_FIELDS` numbers for each): where the first value is, how far apart values
+are, the bitmap of those that are not NULL or 0, the first one's bit in it, and the bytes of variable-width values. The
+stored columns of a side have such a table too (`SideStore.layout`): the address of row 0, the distance of rows, the
+width of a value, and the address of its validity bytes or 0; a width of 0 is a column that stays in Arrow arrays.
+Kernels therefore have one version for all column types.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamjoin._arrays import Array
+from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.machine import I64
+from streamjoin.kernels.memory import (
+    load_8,
+    load_16,
+    load_32,
+    load_64,
+    prefetch_at,
+    store_8,
+    store_16,
+    store_32,
+    store_64,
+)
+
+INPUT_FIELDS = 5
+ADDRESS, STRIDE, VALIDITY, BIT, DATA = range(INPUT_FIELDS)
+# Fields of a stored column, after ADDRESS and STRIDE.
+WIDTH, VALID = 2, 3
+
+NO_COLUMN = -1
+LINE = 64
+
+# The fields of Arrow's C structure of an array, in bytes from its beginning.
+_LENGTH, _NULL_COUNT, _OFFSET, _N_BUFFERS, _BUFFERS, _CHILDREN = 0, 8, 16, 24, 40, 48
+
+# Where the values of a result column come from: a side, or the later one of both sides' times.
+LEFT, RIGHT, LATER = 0, 1, 2
+OUTPUT_FIELDS = 4
+SOURCE, COLUMN, OTHER, OUT_WIDTH = range(OUTPUT_FIELDS)
+
+
+@kernel
+def read_batch(struct: int, widths: I64, columns: Array) -> int:
+    """Fill the table of a batch's columns from Arrow's C structure at address `struct`; returns the number of rows."""
+    children = load_64(struct + _CHILDREN)
+    first = load_64(struct + _OFFSET)
+    for j in range(widths.size):
+        child = load_64(children + 8 * j)
+        at = load_64(child + _OFFSET) + first
+        n_buffers = load_64(child + _N_BUFFERS)
+        buffers = load_64(child + _BUFFERS)
+        columns[j, ADDRESS] = load_64(buffers + 8) + at * widths[j] if n_buffers > 1 else 0
+        columns[j, STRIDE] = widths[j]
+        # An unknown number of NULLs is -1.
+        has_nulls = n_buffers > 0 and load_64(child + _NULL_COUNT) != 0
+        columns[j, VALIDITY] = load_64(buffers) if has_nulls else 0
+        columns[j, BIT] = at
+        columns[j, DATA] = load_64(buffers + 16) if n_buffers > 2 else 0
+    return load_64(struct + _LENGTH)
+
+
+@kernel
+def is_set(bitmap: int, bit: int) -> int:
+    """The bit of an Arrow bitmap, as 0 or 1."""
+    return (load_8(bitmap + (bit >> 3)) >> (bit & 7)) & 1
+
+
+@kernel
+def copy_values(source: int, stride: int, target: int, step: int, width: int, n: int) -> None:
+    """Copy `n` values of `width` bytes from every `stride` to every `step` bytes."""
+    if width == 8:
+        for i in range(n):
+            store_64(target + i * step, load_64(source + i * stride))
+    elif width == 4:
+        for i in range(n):
+            store_32(target + i * step, load_32(source + i * stride))
+    elif width == 2:
+        for i in range(n):
+            store_16(target + i * step, load_16(source + i * stride))
+    else:
+        for i in range(n):
+            store_8(target + i * step, load_8(source + i * stride))
+
+
+@kernel
+def store_rows(columns: Array, n_columns: int, layout: Array, end: int, n: int) -> int:
+    """Write `n` rows of a batch's first columns to the places from `end` on.
+
+    Returns NO_COLUMN, or the number of a stored column that has no validity bytes and would get a NULL.
+    """
+    for j in range(n_columns):
+        width = layout[j, WIDTH]
+        if width == 0:
+            continue
+        validity, bit, valid = columns[j, VALIDITY], columns[j, BIT], layout[j, VALID]
+        if valid != 0:
+            for i in range(n):
+                store_8(valid + end + i, is_set(validity, bit + i) if validity != 0 else 1)
+        elif validity != 0:
+            for i in range(n):
+                if is_set(validity, bit + i) == 0:
+                    return j
+        step = layout[j, STRIDE]
+        copy_values(columns[j, ADDRESS], columns[j, STRIDE], layout[j, ADDRESS] + end * step, step, width, n)
+    return NO_COLUMN
+
+
+@kernel
+def store_words(words: I64, layout: Array, column: int, end: int) -> None:
+    """Write words or ticks to the places from `end` on of one stored column."""
+    target = layout[column, ADDRESS] + 8 * end
+    for i in range(words.size):
+        store_64(target + 8 * i, words[i])
+
+
+@kernel
+def _gather_values(layout: Array, column: int, places: I64, target: int) -> None:
+    source, stride, width = layout[column, ADDRESS], layout[column, STRIDE], layout[column, WIDTH]
+    if width == 8:
+        for i in range(places.size):
+            store_64(target + 8 * i, load_64(source + places[i] * stride))
+    elif width == 4:
+        for i in range(places.size):
+            store_32(target + 4 * i, load_32(source + places[i] * stride))
+    elif width == 2:
+        for i in range(places.size):
+            store_16(target + 2 * i, load_16(source + places[i] * stride))
+    else:
+        for i in range(places.size):
+            store_8(target + i, load_8(source + places[i] * stride))
+
+
+@kernel
+def _gather_validity(valid: int, places: I64, target: int) -> None:
+    """Fill the bitmap at `target`."""
+    bits = 0
+    for i in range(places.size):
+        bits |= load_8(valid + places[i]) << (i & 7)
+        if i & 7 == 7:
+            store_8(target + (i >> 3), bits)
+            bits = 0
+    if places.size & 7:
+        store_8(target + (places.size >> 3), bits)
+
+
+@kernel
+def _gather_later(left: Array, right: Array, plan: I64, places: Array, target: int) -> None:
+    """Fill a column with the later one of two times of the same type and of 4 or 8 bytes."""
+    a, step_a = left[plan[COLUMN], ADDRESS], left[plan[COLUMN], STRIDE]
+    b, step_b = right[plan[OTHER], ADDRESS], right[plan[OTHER], STRIDE]
+    if plan[OUT_WIDTH] == 8:
+        for i in range(places.shape[1]):
+            store_64(target + 8 * i, max(load_64(a + places[0, i] * step_a), load_64(b + places[1, i] * step_b)))
+    else:
+        for i in range(places.shape[1]):
+            store_32(target + 4 * i, max(load_32(a + places[0, i] * step_a), load_32(b + places[1, i] * step_b)))
+
+
+@kernel
+def gather_pairs(
+    left: Array, right: Array, probes: I64, seqs: I64, rights: I64, own_seq: I64, shift: I64, plan: Array, out: int
+) -> None:
+    """Write the result columns of pairs (probe, seq), one after another, from address `out` on.
+
+    `left` and `right` are the sides' layouts, rights[p] is odd where tuple p is the right side's, and shift[s] leads
+    from a position of side s to its place. A column's values begin at a multiple of `LINE`, and its bitmap, where it
+    has validity bytes, follows them likewise.
+    """
+    n = probes.size
+    places = np.empty((2, n), np.int64)
+    for i in range(n):
+        p = probes[i]
+        side = rights[p] & 1
+        own, other = own_seq[p] + shift[side], seqs[i] + shift[1 - side]
+        places[side, i] = own
+        places[1 - side, i] = other
+        # Stored rows are anywhere in the window; the probes' own have just been written.
+        if side:
+            prefetch_at(left[0, ADDRESS] + other * left[0, STRIDE])
+        else:
+            prefetch_at(right[0, ADDRESS] + other * right[0, STRIDE])
+    target = out
+    for k in range(plan.shape[0]):
+        source, width = plan[k, SOURCE], plan[k, OUT_WIDTH]
+        if width == 0:
+            continue
+        size = (width * n + LINE - 1) // LINE * LINE
+        if source == LATER:
+            _gather_later(left, right, plan[k], places, target)
+            target += size
+            continue
+        layout = right if source == RIGHT else left
+        column = plan[k, COLUMN]
+        _gather_values(layout, column, places[source], target)
+        target += size
+        if layout[column, VALID] != 0:
+            _gather_validity(layout[column, VALID], places[source], target)
+            target += ((n + 7) // 8 + LINE - 1) // LINE * LINE
