@@ -158,8 +158,8 @@ class CompiledStep:
     def store(self, block: Block, ordered: Ordered, least: tuple[int, int], shared: bool) -> bool:
         """Store the tuples of a block and find their positions and windows.
 
-        Returns False, with nothing changed, if they need the general way. `least` are the smallest positions that the sides' indexes must keep; `shared` says that a self-join has one
-        index for both roles.
+        Returns False, with nothing changed, if they need the general way. `least` are the smallest positions that the
+        sides' indexes must keep; `shared` says that a self-join has one index for both roles.
         """
         words, (n_left, n_right), stores, sides = block.words, block.counts, self._stores, self._sides
         if self._timed and not self._take_ticks(words, ordered.ticks, n_left):
