@@ -37,7 +37,7 @@ CONFINED = {
     "pyspark": (
         "spark",
         "adhoc/engine/engine.py",
-        "adhoc/engine/stream_readers.py",
+        "adhoc/executors/spark.py",
         "adhoc/executors/spark_feed.py",
         "adhoc/executors/spark_tasks.py",
     ),
@@ -166,7 +166,7 @@ def test_what_the_engine_returns_is_public() -> None:
         hint
         for name, method in inspect.getmembers(adhoc.Engine, inspect.isfunction)
         if not name.startswith("_")
-        for hint in get_type_hints(method, {**vars(adhoc_engine), "DataFrame": object}).items()
+        for hint in get_type_hints(method, {**vars(adhoc_engine), "DataFrame": object, "TupleSource": object}).items()
     ]
     returned = {
         part.__name__

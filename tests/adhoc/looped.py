@@ -80,6 +80,12 @@ class Looped:
             portion.safe.result(20)
         self.settle()
 
+    def newest(self, stream: str) -> int:
+        """The last of a stream's Spark batches that the journal has."""
+        position = self.loop.positions.get(stream, -1)
+        assert isinstance(position, int)
+        return position
+
     def settle(self) -> None:
         self.inbox.ask(lambda: None).result(20)
 

@@ -60,7 +60,7 @@ class Crashing:
                 if query.life.created == batch and ("create", query.name) not in acted:
                     run.create(query.name, query.text, ParquetSink(str(self.directory / query.name)))
             tables = self.case.tables(batch)
-            due = {name: (batch, t) for name, t in tables.items() if run.loop.consumed.get(name, -1) < batch}
+            due = {name: (batch, t) for name, t in tables.items() if run.newest(name) < batch}
             if due:
                 run.hand(due)
 
@@ -135,7 +135,7 @@ def run_of_three(directory: Path) -> None:
             if number == 2 and ("drop", "q0") not in acted:
                 run.ask_for("drop", "q0")
             tables = {"l": table((1, number, number)), "r": table((1, 10 + number, number), (1, 20 + number, number))}
-            due = {name: (number, rows) for name, rows in tables.items() if run.loop.consumed.get(name, -1) < number}
+            due = {name: (number, rows) for name, rows in tables.items() if run.newest(name) < number}
             if due:
                 run.hand(due)
     finally:

@@ -32,7 +32,7 @@ def run_it(directory: Path) -> None:
             if stream.name not in run.catalog.streams:
                 run.register(stream)
         for number in range(BATCHES):
-            if run.loop.consumed.get("l", -1) < number:
+            if run.newest("l") < number:
                 run.hand({"l": (number, rows_of(number))}, {"l": BAD.slice(0, number)} if number else None)
     finally:
         run.abandon()

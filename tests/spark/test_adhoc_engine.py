@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink
-from streamjoin.adhoc.executors import spark_feed
+from streamjoin.adhoc.engine import executor
+from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
 from streamjoin.spark.demo.feeds import drop
 from tests.adhoc.looped import read_back
@@ -306,8 +307,8 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
-    monkeypatch.setattr(spark_feed, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(spark_feed, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(executor, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(executor, "LONGEST_PAUSE", 0.02)
     handler = Heard("'r' failed", "'r' is read again")
     logger = logging.getLogger("streamjoin.adhoc")
     logger.addHandler(handler)
@@ -347,8 +348,8 @@ def test_a_stream_that_fails_is_told_and_tried_again_while_the_others_go_on(
 def test_a_stream_that_fails_can_be_registered_anew(
     spark: Any, engine: Engine, streams: dict[str, FileStream], heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_feed, "FIRST_PAUSE", 1000.0)
-    monkeypatch.setattr(spark_feed, "LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr(executor, "FIRST_PAUSE", 1000.0)
+    monkeypatch.setattr(executor, "LONGEST_PAUSE", 1000.0)
     with engine:
         (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
         heard.wait("'r' failed")
@@ -364,7 +365,7 @@ def test_a_stream_that_fails_can_be_registered_anew(
 def test_the_end_of_spark_ends_the_engine(
     engine: Engine, streams: dict[str, FileStream], heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_feed.Feed, "session_gone", True)
+    monkeypatch.setattr(SparkExecutor, "gone", True)
     with engine:
         (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
         with pytest.raises(StateError, match="Spark has stopped: stream 'r' failed"):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.core.explain import Explanation
     from streamjoin.adhoc.core.settings import Settings
     from streamjoin.adhoc.engine.engine import Engine
-    from streamjoin.adhoc.engine.handle import QueryHandle
+    from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator
     from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics, Preview, QueryInfo, StreamInfo
     from streamjoin.adhoc.language.plan import Stream
     from streamjoin.adhoc.sinks.base import CallbackSink, MemorySink, Newest, Sink
@@ -34,6 +34,7 @@ __all__ = [
     "Preview",
     "QueryHandle",
     "QueryInfo",
+    "ResultIterator",
     "Settings",
     "Sink",
     "Stream",
@@ -58,6 +59,7 @@ __getattr__, __dir__ = lazy(
         "Preview": "engine.info",
         "QueryHandle": "engine.handle",
         "QueryInfo": "engine.info",
+        "ResultIterator": "engine.handle",
         "Settings": "core.settings",
         "Sink": "sinks.base",
         "Stream": "language.plan",

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.executors.spark_feed import FIRST_PAUSE, LONGEST_PAUSE
+from streamjoin.adhoc.engine.executor import FIRST_PAUSE, LONGEST_PAUSE
 from streamjoin.adhoc.sinks.specs import NamedSink
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.service.config import ServiceConfig

@@ -67,6 +67,11 @@ class Horizon:
         horizon._clock = max(self._clock, clock)
         return horizon
 
+    def reaching(self, time: int) -> Horizon:
+        """The horizon after its side, which has an explicit lateness, declares that nothing before `time` follows."""
+        lateness = self._lateness or 0
+        return Horizon.resumed(lateness, max(self._clock, min(time + lateness, (1 << 63) - 1)))
+
     def saved(self) -> Callable[[], None]:
         """Return a function that restores the current state."""
         state = self._count, self._clock, self._marks

@@ -221,7 +221,7 @@ class Catalog:
             raise no_such_query(name, self.entries)
         if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
             raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
-        _close(entry)
+        _close_writer(entry)
         entry.sink, entry.writer = sink, self._writer(entry.query, sink)
 
     def close(self) -> None:
@@ -254,6 +254,11 @@ class Catalog:
 
 
 def _close(entry: RunningQuery) -> None:
+    entry.newest.close()
+    _close_writer(entry)
+
+
+def _close_writer(entry: RunningQuery) -> None:
     if entry.writer is not None:
         try:
             entry.writer.close()

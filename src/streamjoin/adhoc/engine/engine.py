@@ -1,7 +1,8 @@
-"""`Engine`: many ad-hoc queries over shared streams on Spark, created and dropped while the streams run.
+"""`Engine`: many ad-hoc queries over shared streams, created and dropped while the streams run.
 
 Any thread may call any method. One thread of the engine runs the batches (`loop`); what others ask for waits in
-the `inbox` for the next boundary between two batches. Each stream is read by a Spark query of its own (`spark_feed`).
+the `inbox` for the next boundary between two batches. An executor reads the streams and computes rows: in this process,
+or on Spark (`executor`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,8 @@ from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.handle import QueryHandle, in_force, pending_info
+from streamjoin.adhoc.engine.executor import Executor, StreamInput
+from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator, in_force, pending_info
 from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
 from streamjoin.adhoc.engine.info import (
     BatchEvent,
@@ -32,13 +34,14 @@ from streamjoin.adhoc.engine.info import (
     QueryInfo,
     StreamInfo,
 )
-from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.journal import Journal, Position
 from streamjoin.adhoc.engine.loop import BatchLoop
+from streamjoin.adhoc.engine.memory_journal import MemoryJournal
 from streamjoin.adhoc.engine.notices import Notices
 from streamjoin.adhoc.engine.preview import preview
 from streamjoin.adhoc.engine.recovery import recover
 from streamjoin.adhoc.engine.stream_readers import StreamReaders
-from streamjoin.adhoc.executors.spark_tasks import executor_for
+from streamjoin.adhoc.executors.embedded import EmbeddedExecutor
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import MemorySink, Newest, Sink
@@ -48,50 +51,55 @@ from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from streamjoin.adhoc.sources.base import TupleSource
+
 
 class Engine:
     """Runs ad-hoc queries over shared streams; queries come and go while the streams run.
 
     Args:
-        spark: the session.
-        checkpoint: a directory for everything that a restart goes on from.
+        spark: the Spark session that reads the streams; without one, tuples are pushed or read in this process.
+        checkpoint: a directory for everything that a restart goes on from; without one nothing survives the process.
+            An engine on Spark needs one.
         settings: how queries share, and when plans are looked at again.
         trigger: how often each stream is read, such as "1 second"; as fast as possible when not given.
-        partitions: how many tasks share the joining of a batch, or "auto"; when not given the driver does it.
+        partitions: how many Spark tasks share the joining of a batch, or "auto"; when not given this process does it.
         sinks: gives the sink of a name for a query, where the checkpoint has only the name (`NamedSink`).
     """
 
     def __init__(
         self,
-        spark: SparkSession,
-        checkpoint: str | Path,
+        spark: SparkSession | None = None,
+        checkpoint: str | Path | None = None,
         settings: Settings | None = None,
         trigger: str | None = None,
         partitions: int | Literal["auto"] | None = None,
         sinks: NamedSinks | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.checkpoint = str(checkpoint)
-        if partitions is not None and self.settings.sharing == "nothing":
-            raise SpecError("queries that share nothing are run by the driver: leave partitions out")
+        self.checkpoint = None if checkpoint is None else str(checkpoint)
+        _check_arguments(spark, self.checkpoint, self.settings, partitions)
         self._inbox = Inbox()
         self._notices = Notices()
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._error: StreamJoinError | None = None
-        self._journal = Journal(self.checkpoint)
+        kind = "embedded" if spark is None else "spark"
+        self._journal = MemoryJournal() if self.checkpoint is None else Journal(self.checkpoint, kind)
         try:
             recovery = recover(self._journal, self.settings)
             core = open_core([], self.settings)
+            self._executor = _executor(spark, self._journal, trigger, partitions, self.settings)
             self._catalog = Catalog(core, self._journal, self.settings.newest_rows, spark, sinks)
-            executor = executor_for(partitions, spark, self._journal, self.settings.latency_threshold)
-            self._loop = BatchLoop(self._catalog, self._journal, self._inbox, self._notices.publish, executor)
+            self._loop = BatchLoop(
+                self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows
+            )
             self._loop.restore(recovery)
         except BaseException:
             self._journal.close()
             raise
         self._readers = StreamReaders(
-            self.settings, self._journal, self._catalog, self._loop, self._inbox, trigger, self._fail
+            self.settings, self._journal, self._catalog, self._loop, self._inbox, self._executor, self._fail
         )
         self._names = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -102,27 +110,81 @@ class Engine:
     def register(
         self,
         name: str,
-        frame: DataFrame,
+        frame: DataFrame | None = None,
         time: str = "ts",
         lateness: Lateness | None = None,
         malformed: str | None = None,
+        *,
+        schema: pa.Schema | None = None,
+        source: TupleSource | None = None,
     ) -> Stream:
-        """Make a streaming DataFrame known as a stream, before the start or while it runs.
+        """Make a stream known, before the start or while the engine runs.
 
         Args:
             name: the name by which queries read it.
-            frame: the streaming DataFrame.
+            frame: a streaming DataFrame, for an engine on Spark.
             time: the column that says when: a timestamp, a date or an integer.
             lateness: how far behind its newest tuple one may be and still count; what the settings say if not given.
             malformed: a column that is not NULL for records that could not be decoded and says what they were. They are
                 set aside and counted, and the column is none of the stream's.
+            schema: the columns of a stream whose tuples are pushed, for an engine without Spark.
+            source: what an engine without Spark reads.
 
         Raises:
             InputError: it is no streaming DataFrame.
+            SpecError: the engine can't read such a stream.
             SchemaError: there is no such time column, or it is no time.
             StateError: there is a stream of this name.
         """
-        return self._readers.register(name, frame, time, lateness, malformed)
+        return self._readers.register(name, StreamInput(frame, schema, source, malformed), time, lateness)
+
+    def push(self, stream: str, data: object, *, position: Position | None = None) -> None:
+        """Give a stream more tuples; returns when the rows they lead to are on their way to the sinks.
+
+        Args:
+            stream: a stream that was registered with a schema.
+            data: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame, or rows as dicts.
+            position: where the caller goes on after these tuples, any JSON value. The checkpoint stores it together
+                with them, and `position` returns it. Default: the number of tuples pushed so far.
+
+        Raises:
+            InputError: the data does not fit the stream, or there is no such stream; nothing was taken.
+            StateError: the engine does not run, or has failed.
+        """
+        self.push_all({stream: data}, None if position is None else {stream: position})
+
+    def push_all(self, data: Mapping[str, object], positions: Mapping[str, Position] | None = None) -> None:
+        """Give several streams more tuples in one batch; see `push`."""
+        self._refuse_waiting("push")
+        self._readers.push(data, positions or {})
+
+    def advance(self, time: object, stream: str | None = None) -> None:
+        """Declare that no tuple before `time` follows, so that an idle stream does not keep the others' tuples.
+
+        Args:
+            time: a value of the time column's type.
+            stream: a stream that was registered with a schema; without it, all of them.
+
+        Raises:
+            InputError: it is no time of the stream.
+            StateError: the engine does not run.
+        """
+        self._refuse_waiting("advance")
+        self._readers.advance(time, stream)
+
+    def position(self, stream: str) -> Position | None:
+        """Where a stream goes on according to the checkpoint: after a restart, push what comes after it.
+
+        Raises:
+            SpecError: there is no such stream.
+        """
+        return self._loop.positions.get(self._readers.known(stream).name)
+
+    def _refuse_waiting(self, call: str) -> None:
+        if self._thread is None:
+            raise StateError(f"{call}: the engine does not run yet; call start(), or use it as `with engine:`")
+        if not self._elsewhere:
+            raise StateError(f"{call} waits for a batch and can't be called from within one: use another thread")
 
     def streams(self) -> list[StreamInfo]:
         """The registered streams."""
@@ -325,6 +387,20 @@ class Engine:
             return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
         raise no_such_query(name, self._catalog.entries)
 
+    def iterate(self, name: str, timeout: float | None = None) -> ResultIterator:
+        """The rows of a query as they come, a table at a time, from the oldest that are kept.
+
+        It ends when the query is dropped, the engine stops, or nothing came for `timeout` seconds. A reader that is
+        too slow misses rows that are no longer kept (`MemorySink(limit)`); `skipped` counts them.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        entry = self._catalog.entries.get(name) or self._catalog.dropped.get(name)
+        if entry is None:
+            raise no_such_query(name, self._catalog.entries)
+        return ResultIterator(entry.newest, timeout)
+
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query whose sink a restart could not bring back, such as a function, another one.
 
@@ -381,3 +457,30 @@ class Engine:
     def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
         """Call back after each batch, on a thread of its own; returns what ends that."""
         return self._notices.add(callback)
+
+
+def _check_arguments(
+    spark: SparkSession | None, checkpoint: str | None, settings: Settings, partitions: int | str | None
+) -> None:
+    if spark is not None and not hasattr(spark, "sparkContext"):
+        raise SpecError(f"Engine(spark, ...) takes a Spark session or nothing, not {spark!r}; is it checkpoint=?")
+    if spark is not None and checkpoint is None:
+        raise SpecError("an engine on Spark needs a checkpoint: Engine(spark, checkpoint)")
+    if spark is None and partitions is not None:
+        raise SpecError("partitions are tasks of Spark: give Engine a Spark session, or leave partitions out")
+    if partitions is not None and settings.sharing == "nothing":
+        raise SpecError("queries that share nothing are run by the driver: leave partitions out")
+
+
+def _executor(
+    spark: SparkSession | None,
+    journal: Journal,
+    trigger: str | None,
+    partitions: int | Literal["auto"] | None,
+    settings: Settings,
+) -> Executor:
+    if spark is None:
+        return EmbeddedExecutor(journal, trigger)
+    from streamjoin.adhoc.executors.spark import SparkExecutor
+
+    return SparkExecutor(spark, journal, trigger, partitions, settings.latency_threshold)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from streamjoin.adhoc.engine.figures import columns_of
 from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import QueryInfo
+from streamjoin.adhoc.sinks.base import NewestRows
 from streamjoin.model.errors import StateError
 
 if TYPE_CHECKING:
@@ -41,12 +42,37 @@ class QueryHandle:
         """The newest rows."""
         return self._engine.rows(self.name, limit)
 
+    def __iter__(self) -> ResultIterator:
+        """The rows as they come; see `Engine.iterate`."""
+        return self._engine.iterate(self.name)
+
     def drop(self, wait: bool = True) -> None:
         """Drop it."""
         self._engine.drop(self.name, wait=wait)
 
     def __repr__(self) -> str:
         return f"QueryHandle({self.name!r})"
+
+
+class ResultIterator:
+    """The rows of a query as they come, a table at a time."""
+
+    def __init__(self, newest: NewestRows, timeout: float | None = None) -> None:
+        self.skipped = 0
+        """Rows that came and went between two steps."""
+        self._newest, self._timeout = newest, timeout
+        self._position = newest.oldest
+
+    def __iter__(self) -> ResultIterator:
+        return self
+
+    def __next__(self) -> pa.Table:
+        rows = self._newest.wait_after(self._position, self._timeout)
+        if rows is None:
+            raise StopIteration
+        self.skipped += rows.total - self._position - rows.table.num_rows
+        self._position = rows.total
+        return rows.table
 
 
 def pending_info(request: ChangeRequest) -> QueryInfo:

@@ -1,7 +1,7 @@
 """What waits for the next batch boundary: changes, at most one portion of tuples a stream, and questions.
 
 Any thread may put something in; one thread takes everything at once. The invariants: changes are taken in the order
-they came; who hands in a portion is held until it is safe in the engine's log, so that Spark never commits
+they came; a feed that hands in a portion waits until it is safe in the engine's journal, so that no source commits
 what the engine does not have.
 """
 
@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamjoin.adhoc.core.changes import Change
+from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.engine.stored import StreamDefinition
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.sinks.base import Sink
@@ -29,13 +30,19 @@ LINGER: Final = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Portion:
-    """The tuples of one micro-batch of a stream's Spark query, and the records that could not be decoded."""
+    """Tuples of a stream that are read or pushed together, and the records that could not be decoded.
+
+    `position` says where the stream goes on after them. `until` is the time, in ticks, that the stream has reached
+    whether or not a tuple says so. `safe` is resolved when the journal has them, `done` when their rows are out.
+    """
 
     stream: str
-    spark_batch: int
+    position: Position
     table: pa.Table
     malformed: pa.Table | None = None
+    until: int | None = None
     safe: Future[None] = field(default_factory=Future, repr=False)
+    done: Future[None] = field(default_factory=Future, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +87,7 @@ class BatchWork:
     def fail(self, error: BaseException) -> None:
         """Tell all who still wait."""
         requests = [request.done for request in self.requests]
-        portions = [portion.safe for portion in self.portions.values()]
+        portions = [future for portion in self.portions.values() for future in (portion.safe, portion.done)]
         for waiting in (*requests, *portions, *(question.answer for question in self.questions)):
             if not waiting.done():
                 waiting.set_exception(error)
@@ -141,13 +148,14 @@ class Inbox:
         self.put(portion)
         portion.safe.result()
 
-    def put(self, portion: Portion) -> None:
-        """Give a portion; the one before it of the same stream must be safe."""
+    def put(self, *portions: Portion) -> None:
+        """Give portions that belong in one batch; the one before it of the same stream must be safe."""
         with self._changed:
             self._refuse_when_closed()
-            if portion.stream in self._portions:
-                raise StateError(f"a portion of stream {portion.stream!r} waits already")
-            self._portions[portion.stream] = portion
+            for portion in portions:
+                if portion.stream in self._portions:
+                    raise StateError(f"a portion of stream {portion.stream!r} waits already")
+            self._portions |= {portion.stream: portion for portion in portions}
             self._changed.notify_all()
 
     def _refuse_when_closed(self) -> None:

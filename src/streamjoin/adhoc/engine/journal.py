@@ -2,7 +2,7 @@
 
     engine.json            which engine this is
     changes/<serial>       a group of changelog records and the batch from which they are in force
-    batches/<batch>        what came into a batch: Spark's batches, the clocks after it, the buckets held
+    batches/<batch>        what came into a batch: the positions of the streams, the clocks after it, the buckets held
     buckets/<stream>-<b>   the tuples of a batch, written once and mapped
     done/<batch>           that the batch's rows are in the sinks, and what was counted so far
     state/<serial>         all queries and the plan after the changes up to this serial
@@ -10,9 +10,10 @@
     malformed/<stream>/<b> records that could not be decoded, as Parquet
     undelivered/<query>    rows that a sink refused
     streams/<stream>       Spark's own checkpoint of a stream
+    sources/<stream>       notes of a source that this process reads
 
-The invariants: a change is acknowledged when its group is on disk. A batch's tuples are on disk before Spark may forget
-them and before any row is computed, so that a batch without `done` is computed again from the very same tuples.
+The invariants: a change is acknowledged when its group is on disk. A batch's tuples are on disk before their source may
+forget them and before any row is delivered, so that a batch without `done` is computed again from the very same tuples.
 Nothing that a restart needs is ever removed: of the changes those stay that came after the older of two states, and the
 newest besides, for who asks what happened.
 """
@@ -23,7 +24,7 @@ import contextlib
 import fcntl
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,8 @@ from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place, entries, in_order, place
 
 Body = dict[str, Any]
+Position = int | str | Mapping[str, Any] | Sequence[Any]
+"""Where a stream goes on, as its source counts it: Spark's batch, offsets of a topic, a number of tuples. JSON."""
 
 
 class Journal:
@@ -50,7 +53,7 @@ class Journal:
     changes_kept = 10_000
     """Records of the changelog that are kept at least."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, executor: str = "spark") -> None:
         self.root = place(checkpoint)
         self._lock: Any = None
         self._files = ThreadPoolExecutor(1, "adhoc files")
@@ -60,8 +63,10 @@ class Journal:
         self._hold()
         try:
             if not about.exists():
-                write_record(about, {"engine": uuid.uuid4().hex, "created": time.time()})
-            self.engine = str(read_record(about)["engine"])
+                write_record(about, {"engine": uuid.uuid4().hex, "created": time.time(), "executor": executor})
+            body = read_record(about)
+            self.engine = str(body["engine"])
+            self._refuse_other_executor(body.get("executor", "spark"), executor)
         except BaseException:
             self.close()
             raise
@@ -71,6 +76,13 @@ class Journal:
             raise CheckpointError(
                 f"{self.root} is not empty and no checkpoint of an ad-hoc engine (it has no engine.json): name an "
                 "empty directory, or restore the checkpoint from a copy"
+            )
+
+    def _refuse_other_executor(self, before: str, now: str) -> None:
+        if before != now:
+            raise CheckpointError(
+                f"the streams of the checkpoint {self.root} were read by the engine {before!r}, and this one is "
+                f"{now!r}, which can't continue where the other stopped: name another checkpoint"
             )
 
     def _hold(self) -> None:
@@ -96,7 +108,7 @@ class Journal:
         write_record(self._numbered("changes", serial), {"batch": batch, "records": records})
 
     def write_input(
-        self, arrived: Arrived, consumed: Mapping[str, int], held: Mapping[str, Iterable[int]], serial: int
+        self, arrived: Arrived, positions: Mapping[str, Position], held: Mapping[str, Iterable[int]], serial: int
     ) -> None:
         """Make a batch's tuples safe; `held` are the batches whose buckets are kept, `serial` ends the changelog."""
         for bucket in arrived.buckets.values():
@@ -112,7 +124,7 @@ class Journal:
         kept = {stream: sorted(batches) for stream, batches in held.items()}
         clocks = packed_clocks(arrived.clocks)
         aside = {name: list(counted) for name, counted in arrived.aside().items()}
-        body = {"consumed": dict(consumed), "clocks": clocks, "held": kept, "serial": serial, "aside": aside}
+        body = {"consumed": dict(positions), "clocks": clocks, "held": kept, "serial": serial, "aside": aside}
         write_record(self._numbered("batches", arrived.batch), body)
         self._files.submit(self._prune, arrived.batch, kept)
 
@@ -168,6 +180,10 @@ class Journal:
     def spark_checkpoint(self, stream: str) -> str:
         """Where Spark keeps a stream's own checkpoint."""
         return str(self.root / "streams" / safe_name(stream))
+
+    def source_notes(self, stream: str) -> Place | None:
+        """Where a source of this process may keep notes; None where nothing is kept."""
+        return self.root / "sources" / safe_name(stream)
 
     def check_spark(self, stream: str, consumed: int) -> None:
         """Refuse a checkpoint of which a part is gone: batches would get their numbers a second time, or be missing."""

@@ -16,15 +16,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Aside
+from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.deliveries import deliver
+from streamjoin.adhoc.engine.executor import InProcess, RowsExecutor
 from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
-from streamjoin.adhoc.engine.journal import Journal, held_by
+from streamjoin.adhoc.engine.journal import Journal, Position, held_by
 from streamjoin.adhoc.engine.recovery import RecoveredState
-from streamjoin.adhoc.executors.spark_tasks import Driver, Tasks
 from streamjoin.model.errors import InputError
 
 _log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class BatchLoop:
         journal: Journal,
         inbox: Inbox,
         publish: Callable[[BatchEvent], None],
-        executor: Driver | Tasks | None = None,
+        executor: RowsExecutor | None = None,
     ) -> None:
         self.catalog, self.core = catalog, catalog.core
-        self.executor = executor or Driver()
-        self.consumed: dict[str, int] = {}
-        """The last of each stream's Spark batches that is in the log."""
+        self.executor = executor or InProcess()
+        self.positions: dict[str, Position] = {}
+        """Where each stream that the journal has tuples of goes on."""
         self.seconds: dict[str, float] = {}
         self.batches = self.rows_in = self.rows_out = 0
         self.state_bytes: dict[str, int] = {}
@@ -60,7 +60,7 @@ class BatchLoop:
             self.core.add_stream(stored.stream, stored.lateness)
         self.core.restore(recovery.snapshot)
         self.catalog.restore(recovery)
-        self.consumed = dict(recovery.consumed)
+        self.positions = dict(recovery.positions)
         self._batch = recovery.snapshot.batch
         self._recovery = recovery
 
@@ -104,10 +104,12 @@ class BatchLoop:
         with self._timed("arrivals"):
             arrived = self.core.arrive(self._batch, {name: part.table for name, part in work.portions.items()})
             malformed = {name: part.malformed for name, part in work.portions.items() if part.malformed is not None}
-            arrived = replace(arrived, malformed=malformed)
+            arrived = replace(arrived, malformed=malformed, clocks=_advanced(arrived.clocks, work.portions))
         aside = dict.fromkeys(work.portions, Aside()) | arrived.aside()
         counts, failed = self._rows(arrived, tuple(work.portions.values()), aside)
         self._tell(began, work, [*changes, *failed], counts)
+        for portion in work.portions.values():
+            portion.done.set_result(None)
 
     def _rows(
         self, arrived: Arrived, portions: tuple[Portion, ...], aside: Mapping[str, Aside]
@@ -143,10 +145,10 @@ class BatchLoop:
         self.seconds[component] = self.seconds.get(component, 0.0) + time.perf_counter() - began
 
     def _store(self, arrived: Arrived, portions: tuple[Portion, ...]) -> None:
-        consumed = {**self.consumed, **{portion.stream: portion.spark_batch for portion in portions}}
+        positions = {**self.positions, **{portion.stream: portion.position for portion in portions}}
         held = held_by(self.core.snapshot().buckets, arrived)
-        self._journal.write_input(arrived, consumed, held, self.catalog.serial)
-        self.consumed = consumed
+        self._journal.write_input(arrived, positions, held, self.catalog.serial)
+        self.positions = positions
         for portion in portions:
             portion.safe.set_result(None)
 
@@ -203,3 +205,12 @@ class BatchLoop:
             max((delay for delay in delays if delay is not None), default=None),
         )
         self._publish(self.last_event)
+
+
+def _advanced(clocks: Clocks, portions: Mapping[str, Portion]) -> Clocks:
+    """The clocks after streams have said what time they reached."""
+    horizons = dict(clocks.horizons)
+    for name, portion in portions.items():
+        if portion.until is not None:
+            horizons[name] = horizons[name].reaching(portion.until)
+    return replace(clocks, horizons=horizons)

@@ -14,7 +14,7 @@ from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Snapshot
 from streamjoin.adhoc.engine.info import ChangeRecord
-from streamjoin.adhoc.engine.journal import Body, Journal
+from streamjoin.adhoc.engine.journal import Body, Journal, Position
 from streamjoin.adhoc.engine.journal_files import read_bucket
 from streamjoin.adhoc.engine.stored import StoredChange, StoredState, unpacked_clocks
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
@@ -33,7 +33,7 @@ class RecoveredState:
     unfinished: Arrived | None
     later: tuple[StoredChange, ...]
     changelog: tuple[ChangeRecord, ...]
-    consumed: Mapping[str, int]
+    positions: Mapping[str, Position]
     counts: Body
     aside: Mapping[str, Aside] = field(default_factory=dict)
 

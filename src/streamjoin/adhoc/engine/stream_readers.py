@@ -1,32 +1,31 @@
 """The streams of an engine: those its log knows, those registered in this run, and what reads them.
 
-The invariant: a stream that the log holds tuples of is only ever read as it was, and from where the log ends. A stream
-that fails is told by its figures and by the log of the process, and tried again; only Spark's own end ends the engine.
+The invariant: a stream that the journal holds tuples of is only ever read as it was, and from where the journal ends. A
+stream that fails says so in its figures and in the log of the process, and is tried again; only the end of what the
+executor runs on ends the engine.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time as clock
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
-from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.executor import Executor, PushedFeed, StreamFeed, StreamInput
+from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox, Portion
+from streamjoin.adhoc.engine.journal import Journal, Position
 from streamjoin.adhoc.engine.loop import BatchLoop
+from streamjoin.adhoc.engine.pushing import as_time, as_tuples
 from streamjoin.adhoc.engine.stored import StreamDefinition
-from streamjoin.adhoc.executors.spark_feed import Feed, stream_of
 from streamjoin.adhoc.language.plan import Stream
-from streamjoin.model.errors import SchemaError, SetupError, SpecError, StateError, StreamJoinError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+from streamjoin.model.errors import InputError, SchemaError, SetupError, SpecError, StateError, StreamJoinError
 
 _log = logging.getLogger(__name__)
 
@@ -41,24 +40,22 @@ class StreamReaders:
         catalog: Catalog,
         loop: BatchLoop,
         inbox: Inbox,
-        trigger: str | None,
+        executor: Executor,
         fail: Callable[[StreamJoinError], None],
     ) -> None:
         self.streams = {name: figures.stream for name, figures in catalog.streams.items()}
         self._lateness = {name: figures.lateness for name, figures in catalog.streams.items()}
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, StreamFeed] = {}
         self._running = False
         self._settings, self._journal, self._catalog, self._loop = settings, journal, catalog, loop
-        self._inbox, self._trigger, self._fail = inbox, trigger, fail
+        self._inbox, self._executor, self._fail = inbox, executor, fail
         self.failures: dict[str, StreamJoinError] = {}
         """Why streams can't be read at this moment, by name."""
         self._lock = threading.Lock()
 
-    def register(
-        self, name: str, frame: DataFrame, time: str, lateness: Lateness | None, mark: str | None = None
-    ) -> Stream:
+    def register(self, name: str, given: StreamInput, time: str, lateness: Lateness | None) -> Stream:
         """Make a stream known, and read it if the engine runs; see `Engine.register`."""
-        stream = stream_of(name, frame, time, mark)
+        stream = self._executor.describe(name, given, time)
         settings = self._settings if lateness is None else Settings(lateness=lateness)
         ticks = settings.lateness_of(stream)
         with self._lock:
@@ -73,9 +70,7 @@ class StreamReaders:
                 request = ChangeRequest("register", name, stream=StreamDefinition(stream, ticks))
                 self._inbox.submit(request)
                 self.streams[name], self._lateness[name] = stream, ticks
-            place = self._journal.spark_checkpoint(name)
-            feed = Feed(stream, frame, self._inbox, place, self._trigger, self, mark)
-            self._feeds[name] = feed
+            self._feeds[name] = feed = self._executor.feed(stream, given, self._inbox, self)
             running = self._running
         if running:
             if request is not None:
@@ -112,14 +107,76 @@ class StreamReaders:
                     f"{_short(now)}. Register it as it was, or under another name, or begin with a new checkpoint"
                 )
 
-    # What feeds tell ----------------------------------------------------------------------------------------------
+    # Pushing --------------------------------------------------------------------------------------------------------
 
-    def stream_failed(self, feed: Feed, error: StreamJoinError, pause: float) -> bool:
+    def push(self, data: Mapping[str, object], positions: Mapping[str, Position]) -> None:
+        """Put tuples into one batch and wait for its rows; see `Engine.push`."""
+        for name in positions:
+            if name not in data:
+                raise InputError(f"there is a position of stream {name!r}, but no tuples of it")
+        tables = {name: as_tuples(self._pushed(name).stream, given) for name, given in data.items()}
+        for name, position in positions.items():
+            _check_json(name, position)
+        with self._held(tables):
+            self._hand(
+                [Portion(name, self._next_position(name, rows, positions), rows) for name, rows in tables.items()]
+            )
+
+    def advance(self, time: object, stream: str | None) -> None:
+        """Move the clocks of pushed streams; see `Engine.advance`."""
+        pushed = [name for name, feed in self._feeds.items() if isinstance(feed, PushedFeed)]
+        names = pushed if stream is None else [self._pushed(stream).stream.name]
+        ticks = {name: as_time(self.streams[name], time) for name in names}
+        with self._held(names):
+            self._hand(
+                [
+                    Portion(name, self._loop.positions.get(name, 0), self.streams[name].schema.empty_table(), None, at)
+                    for name, at in ticks.items()
+                ]
+            )
+
+    def _pushed(self, name: str) -> PushedFeed:
+        feed = self._feeds.get(name)
+        if isinstance(feed, PushedFeed):
+            return feed
+        if feed is not None:
+            raise InputError(f"stream {name!r} has a source of its own: nothing can be pushed to it")
+        known = " as in the checkpoint" if name in self.streams else ""
+        names = ", ".join(sorted(key for key, one in self._feeds.items() if isinstance(one, PushedFeed))) or "none"
+        raise InputError(
+            f"stream {name!r} is not registered for pushes; register it{known} with schema=. There are: {names}"
+        )
+
+    @contextmanager
+    def _held(self, names: Iterable[str]) -> Iterator[None]:
+        """While the portions of these streams are on their way: the inbox takes one of each at a time."""
+        with ExitStack() as locks:
+            for name in sorted(names):
+                locks.enter_context(self._pushed(name).lock)
+            yield
+
+    def _next_position(self, name: str, rows: pa.Table, given: Mapping[str, Position]) -> Position:
+        if name in given:
+            return given[name]
+        before = self._loop.positions.get(name, 0)
+        if isinstance(before, bool) or not isinstance(before, int):
+            raise InputError(f"the pushes of stream {name!r} had positions so far: give push one now too")
+        return before + int(rows.num_rows)
+
+    def _hand(self, portions: Sequence[Portion]) -> None:
+        if portions:
+            self._inbox.put(*portions)
+            for portion in portions:
+                portion.done.result()
+
+    # What feeds report ----------------------------------------------------------------------------------------------
+
+    def stream_failed(self, feed: StreamFeed, error: StreamJoinError, pause: float) -> bool:
         """Show that a stream fails; whether it is to be tried again."""
         name = feed.stream.name
         if self._feeds.get(name) is not feed or self._inbox.closed:
             return False
-        if feed.session_gone:
+        if self._executor.gone:
             self._fail(StateError(f"Spark has stopped: {error}"))
             return False
         self._catalog.streams[name].fail(str(error), clock.time() + pause)
@@ -127,17 +184,17 @@ class StreamReaders:
         _log.error("%s; trying again in %g s", error, pause)
         return True
 
-    def stream_restarts(self, feed: Feed) -> None:
+    def stream_restarts(self, feed: StreamFeed) -> None:
         """Let a stream go on where the log ends.
 
         Raises:
             CheckpointError: a part of the stream's checkpoint is gone.
         """
         name = feed.stream.name
-        feed.consumed = self._loop.consumed.get(name, -1)
-        self._journal.check_spark(name, feed.consumed)
+        feed.position = self._loop.positions.get(name)
+        self._executor.check_position(self._journal, name, feed.position)
 
-    def stream_recovered(self, feed: Feed) -> None:
+    def stream_recovered(self, feed: StreamFeed) -> None:
         """A stream that failed is read again."""
         name = feed.stream.name
         if self._feeds.get(name) is feed:
@@ -156,14 +213,14 @@ class StreamReaders:
             try:
                 self._begin(feed)
             except SetupError as error:
-                if feed.consumed < 0:
+                if feed.position is None:
                     # It was never read: this is a mistake of whoever registered it.
                     raise
                 feed.start_later(error)
         for name in self.streams.keys() - self._feeds.keys():
             self._catalog.streams[name].error = f"stream {name!r} is in the checkpoint, but not registered in this run"
 
-    def _begin(self, feed: Feed) -> None:
+    def _begin(self, feed: StreamFeed) -> None:
         name = feed.stream.name
         self.stream_restarts(feed)
         self._catalog.streams[name].recover()
@@ -191,6 +248,14 @@ class StreamReaders:
             one.start()
         for one in stopping:
             one.join()
+
+
+def _check_json(name: str, position: object) -> None:
+    try:
+        if json.loads(json.dumps(position, allow_nan=False)) != position:
+            raise ValueError("it changes on its way through JSON")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the position of stream {name!r} must be a JSON value, not {position!r}: {error}") from error
 
 
 def _short(value: object) -> str:

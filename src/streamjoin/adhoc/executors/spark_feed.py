@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from streamjoin.adhoc.engine.executor import FeedKeeper, StreamInput, pause_after
 from streamjoin.adhoc.engine.inbox import Inbox, Portion
+from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.config.pipeline import without_secrets
 from streamjoin.model.errors import InputError, SetupError, StateError, StreamJoinError
@@ -25,17 +27,23 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def stream_of(name: str, frame: DataFrame, time: str, mark: str | None = None) -> Stream:
-    """A streaming DataFrame as a registered stream; `mark`, the column of malformed records, is none of its columns.
+def newest_batch(position: Position | None) -> int:
+    """The last micro-batch of a stream that the journal has; -1 for none."""
+    return position if isinstance(position, int) else -1
+
+
+def stream_of(name: str, given: StreamInput, time: str) -> Stream:
+    """A streaming DataFrame as a registered stream; the column of malformed records is none of its columns.
 
     Raises:
-        InputError: it is no streaming DataFrame, has no column `mark`, or has one that Arrow can't carry.
+        InputError: it is no streaming DataFrame, has no such column, or has one that Arrow can't carry.
         SchemaError: it has no such time column.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    if not getattr(frame, "isStreaming", False):
+    frame, mark = given.frame, given.malformed
+    if frame is None or not getattr(frame, "isStreaming", False):
         what = "a DataFrame that is not streaming; read it with spark.readStream" if hasattr(frame, "schema") else ""
         raise InputError(f"stream {name!r} is a streaming DataFrame, not {what or repr(frame)}")
     try:
@@ -48,28 +56,12 @@ def stream_of(name: str, frame: DataFrame, time: str, mark: str | None = None) -
 
 
 _LONGEST_PORTION: Final = 60.0
-FIRST_PAUSE: Final = 1.0
-"""Seconds between the first failure of a stream and the next try."""
-LONGEST_PAUSE: Final = 60.0
 _STEADY: Final = 15
 """Seconds after which a query that was started again and has not failed counts as recovered, though nothing came."""
 
 
-class Keeper(Protocol):
-    """What a feed tells of its failures, and asks before it starts again."""
-
-    def stream_failed(self, feed: Feed, error: StreamJoinError, pause: float) -> bool:
-        """Its query failed; whether to start it again after `pause` seconds."""
-
-    def stream_restarts(self, feed: Feed) -> None:
-        """It is about to start again: `feed.consumed` is set."""
-
-    def stream_recovered(self, feed: Feed) -> None:
-        """It reads again."""
-
-
-class Feed:
-    """Reads one stream with a Spark query; `consumed` is the last micro-batch in the engine's log."""
+class SparkFeed:
+    """Reads one stream with a Spark query; `position` is the last micro-batch in the engine's log."""
 
     def __init__(
         self,
@@ -78,11 +70,11 @@ class Feed:
         inbox: Inbox,
         checkpoint: str,
         trigger: str | None,
-        keeper: Keeper,
+        keeper: FeedKeeper,
         mark: str | None = None,
     ) -> None:
         self.stream = stream
-        self.consumed = -1
+        self.position: Position | None = None
         self._frame, self._inbox, self._checkpoint, self._trigger = frame, inbox, checkpoint, trigger
         self._keeper, self._mark = keeper, mark
         self.failed = False
@@ -131,7 +123,7 @@ class Feed:
 
     def _take(self, frame: DataFrame, spark_batch: int) -> None:
         with self._taking:
-            if spark_batch <= self.consumed:
+            if spark_batch <= newest_batch(self.position):
                 return
             if self._stopping.is_set():
                 # Short, because Spark searches what it is told with patterns that overflow its stack.
@@ -149,7 +141,7 @@ class Feed:
             table, malformed = split(frame.toArrow(), self._mark)
         table = table.select(self.stream.schema.names).cast(self.stream.schema)
         self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
-        self.consumed = spark_batch
+        self.position = spark_batch
 
     def _watch(self, query: StreamingQuery | None) -> None:
         """Wait for the query's end; after a failure tell of it and start again, until the feed is stopped."""
@@ -167,7 +159,7 @@ class Feed:
     def _again(self, error: StreamJoinError) -> StreamingQuery | None:
         """The query, started again after a pause; None when that is not wanted any more."""
         while not self._stopping.is_set():
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._failures, 30))
+            pause = pause_after(self._failures)
             self._failures += 1
             self.failed = True
             if not self._keeper.stream_failed(self, error, pause) or self._stopping.wait(pause):
@@ -188,14 +180,6 @@ class Feed:
         if self.failed:
             self.failed, self._failures = False, 0
             self._keeper.stream_recovered(self)
-
-    @property
-    def session_gone(self) -> bool:
-        """Whether Spark itself has stopped, so that no query can be started any more."""
-        try:
-            return bool(self._frame.sparkSession.sparkContext._jsc.sc().isStopped())
-        except Exception:
-            return True
 
     def process_all_available(self) -> None:
         """Wait until everything that was there when this was called is safe in the engine.

@@ -21,6 +21,7 @@ from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.core.explain import TaskFigures
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.core.shared import Shared
+from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.executors.replica import Assignment, Delta, ShareRows, run_share, unpacked
 from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
@@ -31,26 +32,9 @@ from streamjoin.spark.runtime.session import MORE_WARMING
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
-Outputs = tuple[dict[str, pa.Table], dict[str, InputError]]
 WARMING: Final = "streamjoin.adhoc.executors.warming"
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
-
-
-class Driver:
-    """The driver computes all rows."""
-
-    partitions = 0
-    stores_first = False
-    tasks: tuple[TaskFigures, ...] = ()
-
-    def results(self, core: Core, arrived: Arrived) -> Outputs:
-        """The rows of a batch and what failed."""
-        return core.results(arrived)
-
-    def decided(self) -> tuple[str, ...]:
-        """Nothing is ever decided."""
-        return ()
 
 
 class Tasks:
@@ -188,14 +172,14 @@ def _gathered(parts: list[ShareRows], queries: Mapping[str, LiveQuery]) -> Outpu
 
 def executor_for(
     partitions: int | Literal["auto"] | None, spark: Any, journal: Journal, threshold: float
-) -> Driver | Tasks:
+) -> RowsExecutor:
     """Who computes rows, as `Engine` is told.
 
     Raises:
         SpecError: `partitions` is no number from 1, nor "auto", nor None.
     """
     if partitions is None:
-        return Driver()
+        return InProcess()
     if partitions == "auto":
         return Tasks(spark, journal, following_load(spark.sparkContext.defaultParallelism, threshold))
     if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:

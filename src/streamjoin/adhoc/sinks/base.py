@@ -70,7 +70,8 @@ class NewestRows:
         self._tables: deque[pa.Table] = deque()
         self._held = 0
         self._total = before
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._closed = False
 
     def write(self, batch: int, rows: pa.Table) -> None:  # noqa: ARG002
         """Take the rows of a batch."""
@@ -78,12 +79,13 @@ class NewestRows:
         if rows.num_rows > self._limit:
             # A slice would hold on to the whole batch.
             rows = rows.take(pa.array(np.arange(rows.num_rows - self._limit, rows.num_rows)))
-        with self._lock:
+        with self._changed:
             self._total += given
             self._tables.append(rows)
             self._held += rows.num_rows
             while self._tables and self._held - self._tables[0].num_rows >= self._limit:
                 self._held -= self._tables.popleft().num_rows
+            self._changed.notify_all()
 
     def newest(self, limit: int) -> pa.Table:
         """The newest rows, oldest first."""
@@ -91,14 +93,31 @@ class NewestRows:
 
     def after(self, position: int, limit: int) -> Newest:
         """The newest rows that come after row number `position`; what is missing between is gone."""
-        with self._lock:
+        with self._changed:
             tables, total = list(self._tables), self._total
         rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
         limit = max(0, min(limit, self._limit, total - position))
         return Newest(total, rows.slice(max(0, rows.num_rows - limit)))
 
+    @property
+    def oldest(self) -> int:
+        """The number of the row before the oldest that is kept."""
+        with self._changed:
+            return self._total - self._held
+
+    def wait_after(self, position: int, timeout: float | None = None) -> Newest | None:
+        """The newest rows after `position`, once there are some; None if none will come, or after `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._total > position or self._closed, timeout)
+            if self._total <= position:
+                return None
+        return self.after(position, self._limit)
+
     def close(self) -> None:
-        """Nothing to do: what was taken can still be read."""
+        """No more rows will come; what was taken can still be read."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""The journal of an engine without a checkpoint: nothing survives the process, so nothing is written.
+
+What the engine reads back while it runs stays in memory: rows that wait for a sink, and the newest rows set aside.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.engine.journal import Body, Journal, Position
+from streamjoin.adhoc.sinks.base import NewestRows
+from streamjoin.storage.places import Place
+
+ASIDE_KEPT: Final = 10_000
+"""Rows that were set aside, by stream and kind, that can still be read."""
+
+
+class MemoryJournal(Journal):
+    """Keeps in memory what `Journal` writes, as far as a running engine needs it."""
+
+    def __init__(self) -> None:
+        self.engine = uuid.uuid4().hex
+        self._aside: dict[tuple[str, str], NewestRows] = {}
+        self._waiting: dict[str, dict[int, pa.Table]] = {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def write_changes(self, serial: int, batch: int, records: list[Body]) -> None:
+        """Nothing is kept."""
+
+    def write_input(
+        self,
+        arrived: Arrived,
+        positions: Mapping[str, Position],  # noqa: ARG002
+        held: Mapping[str, Iterable[int]],  # noqa: ARG002
+        serial: int,  # noqa: ARG002
+    ) -> None:
+        """Keep the newest of what was set aside."""
+        for kind, tables in (("late", arrived.late), ("late", arrived.untimed), ("malformed", arrived.malformed)):
+            for stream, rows in tables.items():
+                newest = self._aside.setdefault((kind, stream), NewestRows(rows.schema, ASIDE_KEPT))
+                newest.write(arrived.batch, rows)
+
+    def write_done(self, batch: int, counts: Body) -> None:
+        """Nothing is kept."""
+
+    def write_state(self, serial: int, batch: int, state: Body) -> None:
+        """Nothing is kept."""
+
+    def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
+        """Keep rows that a sink refused."""
+        self._waiting.setdefault(query, {})[batch] = rows
+
+    def numbers(self, kind: str) -> list[int]:  # noqa: ARG002
+        """There are no files."""
+        return []
+
+    def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
+        """The rows that a query's sink refused, by batch."""
+        return sorted(self._waiting.get(query, {}).items())
+
+    def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
+        """The newest rows set aside of a stream, oldest first; None if there are none."""
+        newest = self._aside.get((kind, stream))
+        return None if newest is None else newest.newest(ASIDE_KEPT if limit is None else limit)
+
+    def source_notes(self, stream: str) -> Place | None:  # noqa: ARG002
+        """None: nothing is kept."""
+        return None
+
+    def forget_undelivered(self, query: str, batch: int | None = None) -> None:
+        """Forget the rows of a batch, or all of a query."""
+        if batch is None:
+            self._waiting.pop(query, None)
+        else:
+            self._waiting.get(query, {}).pop(batch, None)
+
+    def remove_unfinished(self, newest: int) -> None:
+        """There is nothing."""

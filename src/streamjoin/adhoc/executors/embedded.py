@@ -1,0 +1,210 @@
+"""The executor without Spark: tuples are pushed, or read by a thread for each source, and this process joins.
+
+The invariant: a source's position moves on only when the journal has its tuples. A source that fails is read again from
+there, after a pause that doubles with each failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from streamjoin.adhoc.engine.executor import FeedKeeper, InProcess, PushedFeed, StreamFeed, StreamInput, pause_after
+from streamjoin.adhoc.engine.inbox import Inbox, Portion
+from streamjoin.adhoc.engine.journal import Journal, Position
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.sources.base import SourceReader, TupleSource
+from streamjoin.model import durations
+from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.model.plain_types import plain_schema
+
+IDLE = 0.05
+"""Seconds after which a source that had nothing is asked again, unless a trigger says otherwise."""
+
+
+class EmbeddedExecutor:
+    """Reads streams with threads of this process, at most once per `trigger`, and computes all rows in it."""
+
+    kind = "embedded"
+    session: Any = None
+    gone = False
+
+    def __init__(self, journal: Journal, trigger: str | None = None) -> None:
+        self.rows = InProcess()
+        self._journal = journal
+        self._every = durations.nanoseconds(trigger) / 1e9 if trigger is not None else 0.0
+
+    def describe(self, name: str, given: StreamInput, time: str) -> Stream:
+        """The stream of a schema or of a source.
+
+        Raises:
+            SpecError: something else was given.
+            SchemaError: it has no such time column.
+        """
+        if given.frame is not None or given.malformed is not None:
+            raise SpecError(
+                f"stream {name!r} is a DataFrame, but this engine has no Spark session: make it with "
+                "Engine(spark, checkpoint), or register the stream with schema= and push its tuples"
+            )
+        if (given.schema is None) == (given.source is None):
+            raise SpecError(f"stream {name!r} needs schema=, whose tuples are pushed, or source=, which is read")
+        schema = given.source.schema if given.source is not None else given.schema
+        if not hasattr(schema, "__arrow_c_schema__"):
+            raise SpecError(
+                f"the schema of stream {name!r} is a pyarrow.Schema such as pa.schema({{'ts': pa.timestamp('us')}}), "
+                f"not {schema!r}"
+            )
+        return Stream(name, plain_schema(pa.schema(schema)), time)
+
+    def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> StreamFeed:
+        """What reads the stream's source, or takes what is pushed."""
+        if given.source is None:
+            return PushedFeed(stream)
+        return SourceFeed(stream, given.source, inbox, keeper, self._journal, self._every)
+
+    def check_position(self, journal: Journal, stream: str, position: Position | None) -> None:
+        """Positions are in the journal alone: nothing can disagree."""
+
+
+class SourceFeed:
+    """Reads a source on a thread of its own."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        source: TupleSource,
+        inbox: Inbox,
+        keeper: FeedKeeper,
+        journal: Journal,
+        every: float,
+    ) -> None:
+        self.stream = stream
+        self.position: Position | None = None
+        self.failed = False
+        self._source, self._inbox, self._keeper, self._journal, self._every = source, inbox, keeper, journal, every
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._began = 0.0
+        self._empty_reads = 0
+        """Reads that found nothing, for who waits until a source is read to its end."""
+        self._wanted = 0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read after `position`.
+
+        Raises:
+            SetupError: the source can't be opened.
+        """
+        reader = self._source.open(self._journal.source_notes(self.stream.name))
+        self._begin(reader, None)
+
+    def start_later(self, error: StreamJoinError) -> None:
+        """Begin as after a failure."""
+        self._begin(None, error)
+
+    def _begin(self, reader: SourceReader | None, error: StreamJoinError | None) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(reader, error), daemon=True, name=f"source {self.stream.name}"
+        )
+        self._thread.start()
+
+    def _run(self, reader: SourceReader | None, error: StreamJoinError | None) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                if error is not None:
+                    pause, failures, self.failed = pause_after(failures), failures + 1, True
+                    self._waken()
+                    if not self._keeper.stream_failed(self, error, pause) or self._stopping.wait(pause):
+                        break
+                    self._keeper.stream_restarts(self)
+                    error = None
+                if reader is None:
+                    reader = self._source.open(self._journal.source_notes(self.stream.name))
+                handed = self._read_once(reader)
+                if self.failed:
+                    self.failed, failures = False, 0
+                    self._keeper.stream_recovered(self)
+                self._wait_for_more(handed)
+            except Exception as failure:
+                if self._inbox.closed:
+                    break
+                error = StateError(f"stream {self.stream.name!r} failed: {_reason(failure)}")
+                _close(reader)
+                reader = None
+        _close(reader)
+        self._waken()
+
+    def _read_once(self, reader: SourceReader) -> bool:
+        """Hand in what there is; whether there was something."""
+        begun = time.monotonic()
+        with self._inbox.reading(self.stream.name):
+            portion = reader.read(self.position)
+            if portion is not None:
+                rows = portion.rows.cast(self.stream.schema)
+                # What is read together has no order of its own: a tuple is not late because of its neighbours.
+                given = Portion(self.stream.name, portion.position, rows.sort_by(self.stream.time), portion.malformed)
+        if portion is None:
+            with self._changed:
+                self._empty_reads += 1
+                self._changed.notify_all()
+            return False
+        self._inbox.hand(given)
+        self.position = portion.position
+        self._began = begun
+        return True
+
+    def _wait_for_more(self, handed: bool) -> None:
+        left = self._every - (time.monotonic() - self._began) if handed else max(self._every, IDLE)
+        if left <= 0:
+            return
+        until = time.monotonic() + left
+        with self._changed:
+            while not self._stopping.is_set() and self._wanted <= self._empty_reads:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                self._changed.wait(left)
+
+    def _waken(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def process_all_available(self) -> None:
+        """Return when a read that began after this call found nothing more."""
+        with self._changed:
+            # The read that runs now may have begun before.
+            self._wanted = wanted = self._empty_reads + 2
+            self._changed.notify_all()
+            while self._alive and not self.failed and self._empty_reads < wanted:
+                self._changed.wait(1.0)
+
+    @property
+    def _alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Stop reading; a portion that is being handed in is still taken."""
+        self._stopping.set()
+        self._waken()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _close(reader: SourceReader | None) -> None:
+    if reader is not None:
+        # What it failed with is told already.
+        with contextlib.suppress(Exception):
+            reader.close()
+
+
+def _reason(failure: Exception) -> str:
+    if isinstance(failure, StreamJoinError):
+        return str(failure)
+    lines = str(failure).strip().splitlines()
+    return f"{type(failure).__name__}: {lines[0] if lines else 'no reason given'}"

@@ -1,0 +1,50 @@
+"""What a source is: tuples from a position on, and the position after them.
+
+A source is frozen data; `open` gives the reader for one run. Positions are JSON, and the engine's journal stores them
+with the tuples. The invariant: reading from the same position gives the same tuples in the same order, or tuples that
+were never handed out before; so a restart neither loses nor repeats one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from streamjoin.adhoc.engine.journal import Position
+from streamjoin.storage.places import Place
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """What one read gives: tuples, records that could not be decoded, and where the source goes on."""
+
+    rows: pa.Table
+    position: Position
+    malformed: pa.Table | None = None
+
+
+class SourceReader(Protocol):
+    """Reads a source in one run of an engine."""
+
+    def read(self, position: Position | None) -> SourceRows | None:
+        """What comes after `position`; from the beginning where it is None. None when there is nothing now.
+
+        Raises:
+            OSError, StreamJoinError: the source can't be read; the read is tried again later.
+        """
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class TupleSource(Protocol):
+    """Tuples that this process reads; `schema` are their columns."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+
+    def open(self, notes: Place | None) -> SourceReader:
+        """A reader; `notes` is a directory of the checkpoint that belongs to the stream, None without a checkpoint."""
