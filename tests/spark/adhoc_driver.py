@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
 from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.spark import session
+from streamjoin.adhoc.sources.files import FileSource
 from tests.conftest import QUICK_START
-from tests.spark.adhoc_streams import FileStream, table_of
+from tests.spark.adhoc_streams import SCHEMA, FileStream, table_of
 
 STEPS = 7
 QUERIES = (
@@ -32,15 +33,29 @@ def tuples(stream: str, step: int) -> pa.Table:
     return table_of(*((rng.randrange(4), rng.randrange(12), step + rng.random()) for _ in range(12)))
 
 
-def main(directory: Path, partitions: int | None) -> None:
-    # The test asks which tuples came in which batch.
-    Journal.kept = 10**6
+def open_engine(directory: Path, executor: str, streams: Mapping[str, FileStream]) -> Engine:
+    """`executor` is "embedded", or the number of Spark's tasks, 0 for the driver."""
+    settings = Settings(replan_every=2)
+    if executor == "embedded":
+        engine = Engine(checkpoint=directory / "checkpoint", settings=settings)
+        for name, stream in streams.items():
+            source = FileSource(str(stream.directory), "parquet", SCHEMA, {"maxFilesPerTrigger": "1"})
+            engine.register(name, source=source, lateness="1 minute")
+        return engine
+    from streamjoin.spark import session
+
     spark = session("adhoc", "local[2]", memory="512m", config=QUICK_START)
-    engine = Engine(spark, directory / "checkpoint", Settings(replan_every=2), partitions=partitions)
-    streams = {name: FileStream(directory / name) for name in ("l", "r")}
+    engine = Engine(spark, directory / "checkpoint", settings, partitions=int(executor) or None)
     for name, stream in streams.items():
         engine.register(name, stream.frame(spark), lateness="1 minute")
-    with engine:
+    return engine
+
+
+def main(directory: Path, executor: str) -> None:
+    # The test asks which tuples came in which batch.
+    Journal.kept = 10**6
+    streams = {name: FileStream(directory / name) for name in ("l", "r")}
+    with open_engine(directory, executor, streams) as engine:
         for step in range(STEPS):
             acted = {(record.action, record.name) for record in engine.changelog()}
             if ("create", f"q{step}") not in acted:
@@ -66,4 +81,4 @@ def acknowledge(directory: Path, what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) or None)
+    main(Path(sys.argv[1]), sys.argv[2])

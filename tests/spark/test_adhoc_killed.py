@@ -27,13 +27,14 @@ KILLS = int(os.environ.get("STREAMJOIN_KILLS", "2"))
 PATIENCE = 180.0
 # What a kill waits for: the next file of this kind. They stand for the steps of a batch.
 MOMENTS = ("changes/*", "buckets/*", "batches/*", "done/*", "state/*", "streams/*/offsets/*", "streams/*/commits/*")
+EMBEDDED_MOMENTS = (*MOMENTS[:5], "sources/*/*")
 
 
-def start(directory: Path, partitions: int) -> subprocess.Popen[bytes]:
+def start(directory: Path, executor: str) -> subprocess.Popen[bytes]:
     root = Path(__file__).parents[2]
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("adhoc_driver.py")), str(directory), str(partitions)],
+            [sys.executable, str(Path(__file__).with_name("adhoc_driver.py")), str(directory), executor],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -69,18 +70,22 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@pytest.mark.spark
 @pytest.mark.slow
-def test_every_query_has_every_row_once_whenever_it_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "executors",
+    [pytest.param(("0", "2"), id="spark", marks=pytest.mark.spark), pytest.param(("embedded",), id="embedded")],
+)
+def test_every_query_has_every_row_once_whenever_it_is_killed(tmp_path: Path, executors: tuple[str, ...]) -> None:
     rng = random.Random(11)
     killed = 0
     while True:
-        process = start(tmp_path, rng.choice([0, 2]))
+        process = start(tmp_path, rng.choice(executors))
         try:
             if killed >= KILLS:
                 assert process.wait(timeout=PATIENCE) == 0, said(tmp_path)
                 break
-            moment = rng.choice([f"checkpoint/{found}" for found in MOMENTS] + ["out/*/*.parquet"])
+            moments = EMBEDDED_MOMENTS if executors == ("embedded",) else MOMENTS
+            moment = rng.choice([f"checkpoint/{found}" for found in moments] + ["out/*/*.parquet"])
             if not run_until(process, tmp_path, moment, rng.randint(1, 3)):
                 assert process.returncode == 0, said(tmp_path)
                 break
@@ -89,12 +94,12 @@ def test_every_query_has_every_row_once_whenever_it_is_killed(tmp_path: Path) ->
                 kill(process)
         killed += 1
     assert killed >= min(KILLS, 2), "the program ended before it was killed"
-    compare(tmp_path)
+    compare(tmp_path, "embedded" if executors == ("embedded",) else "spark")
 
 
-def compare(directory: Path) -> None:
+def compare(directory: Path, executor: str) -> None:
     """What every query wrote, against the oracle, by what the log says of changes and arrivals."""
-    journal = Journal(str(directory / "checkpoint"))
+    journal = Journal(str(directory / "checkpoint"), executor)
     try:
         changes = [
             StoredChange.unpacked(body).record
@@ -103,7 +108,8 @@ def compare(directory: Path) -> None:
         ]
         batch_of: dict[tuple[str, int], int] = {}
         for batch in journal.numbers("batches"):
-            for stream, number in journal.read("batches", batch)["consumed"].items():
+            for stream, position in journal.read("batches", batch)["consumed"].items():
+                number = position["files"] - 1 if executor == "embedded" else position
                 batch_of.setdefault((stream, number), batch)
     finally:
         journal.close()

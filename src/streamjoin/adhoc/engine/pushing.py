@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import pyarrow as pa
 
 from streamjoin.adhoc.language.plan import Stream
@@ -56,8 +58,11 @@ def as_time(stream: Stream, time: object) -> int:
         InputError: it is no such time.
     """
     type_ = stream.time_type
+    time = time.as_py() if isinstance(time, pa.Scalar) else time
     try:
-        column = pa.chunked_array([pa.array([time.as_py() if isinstance(time, pa.Scalar) else time], type_)])
+        if pa.types.is_integer(type_) and not (isinstance(time, numbers.Integral) and not isinstance(time, bool)):
+            raise TypeError("it is no whole number")
+        column = pa.chunked_array([pa.array([time], type_)])
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise InputError(
             f"{time!r} is no time of stream {stream.name!r}: its time column {stream.time!r} is {type_}"
