@@ -60,7 +60,7 @@ def as_time(stream: Stream, time: object) -> int:
     type_ = stream.time_type
     time = time.as_py() if isinstance(time, pa.Scalar) else time
     try:
-        if pa.types.is_integer(type_) and not (isinstance(time, numbers.Integral) and not isinstance(time, bool)):
+        if pa.types.is_integer(type_) and (isinstance(time, bool) or not isinstance(time, numbers.Integral)):
             raise TypeError("it is no whole number")
         column = pa.chunked_array([pa.array([time], type_)])
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
