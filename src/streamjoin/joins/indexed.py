@@ -63,6 +63,7 @@ class Indexed:
         self.indexes: tuple[Index, Index] = (left, left if self.shared else make_index(index, sizes[1], **settings))
         self._out = Matches(_ROOM)
         self._mins = [0, 0]
+        self._expired = [0, 0]
         # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
@@ -137,11 +138,12 @@ class Indexed:
 
         The tuples of the next task expire their own side too, so a few positions can wait for them.
         """
-        self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
-        bounds = [min(self._mins)] * 2 if self.shared else self._mins
-        for index, bound in zip(self.indexes, bounds, strict=True):
-            if bound - index.min_seq >= _LEAST_EXPIRED:
+        mins = self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
+        for side, index in enumerate(self._distinct()):
+            bound = min(mins) if self.shared else mins[side]
+            if bound - self._expired[side] >= _LEAST_EXPIRED:
                 index.expire(bound)
+                self._expired[side] = bound
 
     def saved(self) -> Restore | None:
         """Return None: an index changes in place, so it is rebuilt from the stores."""

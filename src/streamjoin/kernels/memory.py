@@ -71,6 +71,21 @@ def _prefetch_at(typing_context: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
+@intrinsic
+def _call_at(typing_context: Any, function: Any, argument: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [_WORD])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+def _plain_call_at(function: int, argument: int) -> None:
+    """Call a C function that takes an address and returns nothing."""
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(function))(int(argument))
+
+
 def _plain_prefetch_at(address: int) -> None:
     return None
 
@@ -78,3 +93,4 @@ def _plain_prefetch_at(address: int) -> None:
 load_8, load_16, load_32, load_64 = (_loader(bits) for bits in (8, 16, 32, 64))
 store_8, store_16, store_32, store_64 = (_storer(bits) for bits in (8, 16, 32, 64))
 prefetch_at = choose(_prefetch_at, _plain_prefetch_at)
+call_at = choose(_call_at, _plain_call_at)

@@ -15,6 +15,7 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
 from streamjoin.kernels.memory import (
+    call_at,
     load_8,
     load_16,
     load_32,
@@ -35,7 +36,8 @@ NO_COLUMN = -1
 LINE = 64
 
 # The fields of Arrow's C structure of an array, in bytes from its beginning.
-_LENGTH, _NULL_COUNT, _OFFSET, _N_BUFFERS, _BUFFERS, _CHILDREN = 0, 8, 16, 24, 40, 48
+_LENGTH, _NULL_COUNT, _OFFSET, _N_BUFFERS, _BUFFERS, _CHILDREN, _RELEASE = 0, 8, 16, 24, 40, 48, 64
+STRUCT_WORDS = 10
 
 # Where the values of a result column come from: a side, or the later one of both sides' times.
 LEFT, RIGHT, LATER = 0, 1, 2
@@ -45,7 +47,10 @@ SOURCE, COLUMN, OTHER, OUT_WIDTH = range(OUTPUT_FIELDS)
 
 @kernel
 def read_batch(struct: int, widths: I64, columns: Array) -> int:
-    """Fill the table of a batch's columns from Arrow's C structure at address `struct`; returns the number of rows."""
+    """Fill the table of a batch's columns from Arrow's C structure at address `struct`, and release the structure.
+
+    The addresses are valid as long as the batch is alive. Returns the number of rows.
+    """
     children = load_64(struct + _CHILDREN)
     first = load_64(struct + _OFFSET)
     for j in range(widths.size):
@@ -60,7 +65,9 @@ def read_batch(struct: int, widths: I64, columns: Array) -> int:
         columns[j, VALIDITY] = load_64(buffers) if has_nulls else 0
         columns[j, BIT] = at
         columns[j, DATA] = load_64(buffers + 16) if n_buffers > 2 else 0
-    return load_64(struct + _LENGTH)
+    n = load_64(struct + _LENGTH)
+    call_at(load_64(struct + _RELEASE), struct)
+    return n
 
 
 @kernel
@@ -135,16 +142,19 @@ def _gather_values(layout: Array, column: int, places: I64, target: int) -> None
 
 
 @kernel
-def _gather_validity(valid: int, places: I64, target: int) -> None:
-    """Fill the bitmap at `target`."""
-    bits = 0
+def _gather_validity(valid: int, places: I64, target: int) -> int:
+    """Fill the bitmap at `target`; returns how many values are NULL."""
+    bits, nulls = 0, 0
     for i in range(places.size):
-        bits |= load_8(valid + places[i]) << (i & 7)
+        bit = load_8(valid + places[i])
+        nulls += 1 - bit
+        bits |= bit << (i & 7)
         if i & 7 == 7:
             store_8(target + (i >> 3), bits)
             bits = 0
     if places.size & 7:
         store_8(target + (places.size >> 3), bits)
+    return nulls
 
 
 @kernel
@@ -160,15 +170,29 @@ def _gather_later(left: Array, right: Array, plan: I64, places: Array, target: i
             store_32(target + 4 * i, max(load_32(a + places[0, i] * step_a), load_32(b + places[1, i] * step_b)))
 
 
+# Where the numbers of a message are: see `joins.engine.result_message`.
+_ROWS, _BODY_SIZE, _COUNTS, _BUFFERS_OF = 0, 1, 2, 3
+
+
 @kernel
 def gather_pairs(
-    left: Array, right: Array, probes: I64, seqs: I64, rights: I64, own_seq: I64, shift: I64, plan: Array, out: int
+    left: Array,
+    right: Array,
+    probes: I64,
+    seqs: I64,
+    rights: I64,
+    own_seq: I64,
+    shift: I64,
+    plan: Array,
+    header: I64,
+    marks: I64,
+    message: int,
 ) -> None:
-    """Write the result columns of pairs (probe, seq), one after another, from address `out` on.
+    """Write the result columns of pairs (probe, seq) as an Arrow message to address `message`.
 
     `left` and `right` are the sides' layouts, rights[p] is odd where tuple p is the right side's, and shift[s] leads
-    from a position of side s to its place. A column's values begin at a multiple of `LINE`, and its bitmap, where it
-    has validity bytes, follows them likewise.
+    from a position of side s to its place. A column's values begin at a multiple of `LINE` bytes, and its bitmap, where
+    it has validity bytes, follows them likewise.
     """
     n = probes.size
     places = np.empty((2, n), np.int64)
@@ -183,20 +207,33 @@ def gather_pairs(
             prefetch_at(left[0, ADDRESS] + other * left[0, STRIDE])
         else:
             prefetch_at(right[0, ADDRESS] + other * right[0, STRIDE])
-    target = out
+    for i in range(header.size):
+        store_64(message + 8 * i, header[i])
+    body = message + 8 * header.size
+    counts, buffers = message + 8 * marks[_COUNTS], message + 8 * marks[_BUFFERS_OF]
+    at = 0
     for k in range(plan.shape[0]):
-        source, width = plan[k, SOURCE], plan[k, OUT_WIDTH]
-        if width == 0:
-            continue
-        size = (width * n + LINE - 1) // LINE * LINE
+        source, column, width = plan[k, SOURCE], plan[k, COLUMN], plan[k, OUT_WIDTH]
+        begin, nulls = at, 0
+        at += (width * n + LINE - 1) // LINE * LINE
+        # A column without NULLs has a bitmap of no bytes.
+        store_64(buffers, at)
+        store_64(buffers + 8, 0)
         if source == LATER:
-            _gather_later(left, right, plan[k], places, target)
-            target += size
-            continue
-        layout = right if source == RIGHT else left
-        column = plan[k, COLUMN]
-        _gather_values(layout, column, places[source], target)
-        target += size
-        if layout[column, VALID] != 0:
-            _gather_validity(layout[column, VALID], places[source], target)
-            target += ((n + 7) // 8 + LINE - 1) // LINE * LINE
+            _gather_later(left, right, plan[k], places, body + begin)
+        else:
+            layout = right if source == RIGHT else left
+            _gather_values(layout, column, places[source], body + begin)
+            if layout[column, VALID] != 0:
+                nulls = _gather_validity(layout[column, VALID], places[source], body + at)
+                size = ((n + 7) // 8 + LINE - 1) // LINE * LINE
+                store_64(buffers + 8, (n + 7) // 8)
+                at += size
+        store_64(buffers + 16, begin)
+        store_64(buffers + 24, width * n)
+        store_64(counts, n)
+        store_64(counts + 8, nulls)
+        counts += 16
+        buffers += 32
+    store_64(message + 8 * marks[_ROWS], n)
+    store_64(message + 8 * marks[_BODY_SIZE], at)

@@ -9,6 +9,8 @@ overwrite them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -119,6 +121,11 @@ class SideStore:
     def ticks_upto(self, n: int) -> Array:
         """The times, and those of `n` rows that were written behind the last one."""
         return self.block.arrays[self._ticks][self.block.begin : self.block.end + n]
+
+    @property
+    def nullable(self) -> Mapping[str, int]:
+        """The columns of fixed width that have had a NULL; another object whenever these are others."""
+        return self._valid
 
     def has_nulls(self, name: str) -> bool:
         """Whether a column of fixed width has ever had a NULL."""

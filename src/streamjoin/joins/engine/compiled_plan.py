@@ -21,9 +21,6 @@ from streamjoin.kernels.positions import TERMS, VALID, place_roles, place_tuples
 from streamjoin.kernels.rows import (
     INPUT_FIELDS,
     LATER,
-    OUT_WIDTH,
-    OUTPUT_FIELDS,
-    SOURCE,
     gather_pairs,
     read_batch,
     store_rows,
@@ -43,12 +40,13 @@ Encode = Callable[[Array, Array, int], int]
 
 @dataclass(frozen=True)
 class OutputSource:
-    """A column of the result: gathered by the kernel where `width` is not 0, by Arrow otherwise."""
+    """A column of the result: gathered by the kernel where it has numbers, by Arrow otherwise."""
 
     name: str
     side: int
     width: int
-    type: pa.DataType
+    numbers: tuple[int, int, int, int] | None
+    """As `kernels.rows` reads them."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,6 @@ class CompiledPlan:
     rows: int
     """The number of rows of a push's block of words."""
     outputs: tuple[OutputSource, ...]
-    gathered: Array
-    """The numbers of the columns that the kernel gathers."""
-    gathered_but_time: Array
-    """The same without the result's time, for times that may be NULL."""
     max_columns: int
     kernels: tuple[Any, ...]
 
@@ -101,16 +95,13 @@ def compile_plan(bound: BoundSpec) -> CompiledPlan | None:
         encoders.append(_composer(key, band, places[0], places[1], rows))
         used.append(kernels.compose_rows)
         index_row, rows = rows, rows + 3
-    outputs, gathered = _outputs(bound)
     return CompiledPlan(
         widths=(_widths(schemas[0]), _widths(schemas[1])),
         encoders=tuple(encoders),
         n_terms=len(bound.terms),
         index_row=index_row,
         rows=rows,
-        outputs=outputs,
-        gathered=gathered,
-        gathered_but_time=_without_time(gathered),
+        outputs=_outputs(bound),
         max_columns=max(map(len, schemas)),
         kernels=tuple(used),
     )
@@ -130,6 +121,10 @@ def _width(type_: pa.DataType) -> int:
         return 4
     if pa.types.is_large_string(type_) or pa.types.is_large_binary(type_):
         return 8
+    return _stored_width(type_)
+
+
+def _stored_width(type_: pa.DataType) -> int:
     return type_.bit_width // 8 if is_fixed(type_) else 0
 
 
@@ -201,27 +196,19 @@ def _composer(key: KeyTerm, band: KeyTerm, key_row: int, band_row: int, row: int
     return compose
 
 
-def _without_time(gathered: Array) -> Array:
-    others = gathered.copy()
-    others[others[:, SOURCE] == LATER, OUT_WIDTH] = 0
-    return others
-
-
-def _outputs(bound: BoundSpec) -> tuple[tuple[OutputSource, ...], Array]:
-    """The columns of the result, and the numbers of those that the kernel gathers."""
+def _outputs(bound: BoundSpec) -> tuple[OutputSource, ...]:
+    """The columns of the result."""
     schemas = bound.left_schema, bound.left_schema if bound.spec.self_join else bound.right_schema
-    outputs, numbers = [], []
+    outputs = []
     for column in bound.columns:
         side = int(column.side == "right")
-        type_ = schemas[side].field(column.source).type
-        width = type_.bit_width // 8 if is_fixed(type_) else 0
-        outputs.append(OutputSource(column.source, side, width, type_))
-        numbers.append([side, schemas[side].get_field_index(column.source), 0, width])
+        place = schemas[side].get_field_index(column.source)
+        width = _stored_width(schemas[side].field(place).type)
+        outputs.append(OutputSource(column.source, side, width, (side, place, 0, width) if width else None))
     time = bound.time
     if time is not None:
-        places = [schema.get_field_index(name) for schema, name in zip(schemas, (time.left, time.right), strict=True)]
-        same = all(s.field(p).type.equals(time.type) for s, p in zip(schemas, places, strict=True))
-        width = time.type.bit_width // 8 if same else 0
-        outputs.append(OutputSource("", LATER, width, time.type))
-        numbers.append([LATER, *places, width])
-    return tuple(outputs), np.array(numbers, np.int64).reshape(-1, OUTPUT_FIELDS)
+        left, right = (s.get_field_index(name) for s, name in zip(schemas, (time.left, time.right), strict=True))
+        same = schemas[0].field(left).type.equals(time.type) and schemas[1].field(right).type.equals(time.type)
+        width = _stored_width(time.type)
+        outputs.append(OutputSource("", LATER, width, (LATER, left, right, width) if same else None))
+    return tuple(outputs)

@@ -7,7 +7,6 @@ at once, at the end of `take_in`: a push that has to take the general way after 
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from streamjoin.joins.base import Chunk, SidePart
 from streamjoin.joins.engine.compiled_plan import CompiledPlan, OutputSource, compile_plan, inputs_for
 from streamjoin.joins.engine.later import later
 from streamjoin.joins.engine.ordered import Ordered
+from streamjoin.joins.engine.result_message import ResultMessage
 from streamjoin.kernels.positions import (
     AT,
     FIRST,
@@ -40,8 +40,18 @@ from streamjoin.kernels.positions import (
     place_roles,
     place_tuples,
 )
-from streamjoin.kernels.rows import LATER, LINE, NO_COLUMN, gather_pairs, read_batch, store_rows, store_words
-from streamjoin.model.binding import BoundSpec
+from streamjoin.kernels.rows import (
+    LATER,
+    LINE,
+    NO_COLUMN,
+    OUTPUT_FIELDS,
+    STRUCT_WORDS,
+    gather_pairs,
+    read_batch,
+    store_rows,
+    store_words,
+)
+from streamjoin.model.binding import BoundSpec, TimePlan
 from streamjoin.windows.clock import NEVER
 from streamjoin.windows.encoding import Encoded, flat
 from streamjoin.windows.store import SideStore
@@ -54,9 +64,6 @@ PATIENCE = 4096
 _ALONE = Workers(1)
 _EMPTY = np.empty(0, np.int64)
 _NO_FLAGS = np.empty(0, np.bool_)
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype = ctypes.c_void_p
-_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class ColumnArrays(Protocol):
@@ -114,6 +121,8 @@ class CompiledStep:
         self._payload = (stores[0], stores[0] if self._self_join else stores[1])
         self._timed = stores[0].timed
         self._inputs = inputs_for(plan)
+        self._struct = np.zeros(STRUCT_WORDS, np.int64)
+        self._struct_address = self._struct.ctypes.data
         self._sides = np.zeros((2, SIDE_FIELDS), np.int64)
         gated = bound.spec.order == "event_time"
         for side, window in enumerate(bound.windows):
@@ -122,6 +131,8 @@ class CompiledStep:
             self._sides[side, GROWS] = gated or window.kind == "count"
         self._shift = np.zeros(2, np.int64)
         self._time = bound.time
+        self._form = _Form(plan, bound.schema, self._payload, bound.time)
+        self._no_rows = bound.schema.empty_table()
         self._patience = 0 if plan.is_compiled else PATIENCE
 
     @classmethod
@@ -194,8 +205,8 @@ class CompiledStep:
         if not isinstance(batch, pa.RecordBatch):
             batch.describe(self._inputs[side])
             return batch.num_rows, batch
-        capsule = batch.__arrow_c_array__()[1]
-        return read_batch(_pointer(capsule, b"arrow_array"), self._plan.widths[side], self._inputs[side]), capsule
+        batch._export_to_c(self._struct_address)
+        return read_batch(self._struct_address, self._plan.widths[side], self._inputs[side]), batch
 
     def _take_ticks(self, words: Array, ticks: tuple[Array | None, Array | None], n_left: int) -> bool:
         """Fill the row of ticks; False if they do not ascend, so that windows are not ranges of positions."""
@@ -259,38 +270,28 @@ class CompiledStep:
     def gather(self, block: Block, probes: Array, seqs: Array) -> pa.Table:
         """The result rows of pairs; a self-join's are put into the order of the result, in place."""
         n, (left, right), words = probes.size, self._payload, block.words
+        if not n:
+            return self._no_rows
         if self._self_join:
             merge_roles(probes, seqs)
-        time = self._time
-        # The kernel takes the later one of two times as numbers, which NULL is not.
-        is_timed = time is None or not (left.has_nulls(time.left) or right.has_nulls(time.right))
-        widths = [output.width if is_timed or output.side != LATER else 0 for output in self._plan.outputs]
-        bitmaps = [
-            output.side != LATER and self._payload[output.side].has_nulls(output.name) for output in self._plan.outputs
-        ]
-        size = sum(map(_lines, [width * n for width in widths])) + sum(bitmaps) * _lines((n + 7) // 8)
-        data = pa.allocate_buffer(size)
+        form = self._form
+        if form.nullable[0] is not left.nullable or form.nullable[1] is not right.nullable:
+            form = self._form = _Form(self._plan, self._schema, self._payload, self._time)
         for side, store in enumerate(self._payload):
             self._shift[side] = store.block.begin - store.base
+        message = pa.allocate_buffer(form.size(n))
         gather_pairs(
-            left.layout(), right.layout(), probes, seqs, words[OPS], words[OWN_SEQ], self._shift,
-            self._plan.gathered if is_timed else self._plan.gathered_but_time, data.address,
+            left.layout(), right.layout(), probes, seqs, words[OPS], words[OWN_SEQ], self._shift, form.numbers,
+            form.message.header, form.message.marks, message.address,
         )  # fmt: skip
-        arrays, at = [], 0
-        places: tuple[Array, Array] | None = None
-        for output, width, bitmap in zip(self._plan.outputs, widths, bitmaps, strict=True):
-            if width:
-                buffers = [None, data.slice(at, width * n)]
-                at += _lines(width * n)
-                if bitmap:
-                    buffers[0] = data.slice(at, (n + 7) // 8)
-                    at += _lines((n + 7) // 8)
-                arrays.append(pa.Array.from_buffers(output.type, n, buffers))
-            else:
-                if places is None:
-                    own, is_right = words[OWN_SEQ][probes], words[OPS][probes] & 1 == 1
-                    places = np.where(is_right, seqs, own), np.where(is_right, own, seqs)
-                arrays.append(self._gather_by_arrow(output, places))
+        batch = form.message.read(message)
+        if not form.others:
+            return pa.Table.from_batches([batch])
+        own, is_right = words[OWN_SEQ][probes], words[OPS][probes] & 1 == 1
+        places = np.where(is_right, seqs, own), np.where(is_right, own, seqs)
+        arrays = batch.columns
+        for place, output in form.others:
+            arrays.insert(place, self._gather_by_arrow(output, places))
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _gather_by_arrow(self, output: OutputSource, places: tuple[Array, Array]) -> pa.Array:
@@ -300,8 +301,39 @@ class CompiledStep:
             raise AssertionError("a result's time without times")
         names = self._time.left, self._time.right
         times = [self._payload[side].gather([name], places[side], _ALONE)[name] for side, name in enumerate(names)]
-        return later(times, output.type)
+        return later(times, self._time.type)
 
 
-def _lines(size: int) -> int:
-    return (size + LINE - 1) // LINE * LINE
+class _Form:
+    """What the kernel gathers and what Arrow does; it changes when a column gets its first NULL."""
+
+    def __init__(
+        self,
+        plan: CompiledPlan,
+        schema: pa.Schema,
+        stores: tuple[SideStore, SideStore],
+        time: TimePlan | None,
+    ) -> None:
+        self.nullable = stores[0].nullable, stores[1].nullable
+        # The kernel takes the later one of two times as numbers, which NULL is not.
+        null_times = time is not None and (stores[0].has_nulls(time.left) or stores[1].has_nulls(time.right))
+        gathered = []
+        self.others: list[tuple[int, OutputSource]] = []
+        for place, output in enumerate(plan.outputs):
+            if output.numbers is None or (output.side == LATER and null_times):
+                self.others.append((place, output))
+            else:
+                gathered.append((place, output))
+        self.numbers = np.array([output.numbers for _, output in gathered], np.int64).reshape(-1, OUTPUT_FIELDS)
+        self.message = ResultMessage(
+            schema if not self.others else pa.schema([schema.field(place) for place, _ in gathered])
+        )
+        bitmaps = sum(output.side != LATER and stores[output.side].has_nulls(output.name) for _, output in gathered)
+        self._row_size = sum(output.width for _, output in gathered)
+        # Each column and each bitmap may end up to a line later, and a bitmap takes a byte for 8 rows.
+        self._fixed_size = 8 * self.message.header.size + LINE * (len(gathered) + 2 * bitmaps)
+        self._bitmaps = bitmaps
+
+    def size(self, n: int) -> int:
+        """Bytes that hold the message of `n` rows."""
+        return self._fixed_size + n * self._row_size + n * self._bitmaps // 8

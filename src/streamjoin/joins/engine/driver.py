@@ -383,7 +383,9 @@ class Join(Calls):
     def _joined(self, results: list[pa.Table]) -> pa.Table:
         if self._bound is None:
             return pa.schema([], {"streamjoin": self._unknown()}).empty_table()
+        if len(results) == 1:
+            return results[0]
         tables = [table for table in results if table.num_rows]
         if len(tables) == 1:
             return tables[0]
-        return pa.concat_tables(tables) if tables else self._bound.schema.empty_table()
+        return pa.concat_tables(tables) if tables else self._operator.no_rows

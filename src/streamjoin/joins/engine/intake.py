@@ -49,6 +49,7 @@ class Intake:
                 lengths = [window.size for window in probed if window.kind == "time"]
                 if lengths:
                     self._horizons[side] = Horizon(bound.lateness, max(lengths))
+        self._has_horizons = self._horizons != [None, None]
 
     def feed(self, inputs: list[pa.Table | None], is_right: Array, source: str, *, left_first: bool = False) -> Work:
         """Take one push; returns the tuples that can be joined now.
@@ -63,7 +64,9 @@ class Intake:
         self._counts.tuples_right += tables[RIGHT].num_rows
         with self._counts.step("order"):
             ticks, is_right = self._timed(tables, is_right, source)
-            if self._gate is None:
+            if self._gate is None and not self._has_horizons:
+                pass
+            elif self._gate is None:
                 is_right = self._set_late_aside(tables, ticks, is_right, source)
             else:
                 for side in self.sides:
@@ -91,7 +94,11 @@ class Intake:
     def saved(self) -> Restore:
         """Return a function that restores the order of the input and the operator."""
         bound = self._bound
-        parts = [part.saved() for part in (self._gate, *self._horizons, self._operator) if part is not None]
+        parts = [self._operator.saved()]
+        if self._gate is not None:
+            parts.append(self._gate.saved())
+        if self._has_horizons:
+            parts += [horizon.saved() for horizon in self._horizons if horizon is not None]
 
         def restore() -> None:
             self._bound = bound
@@ -189,6 +196,8 @@ class Intake:
 
     def _bounds(self) -> tuple[int, int]:
         """The times before which tuples of the left and the right side are rejected."""
+        if not self._has_horizons:
+            return NEVER, NEVER
         left, right = (NEVER if horizon is None else horizon.bound for horizon in self._horizons)
         return (left, left) if self._self_join else (left, right)
 

@@ -24,7 +24,8 @@ class Counts:
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores the counters; times are not restored."""
-        counters = {name: value for name, value in vars(self).items() if name != "seconds"}
+        counters = vars(self).copy()
+        del counters["seconds"]
 
         def restore() -> None:
             vars(self).update(counters)

@@ -64,6 +64,7 @@ class Operator:
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
         self._compiled = CompiledStep.of(bound, self.stores)
+        self.no_rows = bound.schema.empty_table()
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
         """Prepare tuples to be joined with the windows and with each other.
@@ -152,6 +153,8 @@ class Operator:
                 store.retype(schema)
         self.bound = bound
         self._compiled = CompiledStep.of(bound, self.stores)
+        self.no_rows = bound.schema.empty_table()
+        self.no_rows = bound.schema.empty_table()
 
     def _reconsider(self, arriving: int) -> None:
         """Switch to another algorithm once scanning costs more; a failure here changes nothing."""
@@ -300,14 +303,13 @@ class Operator:
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):
-            bounds = [self._forget_bound(side, horizons) for side in (0, 1)]
+            left, right = self._forget_bound(0, horizons), self._forget_bound(1, horizons)
             if self._self_join:
                 # Both roles read from one store, so the longer window decides.
-                bounds = [min(bounds)] * 2
-            for side in (0, 1):
-                dropped = self.stores[side].forget(bounds[side])
-                self.counts.expired += dropped if side == 0 or not self._self_join else 0
-            self.algorithm.forget(*bounds)
+                left = right = min(left, right)
+            dropped, others = self.stores[0].forget(left), self.stores[1].forget(right)
+            self.counts.expired += dropped if self._self_join else dropped + others
+            self.algorithm.forget(left, right)
 
     def _forget_bound(self, side: int, horizons: tuple[int, int] | None) -> int:
         window, store = self.bound.windows[side], self.stores[side]
@@ -327,14 +329,14 @@ class Operator:
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples."""
-        state = self.bound, self.choice, self.algorithm, self._open_terms, self._compiled
+        state = self.bound, self.choice, self.algorithm, self._open_terms, self._compiled, self.no_rows
         descent = list(self._descent)
         stores = [store.saved() for store in self.stores]
         algorithm = self.algorithm.saved()
         self._pairing = False
 
         def restore() -> None:
-            self.bound, self.choice, self.algorithm, self._open_terms, self._compiled = state
+            self.bound, self.choice, self.algorithm, self._open_terms, self._compiled, self.no_rows = state
             for part in stores:
                 part()
             self._descent = list(descent)
