@@ -4,6 +4,9 @@ Batches with an index word use the sweep, whose cost per tuple grows with the lo
 push is so small that, by the cost model, sorting does not pay, an index is used instead. Without an index word, or if
 the windows are so small that scanning is cheapest, the nested loop runs.
 
+The sweep and the index take over from each other when the size of pushes changes for long enough: a window that was
+filled from history in large batches is then probed by small ones.
+
 A join starts with the nested loop, which is by far the fastest to compile, and switches once scanning costs more than
 the other algorithm would. If that algorithm is not compiled yet, the join switches when scanning has cost as much as
 compiling: the total is then at most twice the cheaper of the two.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
@@ -36,6 +39,8 @@ _SMALL_WINDOW = 256
 _WORD_NS, _CONDITION_NS = 0.1, 20.0
 # The assumed cost of compiling an algorithm, in nanoseconds.
 _COMPILING_NS = 5e9
+# The assumed cost of sorting or indexing a stored tuple anew, in nanoseconds.
+_MOVING_NS = 100.0
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,10 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
         )
     window = _expected_window(bound)
     if batch is not None and batch > 0 and _index_cost(window) < sweep_cost(window, batch):
-        return _indexed(bound, AlgorithmRequest(Indexed.name), f"pushes of {batch:,} tuples are too small to sort")
+        why = f"pushes of {batch:,} tuples are too small to sort"
+        return replace(_indexed(bound, AlgorithmRequest(Indexed.name), why), adaptive=True)
     by = " with ".join(str(term.term) for term in bound.index)
-    return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs")
+    return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True)
 
 
 def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
@@ -148,6 +154,28 @@ def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> Algo
         return None
     later = choose(bound, AlgorithmRequest(), arriving)
     return later if _is_worth_compiling(bound, later, arriving, held, compared) else None
+
+
+def rival(
+    bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float
+) -> tuple[AlgorithmChoice | None, float]:
+    """The one of sweep and index that is not `choice`, once moving to it pays, and what is wasted until now.
+
+    `wasted` is what the pushes so far cost beyond what they would have cost with the other one, in nanoseconds; `held`
+    is the number of stored tuples.
+    """
+    if not arriving:
+        return None, wasted
+    window = _expected_window(bound)
+    beyond = sweep_cost(window, arriving) - _index_cost(window)
+    wasted = max(0.0, wasted + arriving * (beyond if choice.name == Sweep.name else -beyond))
+    if wasted < _MOVING_NS * held:
+        return None, wasted
+    other = choose(bound, AlgorithmRequest(), arriving)
+    kernel = sweep_batch if other.index is None else INDEXES[other.index].task
+    if other.name == choice.name or not (is_compiled(kernel) or wasted >= _COMPILING_NS):
+        return None, wasted
+    return other, 0.0
 
 
 def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:

@@ -36,6 +36,8 @@ class AlgorithmChoice:
     options: Mapping[str, object] = field(default_factory=dict)
     provisional: bool = False
     """Whether another one may take over as the windows grow."""
+    adaptive: bool = False
+    """Whether the sweep and the index may take over from each other as the size of pushes changes."""
 
 
 @dataclass(frozen=True)

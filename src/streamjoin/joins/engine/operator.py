@@ -61,6 +61,8 @@ class Operator:
         # The counters of algorithms that were replaced.
         self._counted: dict[str, int] = {}
         self._pairing = False
+        # Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`.
+        self._wasted = 0.0
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
         self._compiled = CompiledStep.of(bound, self.stores)
@@ -74,6 +76,8 @@ class Operator:
         """
         if self.choice.provisional:
             self._reconsider(ordered.is_right.size)
+        elif self.choice.adaptive:
+            self._adapt(ordered.is_right.size)
         return Work(ordered, horizons)
 
     def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
@@ -161,8 +165,19 @@ class Operator:
         live = max(store.count - store.base for store in self.stores)
         comparisons = self.algorithm.counters()["compared"]
         choice = auto.successor(self.bound, arriving, live, comparisons)
-        if choice is None:
-            return
+        if choice is not None:
+            self._move(choice)
+            self.counts.compared = comparisons
+
+    def _adapt(self, arriving: int) -> None:
+        """Switch between the sweep and an index once the size of pushes makes it pay; a failure changes nothing."""
+        held = sum(store.count - store.base for store in self.stores)
+        choice, self._wasted = auto.rival(self.bound, self.choice, arriving, held, self._wasted)
+        if choice is not None:
+            self._move(choice)
+
+    def _move(self, choice: AlgorithmChoice) -> None:
+        """Let another algorithm take over."""
         algorithm = KINDS[choice.name].build(self.bound, choice, self._workers)
         if not isinstance(algorithm, Fillable):
             raise AssertionError(f"{choice.name} can't take over a running join")
@@ -174,7 +189,6 @@ class Operator:
         self.algorithm.close()
         self.algorithm, self.choice = algorithm, choice
         self._open_terms = tuple(t for t in range(len(self.bound.terms)) if t not in algorithm.decides)
-        self.counts.compared = comparisons
 
     def _live_words(self, side: int) -> tuple[Array, Array]:
         """The index words and positions of one side's live, valid tuples, encoded again from their rows."""
