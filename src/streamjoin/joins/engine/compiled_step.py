@@ -277,22 +277,28 @@ class CompiledStep:
         form = self._form
         if form.nullable[0] is not left.nullable or form.nullable[1] is not right.nullable:
             form = self._form = _Form(self._plan, self._schema, self._payload, self._time)
-        for side, store in enumerate(self._payload):
-            self._shift[side] = store.block.begin - store.base
-        message = pa.allocate_buffer(form.size(n))
-        gather_pairs(
-            left.layout(), right.layout(), probes, seqs, words[OPS], words[OWN_SEQ], self._shift, form.numbers,
-            form.message.header, form.message.marks, message.address,
-        )  # fmt: skip
-        batch = form.message.read(message)
-        if not form.others:
+        batch = self._gather_fixed(form, form.message, block, probes, seqs) if form.message is not None else None
+        if batch is not None and not form.others:
             return pa.Table.from_batches([batch])
         own, is_right = words[OWN_SEQ][probes], words[OPS][probes] & 1 == 1
         places = np.where(is_right, seqs, own), np.where(is_right, own, seqs)
-        arrays = batch.columns
+        arrays = [] if batch is None else batch.columns
         for place, output in form.others:
             arrays.insert(place, self._gather_by_arrow(output, places))
         return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def _gather_fixed(
+        self, form: _Form, result: ResultMessage, block: Block, probes: Array, seqs: Array
+    ) -> pa.RecordBatch:
+        left, right = self._payload
+        self._shift[0] = left.block.begin - left.base
+        self._shift[1] = right.block.begin - right.base
+        message = pa.allocate_buffer(form.size(probes.size))
+        gather_pairs(
+            left.layout(), right.layout(), probes, seqs, block.words[OPS], block.words[OWN_SEQ], self._shift,
+            form.numbers, result.header, result.marks, message.address,
+        )  # fmt: skip
+        return result.read(message)
 
     def _gather_by_arrow(self, output: OutputSource, places: tuple[Array, Array]) -> pa.Array:
         if output.side != LATER:
@@ -325,14 +331,16 @@ class _Form:
             else:
                 gathered.append((place, output))
         self.numbers = np.array([output.numbers for _, output in gathered], np.int64).reshape(-1, OUTPUT_FIELDS)
-        self.message = ResultMessage(
-            schema if not self.others else pa.schema([schema.field(place) for place, _ in gathered])
+        self.message: ResultMessage | None = None
+        if gathered:
+            self.message = ResultMessage(pa.schema([schema.field(place) for place, _ in gathered], schema.metadata))
+        self._bitmaps = sum(
+            output.side != LATER and stores[output.side].has_nulls(output.name) for _, output in gathered
         )
-        bitmaps = sum(output.side != LATER and stores[output.side].has_nulls(output.name) for _, output in gathered)
         self._row_size = sum(output.width for _, output in gathered)
+        header = 0 if self.message is None else 8 * self.message.header.size
         # Each column and each bitmap may end up to a line later, and a bitmap takes a byte for 8 rows.
-        self._fixed_size = 8 * self.message.header.size + LINE * (len(gathered) + 2 * bitmaps)
-        self._bitmaps = bitmaps
+        self._fixed_size = header + LINE * (len(gathered) + 2 * self._bitmaps)
 
     def size(self, n: int) -> int:
         """Bytes that hold the message of `n` rows."""

@@ -18,7 +18,7 @@ from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic
 from streamjoin.joins.engine.calls import Begin, Calls
 from streamjoin.joins.engine.explain import explain
-from streamjoin.joins.engine.inputs import as_schema, as_table, conform, interleaving, named_columns, untyped
+from streamjoin.joins.engine.inputs import as_arrow, as_schema, interleaving, named_columns, read_input, untyped
 from streamjoin.joins.engine.intake import SIDES, Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
@@ -96,8 +96,8 @@ class Join(Calls):
 
         Args:
             left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else with the
-                Arrow C interface, or rows as an iterable of dicts. A pandas index is not a column. Later pushes are
-                cast to the types of the first where no value changes.
+                Arrow C interface, a dict of NumPy arrays, a structured NumPy array, or rows as an iterable of dicts.
+                A pandas index is not a column. Later pushes are cast to the types of the first where no value changes.
             right: likewise; for a self-join only `left` is given.
             interleave: one boolean for each tuple in arrival order, True where it is the right side's. Without
                 it the left tuples come before the right ones.
@@ -123,7 +123,7 @@ class Join(Calls):
         then the join accepts no other call, and if the iterator is dropped earlier, the join is unusable. A table that
         fails, for example by an interrupt, can be requested again.
         """
-        return self._streamed(lambda: self._feeding(left, right, interleave, source), batch_rows)
+        return self._streamed(lambda: self._feeding(left, right, interleave, source, kept=True), batch_rows)
 
     def advance(self, time: object, *, side: str | None = None, source: str | None = None) -> pa.Table:
         """Declare that a source has no tuples before `time`, so that an idle source does not block the others.
@@ -242,8 +242,12 @@ class Join(Calls):
 
     # Checks before any change of state, then the call itself.
 
-    def _feeding(self, left: object, right: object, interleave: object, source: str | None) -> Begin:
+    def _feeding(
+        self, left: object, right: object, interleave: object, source: str | None, *, kept: bool = False
+    ) -> Begin:
         tables = self._check_tables(left, right)
+        if kept or self._bound is None or self.spec.order == "event_time":
+            tables = [as_arrow(table) for table in tables]
         sides = self._check_interleave(interleave, tables)
         name = self._check_source(source)
 
@@ -285,10 +289,7 @@ class Join(Calls):
         if self.spec.self_join and right is not None:
             raise InputError("a self-join has one stream: push it as left=")
         inputs = zip((left, right), self._schemas, SIDES, self._named, strict=True)
-        return [
-            None if data is None else conform(as_table(data, side, named), schema, side)
-            for data, schema, side, named in inputs
-        ]
+        return [None if data is None else read_input(data, side, named, schema) for data, schema, side, named in inputs]
 
     def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
         if interleave is not None and (self.spec.order == "event_time" or self.spec.self_join):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.engine.lossless import known_schema, lossless, of_one_family
+from streamjoin.joins.engine.numpy_input import NumpyBatch, fitting_batch, has_columns, numpy_table
 from streamjoin.model.errors import InputError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Arithmetic, Column, Compare, Expression, Function, Negative
@@ -27,8 +28,17 @@ from streamjoin.model.window import TimeWindow
 _SEARCHED: Final = 1000
 _TAKES: Final = (
     "a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame (anything with the Arrow C interface), "
-    "or rows as an iterable of dicts"
+    "a dict of NumPy arrays, a structured NumPy array, or rows as an iterable of dicts"
 )
+
+
+def read_input(data: object, side: str, named: Collection[str], schema: pa.Schema | None) -> pa.Table | NumpyBatch:
+    """Pushed data in the columns, order and types of `schema`, or an error that says how it differs."""
+    if schema is not None and isinstance(data, dict | np.ndarray):
+        batch = fitting_batch(data, schema)
+        if batch is not None:
+            return batch
+    return conform(as_table(data, side, named), schema, side)
 
 
 def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
@@ -46,10 +56,12 @@ def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
         table = _from_pandas(data, side, named)
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         table = _imported(data, side)
+    elif has_columns(data):
+        table = numpy_table(data, side)
     elif isinstance(data, Mapping):
         raise InputError(
             f"{side} is a {type(data).__name__}, which may be a row or columns: push a row as [row], or as "
-            "pa.Table.from_pylist([row]); push columns as pa.table(columns)"
+            "pa.Table.from_pylist([row]); push columns as NumPy arrays, or as pa.table(columns)"
         )
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         table = _from_rows(data, side)
@@ -58,6 +70,11 @@ def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
     else:
         raise InputError(f"{side} must be {_TAKES}, not {type(data).__name__}")
     return table
+
+
+def as_arrow(table: pa.Table | NumpyBatch | None) -> pa.Table | None:
+    """The table of a push that outlives the call; the caller may change NumPy arrays after it."""
+    return table.table() if isinstance(table, NumpyBatch) else table
 
 
 def as_schema(schema: object, side: str) -> pa.Schema | None:
