@@ -155,6 +155,7 @@ def fails_in_threads(patch: pytest.MonkeyPatch, error: BaseException) -> None:
         raise error
 
     patch.setattr("streamjoin.joins.engine.refine.Refinement.__call__", fails)
+    patch.setattr("streamjoin.joins.engine.refine.Tally.__call__", fails)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)

@@ -121,7 +121,9 @@ class Indexed:
             probed_by = (chunk.is_right == (side == 0)) & self._grows[side]
             bounds = np.where(probed_by, chunk.min_seq, self._mins[side])
             own_min[part.at] = np.maximum(np.maximum.accumulate(bounds), self._mins[side])[part.at]
-        if self.shared:
+        if self.shared and chunk.stored_only:
+            own_min[:] = min(self._mins)
+        elif self.shared:
             # Both roles' windows are in one index, so the longer one decides.
             own_min[chunk.left.at] = own_min[chunk.right.at] = np.minimum(
                 own_min[chunk.left.at], own_min[chunk.right.at]

@@ -7,7 +7,7 @@ types, booleans) takes the general way, with the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,8 @@ class CompiledPlan:
         return all(map(is_compiled, self.kernels))
 
 
-def compile_plan(bound: BoundSpec) -> CompiledPlan | None:
-    """The plan of a bound join; None if there is none."""
+def compile_plan(bound: BoundSpec, in_arrow: tuple[Collection[str], Collection[str]]) -> CompiledPlan | None:
+    """The plan of a bound join; None if there is none. `in_arrow` are the columns that are stored as Arrow arrays."""
     schemas = bound.left_schema, bound.right_schema
     terms = [*bound.terms, *(term for term in bound.index if term not in bound.terms)]
     if not terms or any(len(set(schema.names)) < len(schema) for schema in schemas):
@@ -101,7 +101,7 @@ def compile_plan(bound: BoundSpec) -> CompiledPlan | None:
         n_terms=len(bound.terms),
         index_row=index_row,
         rows=rows,
-        outputs=_outputs(bound),
+        outputs=_outputs(bound, in_arrow),
         max_columns=max(map(len, schemas)),
         kernels=tuple(used),
     )
@@ -196,19 +196,20 @@ def _composer(key: KeyTerm, band: KeyTerm, key_row: int, band_row: int, row: int
     return compose
 
 
-def _outputs(bound: BoundSpec) -> tuple[OutputSource, ...]:
+def _outputs(bound: BoundSpec, in_arrow: tuple[Collection[str], Collection[str]]) -> tuple[OutputSource, ...]:
     """The columns of the result."""
     schemas = bound.left_schema, bound.left_schema if bound.spec.self_join else bound.right_schema
     outputs = []
     for column in bound.columns:
         side = int(column.side == "right")
         place = schemas[side].get_field_index(column.source)
-        width = _stored_width(schemas[side].field(place).type)
+        width = 0 if column.source in in_arrow[side] else _stored_width(schemas[side].field(place).type)
         outputs.append(OutputSource(column.source, side, width, (side, place, 0, width) if width else None))
     time = bound.time
     if time is not None:
         left, right = (s.get_field_index(name) for s, name in zip(schemas, (time.left, time.right), strict=True))
-        same = schemas[0].field(left).type.equals(time.type) and schemas[1].field(right).type.equals(time.type)
+        same = time.left not in in_arrow[0] and time.right not in in_arrow[1]
+        same &= schemas[0].field(left).type.equals(time.type) and schemas[1].field(right).type.equals(time.type)
         width = _stored_width(time.type)
         outputs.append(OutputSource("", LATER, width, (LATER, left, right, width) if same else None))
     return tuple(outputs)

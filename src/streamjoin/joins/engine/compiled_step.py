@@ -138,7 +138,8 @@ class CompiledStep:
     @classmethod
     def of(cls, bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> CompiledStep | None:
         """The steps of a bound join, or None where its condition has no compiled plan."""
-        plan = compile_plan(bound)
+        payload = stores[0] if bound.spec.self_join else stores[1]
+        plan = compile_plan(bound, (stores[0].arrow_names, payload.arrow_names))
         return None if plan is None else cls(bound, stores, plan)
 
     @property

@@ -23,7 +23,7 @@ from streamjoin.joins.engine.compiled_step import CompiledStep
 from streamjoin.joins.engine.later import later
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
-from streamjoin.joins.engine.refine import Refinement, positions
+from streamjoin.joins.engine.refine import Refinement, Tally, positions
 from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below
@@ -136,7 +136,7 @@ class Operator:
             self._pairing = True
             if indexed is not None and plain:
                 columns = block.task(compiled.index_row, ordered.left_first and not self._self_join)
-                tally = _Tally(limit)
+                tally = Tally(limit)
                 pairs = indexed.take(block.upto, columns, tally, 0, block.n)
                 comparisons = tally.n
             else:
@@ -393,17 +393,3 @@ class Operator:
     def nbytes(self) -> int:
         """Bytes held by the stored tuples and the algorithm."""
         return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
-
-
-class _Tally:
-    """Counts pairs that need no further test; raises Overflow beyond `limit`."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self.n = 0
-
-    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
-        self.n += probes.size
-        if self._limit is not None and self.n > self._limit:
-            raise Overflow
-        return probes, seqs

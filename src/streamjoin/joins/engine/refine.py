@@ -109,6 +109,20 @@ class Refinement:
         return truth(evaluate(expression, values), shape)
 
 
+class Tally:
+    """Counts pairs that need no further test; raises Overflow beyond `limit`."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self.n = 0
+
+    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        self.n += probes.size
+        if self._limit is not None and self.n > self._limit:
+            raise Overflow
+        return probes, seqs
+
+
 def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
     """The left and the right tuple's stream position of each pair."""
     left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
