@@ -301,7 +301,8 @@ def test_without_a_checkpoint_nothing_is_written(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     with opened() as engine:
         engine.create(PAIRS, name="q")
-        engine.push_all({"l": table((1, 1, 5), (1, 1, 0)), "r": table((1, 2, 5))})
+        engine.push_all({"l": table((1, 1, 5)), "r": table((1, 2, 5))})
+        engine.push("l", table((1, 1, 0)))
         assert engine.late("l").num_rows == 1
         engine.pause("q")
         engine.resume("q")

@@ -80,7 +80,7 @@ class ColumnArrays(Protocol):
         """The number of rows."""
 
 
-class Block:
+class EncodedPush:
     """The tuples of a push as words: see `kernels.encode_rows`."""
 
     def __init__(self, words: Array, n_left: int, all_valid: bool, owners: tuple[object, ...]) -> None:
@@ -153,7 +153,7 @@ class CompiledStep:
             self._patience -= 1
         return not self._patience
 
-    def encode(self, batches: tuple[Any, Any]) -> Block | None:
+    def encode(self, batches: tuple[Any, Any]) -> EncodedPush | None:
         """The words of a push, one batch per side; None if kernels can't read a batch."""
         n_left, owner = self._read(0, batches[0])
         n_right, other = (n_left, None) if self._self_join else self._read(1, batches[1])
@@ -165,9 +165,9 @@ class CompiledStep:
         unmatched = 0
         for encode in self._plan.encoders:
             unmatched += encode(self._inputs, words, n_left)
-        return Block(words, n_left, unmatched == 0, (owner, other))
+        return EncodedPush(words, n_left, unmatched == 0, (owner, other))
 
-    def store(self, block: Block, ordered: Ordered, least: tuple[int, int], shared: bool) -> bool:
+    def store(self, block: EncodedPush, ordered: Ordered, least: tuple[int, int], shared: bool) -> bool:
         """Store the tuples of a block and find their positions and windows.
 
         Returns False, with nothing changed, if they need the general way. `least` are the smallest positions that the
@@ -250,7 +250,7 @@ class CompiledStep:
                 columns[name] = batch.arrow_column(place)
         return columns
 
-    def chunk(self, block: Block, is_right: Array) -> Chunk:
+    def chunk(self, block: EncodedPush, is_right: Array) -> Chunk:
         """The tuples as an algorithm takes them."""
         words, (n_left, n_right), plan = block.words, block.counts, self._plan
         parts = []
@@ -268,7 +268,7 @@ class CompiledStep:
             is_right = np.tile(np.array([False, True]), n_left)
         return Chunk(is_right, words[OWN_SEQ], words[UPTO], words[MIN_SEQ], parts[0], parts[1])
 
-    def gather(self, block: Block, probes: Array, seqs: Array) -> pa.Table:
+    def gather(self, block: EncodedPush, probes: Array, seqs: Array) -> pa.Table:
         """The result rows of pairs; a self-join's are put into the order of the result, in place."""
         n, (left, right), words = probes.size, self._payload, block.words
         if not n:
@@ -289,7 +289,7 @@ class CompiledStep:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _gather_fixed(
-        self, form: _Form, result: ResultMessage, block: Block, probes: Array, seqs: Array
+        self, form: _Form, result: ResultMessage, block: EncodedPush, probes: Array, seqs: Array
     ) -> pa.RecordBatch:
         left, right = self._payload
         self._shift[0] = left.block.begin - left.base
