@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from streamjoin._lazy import lazy
 from streamjoin._version import __version__
 from streamjoin.model.errors import (
+    BudgetExceededError,
     CheckpointError,
     ExpressionError,
     InputError,
+    InterruptedBatchError,
     NotSupportedError,
     PipelineFileError,
     QueryError,
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Band",
+    "BudgetExceededError",
     "CheckpointError",
     "CountWindow",
     "Equi",
     "ExpressionError",
     "InputError",
+    "InterruptedBatchError",
     "Join",
     "JoinSpec",
     "NotSupportedError",

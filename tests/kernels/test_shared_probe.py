@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.shared_queries import sets as shared_sets
-from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, probe_shared
+from streamjoin.kernels.shared_queries.probe import (
+    ANY_ORDER,
+    BEFORE,
+    DONE,
+    EARLIER,
+    NOT_AFTER,
+    SEEN,
+    START,
+    probe_shared,
+)
 
 ENDS = (-(2**63), 2**63 - 1)
 WORDS = st.sampled_from([*range(4), *range(4), *ENDS])
@@ -40,7 +49,9 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
         "keeps": draw(st.lists(sets, min_size=len(limits) + 1, max_size=len(limits) + 1)),
         "order": draw(st.sampled_from([BEFORE, NOT_AFTER, ANY_ORDER])),
         "ascending": ascending,
-        "room": draw(st.sampled_from([0, 2, 500])),
+        "room": draw(st.sampled_from([1, 2, 500])),
+        "most": draw(st.sampled_from([1, 3, 500])),
+        "counted": draw(st.booleans()),
     }
 
 
@@ -66,27 +77,33 @@ def naive(run: dict[str, Any]) -> tuple[set[tuple[int, int, tuple[int, ...]]], i
 @settings(max_examples=400, deadline=None)
 @given(runs())
 @example({"width": 1, "stored": [], "gates": np.empty(0, np.int64), "probes": [(0, 0, 0, 1, [1])], "reach": 1,
-          "limits": [], "keeps": [[1]], "order": BEFORE, "ascending": True, "room": 2})  # fmt: skip
+          "limits": [], "keeps": [[1]], "order": BEFORE, "ascending": True, "room": 2,
+          "most": 1, "counted": True})  # fmt: skip
 def test_the_pairs_are_those_of_a_plain_loop(run: dict[str, Any]) -> None:
     stored, probes, width, room = run["stored"], run["probes"], run["width"], run["room"]
     words = np.array([word for word, _, _ in stored], np.int64)
     rows = np.argsort(words, kind="stable")
     columns = [np.array([probe[place] for probe in probes], np.int64) for place in range(4)]
     out = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, width), np.uint64)
-    seen = np.zeros(2, np.int64)
-    count = probe_shared(
-        (np.argsort(columns[0], kind="stable"), *columns, as_sets([probe[4] for probe in probes], width)),
-        (words[rows], rows, np.array([tick for _, tick, _ in stored], np.int64), run["gates"],
-         as_sets([bits for _, _, bits in stored], width)),
-        (run["reach"], np.array(run["limits"], np.uint64), as_sets(run["keeps"], width)),
-        run["order"], run["ascending"], (100, 1000), out, seen,
-    )  # fmt: skip
+    read, cursor = np.zeros(len(probes) if run["counted"] else 0, np.int64), np.array(START)
+    found: list[tuple[int, int, tuple[int, ...]]] = []
+    for _ in range(1000):
+        before = int(cursor[SEEN])
+        count = probe_shared(
+            (np.argsort(columns[0], kind="stable"), *columns, as_sets([probe[4] for probe in probes], width)),
+            (words[rows], rows, np.array([tick for _, tick, _ in stored], np.int64), run["gates"],
+             as_sets([bits for _, _, bits in stored], width)),
+            (run["reach"], np.array(run["limits"], np.uint64), as_sets(run["keeps"], width)),
+            run["order"], run["ascending"], (100, 1000), out, read, cursor, run["most"],
+        )  # fmt: skip
+        assert cursor[SEEN] - before <= run["most"] + len(stored)
+        found += [(int(out[0][i]) - 100, int(out[1][i]) - 1000, tuple(map(int, out[2][i]))) for i in range(count)]
+        if cursor[DONE] == len(probes):
+            break
     wanted, earlier = naive(run)
-    assert count == len(wanted)
-    kept = min(count, room)
-    found = {(int(out[0][i]) - 100, int(out[1][i]) - 1000, tuple(map(int, out[2][i]))) for i in range(kept)}
-    assert len(found) == kept and found <= wanted
-    assert seen[0] >= count and seen[1] == earlier
+    assert len(found) == len(wanted) and set(found) == wanted
+    assert cursor[SEEN] >= len(found) and cursor[EARLIER] == earlier
+    assert not run["counted"] or read.sum() == cursor[SEEN]
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from streamjoin._lazy import lazy
 
 if TYPE_CHECKING:
+    from streamjoin.adhoc.core.budgets import Budget
     from streamjoin.adhoc.core.explain import Explanation
     from streamjoin.adhoc.core.settings import Settings
     from streamjoin.adhoc.engine.engine import Engine
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchEvent",
+    "Budget",
     "CallbackSink",
     "ChangeRecord",
     "Engine",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "BatchEvent": "engine.info",
+        "Budget": "core.budgets",
         "CallbackSink": "sinks.base",
         "ChangeRecord": "engine.info",
         "Engine": "engine.engine",

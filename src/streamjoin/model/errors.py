@@ -10,7 +10,9 @@ Each message says what was wrong, where, and what to do; state is left as it was
     │   ├── PipelineFileError           a pipeline file that can't be run; the message names the line
     │   └── NotSupportedError           valid, but not supported; the message says what is
     ├── InputError (ValueError)         the join does not accept the pushed data
+    │   └── BudgetExceededError         an ad-hoc query took more of a batch than it may; knows figures and place
     ├── StateError (RuntimeError)       the call is not allowed now: closed or broken join, forked process
+    ├── InterruptedBatchError (RuntimeError)  a batch of ad-hoc queries was stopped from outside; it can be run again
     ├── TooManyRowsError (RuntimeError) a call has more result rows than it may return; `push_iter` streams them
     ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
     ├── SetupError (RuntimeError)       an external component is missing: Java, pyspark, a jar
@@ -61,6 +63,32 @@ class NotSupportedError(SpecError):
 
 class InputError(StreamJoinError, ValueError):
     """The join does not accept a pushed table, interleaving or source."""
+
+
+class BudgetExceededError(InputError):
+    """An ad-hoc query took more of a batch than its budget allows, and has no rows of it.
+
+    `kind` is candidates, rows or bytes; `limit` is the budget, `reached` what was counted when the query was stopped,
+    and `place` the step of the plan where.
+    """
+
+    def __init__(self, kind: str, limit: int, reached: int, place: str) -> None:
+        """The message is made of the figures."""
+        super().__init__(
+            f"over its budget of {limit:,} {kind} a batch: {reached:,} at {place}; "
+            "narrow the condition or the window, or raise the budget"
+        )
+        self.kind = kind
+        self.limit = limit
+        self.reached = reached
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return BudgetExceededError, (self.kind, self.limit, self.reached, self.place)
+
+
+class InterruptedBatchError(StreamJoinError, RuntimeError):
+    """A batch of ad-hoc queries was stopped from outside; state is as before it."""
 
 
 class StateError(StreamJoinError, RuntimeError):

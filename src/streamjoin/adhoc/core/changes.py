@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from streamjoin.adhoc.core.budgets import UNLIMITED, Budget
 from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.core.gathering import Gatherer
 from streamjoin.adhoc.core.probe_plan import Paths
@@ -22,7 +23,7 @@ from streamjoin.model.expression.nodes import Expression
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A query's create, drop, pause or resume; `query` is the text or plan of one to create.
+    """A query's create, drop, pause or resume; one to create has its text or plan as `query`, and a `budget`.
 
     A paused query gives no rows, but the tuples of these batches stay joinable. Results whose last tuple came during
     the pause are not made up for after it.
@@ -31,6 +32,7 @@ class Change:
     action: Action
     name: str
     query: str | Query | None = None
+    budget: Budget = field(default=UNLIMITED, kw_only=True)
 
 
 Create = partial(Change, "create")
@@ -80,15 +82,16 @@ class LiveQuery:
     paths: Paths
     gatherer: Gatherer
     paused: bool = False
+    budget: Budget = UNLIMITED
 
     @classmethod
-    def of(cls, serial: int, query: Query, created: int, paused: bool = False) -> LiveQuery:
+    def of(cls, serial: int, query: Query, created: int, paused: bool = False, budget: Budget = UNLIMITED) -> LiveQuery:
         """With what is derived from the query."""
-        return cls(serial, query, created, Paths(query), Gatherer(query), paused)
+        return cls(serial, query, created, Paths(query), Gatherer(query), paused, budget)
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is derived is large, and made again where it is unpickled.
-        return LiveQuery.of, (self.serial, self.query, self.created, self.paused)
+        return LiveQuery.of, (self.serial, self.query, self.created, self.paused, self.budget)
 
     @cached_property
     def selected(self) -> dict[str, Selected]:
@@ -131,7 +134,7 @@ class QueryRegistry:
                 if change.query is None:
                     raise AssertionError("a create without its query")
                 query = change.query if isinstance(change.query, Query) else parse(change.query, streams, name)
-                queries[name] = LiveQuery.of(serial, replace(query, name=name), batch)
+                queries[name] = LiveQuery.of(serial, replace(query, name=name), batch, budget=change.budget)
                 serial += 1
             elif change.action == "drop":
                 del queries[name]

@@ -38,6 +38,9 @@ class Core(Protocol):
     def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that each query gains, and the queries whose rows can't be computed."""
 
+    def interrupt(self) -> None:
+        """Have the results that are computed, or the next, stop with `InterruptedBatchError`; from any thread."""
+
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
         """Make a batch part of the state; queries that failed are paused."""
 

@@ -7,6 +7,7 @@ batch to come is run as if everything had been made from scratch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,13 +16,14 @@ from time import perf_counter
 import pyarrow as pa
 
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
+from streamjoin.adhoc.core.budgets import Ledger
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.meetings import Meetings
-from streamjoin.adhoc.core.outputs import Outputs
+from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, Outputs
 from streamjoin.adhoc.core.probe_plan import Choice, PathKey
 from streamjoin.adhoc.core.query_classes import QueryClasses
 from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, steps_of
-from streamjoin.adhoc.core.shared_join import BatchRun, Scratch, Share, StepCounts
+from streamjoin.adhoc.core.shared_join import BatchRun, MeetingRun, Scratch, Share, StepCounts
 from streamjoin.adhoc.core.shared_step import Compiler
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.language.plan import Stream
@@ -31,14 +33,17 @@ from streamjoin.model.errors import InputError
 class Execution:
     """Runs the queries of a plan, and rebuilds only what a change touches."""
 
-    def __init__(self, streams: Iterable[Stream], *, merging: bool = True) -> None:
+    def __init__(
+        self, streams: Iterable[Stream], *, merging: bool = True, interrupted: threading.Event | None = None
+    ) -> None:
         self._merging = merging
         self.streams = {stream.name: StoredStream(stream) for stream in streams}
         self._schemas = {stream.stream.name: stream.stream for stream in self.streams.values()}
         self._meetings = Meetings()
         self._outputs = Outputs()
         self._classes = QueryClasses()
-        self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes)
+        self.ledger = Ledger(interrupted or threading.Event())
+        self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes, self.ledger)
         self._ready: dict[PathKey, ReadyMeeting] = {}
         self._scratch = Scratch()
         self._fresh: dict[str, BucketRun] = {}
@@ -66,9 +71,11 @@ class Execution:
         for group in before:
             self._meetings.remove(group.entry, group.choice)
             self._outputs.remove(group.entry)
+            self.ledger.close(group.entry.serial)
         for group in after:
             group.entry = replace(group.entry, paused=not group.active)
             self._outputs.add(group)
+            self.ledger.open(group.entry.serial, group.entry.budget)
             self._meetings.add(group.entry, group.choice)
         self._prepare()
 
@@ -118,15 +125,20 @@ class Execution:
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
         self._begin(buckets)
-        batch = BatchRun(self._fresh, self.streams, self.counts, share, self._scratch)
+        self.ledger.begin()
+        self.ledger.check()
+        batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share)
         marks = [perf_counter()]
         for meeting in self._ready.values():
-            batch.prepare(meeting)
+            for side in batch.sides(meeting):
+                batch.prepare(side)
         marks.append(perf_counter())
+        results: dict[OutputClass, list[EndingResults]] = {}
         for meeting in self._ready.values():
-            batch.run(meeting)
+            for sink, parts in MeetingRun(batch, meeting, self._scratch).run().items():
+                results.setdefault(sink, []).extend(parts)
         marks.append(perf_counter())
-        tables = self._outputs.tables(batch.found, self.streams)
+        tables = self._outputs.tables(results, self.streams, self.ledger)
         marks.append(perf_counter())
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return tables

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.adhoc.core.budgets import Ledger
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.gathering import Read
 from streamjoin.adhoc.core.query_classes import QueryClass
@@ -78,26 +79,58 @@ class OutputClass:
             self._kinds.append(kind)
         return self._kinds.index(kind)
 
+    def names(self, number: int) -> tuple[str, ...]:
+        """The queries that have a number and are not paused."""
+        member = self._members[number]
+        return () if member is None else member[0].active
+
     def remove(self, number: int) -> None:
         """Take a number back."""
         self._members[number] = None
         self._free.append(number)
 
     def tables(
-        self, found: list[EndingResults], streams: Mapping[str, StoredStream]
+        self, results: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The rows of every query that gained some, or why it has none."""
-        refs = [joined([part.refs[source] for part in found]) for source in range(self._sources)]
-        shifts = np.cumsum([0, *(len(part.refs[0]) for part in found)])
-        for part, shift in zip(found, shifts, strict=False):
+        refs = [joined([part.refs[source] for part in results]) for source in range(self._sources)]
+        shifts = np.cumsum([0, *(len(part.refs[0]) for part in results)])
+        for part, shift in zip(results, shifts, strict=False):
             part.rows += shift
-        rows = joined([part.rows for part in found])
-        owners = joined([part.owners for part in found])
+        rows = joined([part.rows for part in results])
+        owners = joined([part.owners for part in results])
         starts, dealt = np.zeros(len(self._members) + 1, np.int64), pooled(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
+        starts, dealt = self._within_budgets(starts, dealt, refs, streams, ledger)
         chosen = [_chosen(ref, dealt) for ref in refs]
         taken = [streams[stream].take(column, chosen[source]) for source, stream, column in self.reads]
         yield from self._cut(taken, starts)
+
+    def _within_budgets(
+        self,
+        starts: Array,
+        dealt: Array,
+        refs: list[Array],
+        streams: Mapping[str, StoredStream],
+        ledger: Ledger,
+    ) -> tuple[Array, Array]:
+        """Without the rows of queries that took more of the batch than they may."""
+        serials = [-1 if member is None else member[0].entry.serial for member in self._members]
+        accounts = np.array([ledger.number_of(serial) for serial in serials])
+        counts = np.diff(starts)
+        if not accounts[counts > 0].any():
+            return starts, dealt
+        if ledger.limits("bytes", accounts) < np.inf:
+            sizes = np.zeros(len(dealt) + 1, np.int64)
+            for source, stream, column in self.reads:
+                np.cumsum(streams[stream].sizes(column, refs[source][dealt]), out=(step := np.empty_like(dealt)))
+                sizes[1:] += step
+            ledger.charge("bytes", accounts, np.diff(sizes[starts]), f"{int(counts.max()):,} rows of one query")
+        is_over = np.array([serial in ledger.exceeded for serial in serials])
+        if not (is_over & (counts > 0)).any():
+            return starts, dealt
+        kept = dealt[~np.repeat(is_over, counts)]
+        return np.concatenate([[0], np.cumsum(np.where(is_over, 0, counts))]), kept
 
     def _cut(self, taken: list[pa.Array], starts: Array) -> Iterator[tuple[str, pa.Table | InputError]]:
         wholes: dict[int, pa.Table] = {}
@@ -153,16 +186,22 @@ class Outputs:
         return self._places[entry.serial]
 
     def tables(
-        self, found: Mapping[OutputClass, list[EndingResults]], streams: Mapping[str, StoredStream]
+        self,
+        results: Mapping[OutputClass, list[EndingResults]],
+        streams: Mapping[str, StoredStream],
+        ledger: Ledger,
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of all queries, and who failed."""
-        outputs, failures = dict(self.empty), {}
-        for sink, parts in found.items():
-            for name, rows in sink.tables(parts, streams):
+        outputs, failures = dict(self.empty), dict[str, InputError]()
+        for sink, parts in results.items():
+            for name, rows in sink.tables(parts, streams, ledger):
                 if isinstance(rows, InputError):
                     failures[name] = rows
                 else:
                     outputs[name] = rows
+        for serial, error in ledger.exceeded.items():
+            sink, number = self._places[serial]
+            failures.update(dict.fromkeys(sink.names(number), error))
         return outputs, failures
 
 

@@ -1,7 +1,7 @@
 """Queries that are the same but for their names: one set of bits, one gathering, and each gets its rows.
 
-The invariant: two queries are of one class iff their plans are equal and they were created in the same batch, so that
-they gain the same rows as long as both run. A class keeps its bits while anybody is in it.
+The invariant: two queries are of one class iff their plans and budgets are equal and they were created in the same
+batch, so that they gain the same rows as long as both run. A class keeps its bits while anybody is in it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.probe_plan import Choice
 
-_Key = tuple[object, int, Choice]
+_Key = tuple[object, int, Choice, Budget]
 
 
 @dataclass
@@ -69,7 +70,7 @@ class QueryClasses:
         return group
 
     def _join(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
-        key = entry.plan, entry.created, choice
+        key = entry.plan, entry.created, choice, entry.budget
         group = self._by_key.get(key)
         if group is None:
             group = self._by_key[key] = QueryClass(key, replace(entry, serial=next(self._serials)), choice)

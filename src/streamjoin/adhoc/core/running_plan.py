@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.adhoc.core.budgets import NOBODY, Ledger
 from streamjoin.adhoc.core.meetings import Meeting, MeetingNode, Member
 from streamjoin.adhoc.core.outputs import OutputClass, Outputs
 from streamjoin.adhoc.core.probe_plan import PathKey
@@ -45,6 +46,8 @@ class Step:
     children: tuple[Step, ...]
     queries: tuple[str, ...]
     ends: tuple[str, ...]
+    accounts: Array
+    """Those of the paths that have a budget."""
 
     @property
     def stream(self) -> str:
@@ -70,6 +73,8 @@ class ReadyMeeting:
     backward: Step | None
     left: SetColumn
     endings: tuple[Ending, ...]
+    accounts: Array | None
+    """For each bit the account of its query's budget; None where nobody has one."""
 
     @property
     def directions(self) -> tuple[Step, ...]:
@@ -87,8 +92,14 @@ class Preparer:
     """Makes meetings ready."""
 
     def __init__(
-        self, streams: Mapping[str, StoredStream], compiler: Compiler, outputs: Outputs, classes: QueryClasses
+        self,
+        streams: Mapping[str, StoredStream],
+        compiler: Compiler,
+        outputs: Outputs,
+        classes: QueryClasses,
+        ledger: Ledger,
     ) -> None:
+        self._ledger = ledger
         self._streams = streams
         self._classes = classes
         self._compiler = compiler
@@ -118,7 +129,12 @@ class Preparer:
             for node in meeting.nodes
         ]
         endings = self._endings(layout, {o: m for o, m in meeting.forward.enders.items() if o in both})
-        return ReadyMeeting(steps[0], steps[1] if len(steps) > 1 else None, left, endings)
+        return ReadyMeeting(steps[0], steps[1] if len(steps) > 1 else None, left, endings, self._accounts(layout))
+
+    def _accounts(self, layout: BitLayout) -> Array | None:
+        accounts = np.full(layout.words * BITS, NOBODY)
+        accounts[: len(layout)] = [self._ledger.number_of(owner[0]) for owner in layout]
+        return accounts if (accounts != NOBODY).any() else None
 
     def _first(
         self,
@@ -154,6 +170,7 @@ class Preparer:
             tuple(children),
             self._classes.names(member.entry for member in node.members.values()),
             self._classes.names(member.entry for member in node.enders.values()),
+            np.unique(np.array([self._ledger.number_of(owner[0]) for owner in node.members], np.int64)),
         )
 
     def _endings(self, layout: BitLayout, enders: Mapping[Owner, Member]) -> tuple[Ending, ...]:

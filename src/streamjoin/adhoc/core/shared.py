@@ -7,6 +7,7 @@ everything as it was; what a query gives depends on the tuples and its life alon
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,17 +73,25 @@ class Shared:
     """
 
     def __init__(
-        self, catalog: Iterable[Stream], settings: Settings | None = None, clock: MachineClock = time_ns
+        self,
+        catalog: Iterable[Stream],
+        settings: Settings | None = None,
+        clock: MachineClock = time_ns,
+        interrupted: threading.Event | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._clock = clock
+        self._interrupted = interrupted or threading.Event()
         self._streams = {stream.name: stream for stream in catalog}
-        self._execution = Execution(self._streams.values(), merging=self.settings.merging)
+        self._execution = self._new_execution()
         lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
         self._state = Snapshot(-1, QueryRegistry(), {}, Clocks.start(lateness), Optimizer(self.settings))
         self._seconds: dict[str, float] = defaultdict(float)
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
+
+    def _new_execution(self) -> Execution:
+        return Execution(self._streams.values(), merging=self.settings.merging, interrupted=self._interrupted)
 
     # Changes ------------------------------------------------------------------------------------------------------
 
@@ -193,11 +202,19 @@ class Shared:
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that each query gains, and the queries whose rows can't be computed; one call at a time.
 
+        A query that took more of the batch than its budget allows is among the latter (`BudgetExceededError`).
         With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
+
+        Raises:
+            InterruptedBatchError: it was interrupted; nothing changed, and it can be asked for again.
         """
-        found = self._execution.run(arrived.buckets, share)
+        results = self._execution.run(arrived.buckets, share)
         self._seconds.update(self._execution.seconds)
-        return found
+        return results
+
+    def interrupt(self) -> None:
+        """Have the batch whose results are computed stop at its next step, or the next batch; from any thread."""
+        self._interrupted.set()
 
     def share_figures(self) -> ShareFigures:
         """What the last results took, and what steps did since this was last asked for."""
@@ -251,7 +268,7 @@ class Shared:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or over, to a state."""
-        self._execution = Execution(self._streams.values(), merging=self.settings.merging)
+        self._execution = self._new_execution()
         self._execution.load(snapshot.buckets)
         self._install(snapshot)
 

@@ -2,19 +2,21 @@
 
 A meeting's pairs are the new tuples of either stream with all of the other. A later step probes each run of the next
 stream once for all its paths. Then the bits of the paths are cleared whose windows, terms or conditions don't hold, and
-rows without bits are dropped. References become columns only when rows are gathered. (AJoin, sections 3.3 and
-3.4: pipelined joins, late materialization.)
+rows without bits are dropped. References become columns only when rows are gathered. Pairs that are many go on to the
+next step portion by portion, so that memory is bounded by a portion and the results; between portions budgets are
+looked at, and whether the batch was interrupted. (AJoin, sections 3.3 and 3.4: pipelined joins, late materialization.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import KeyAttribute
+from streamjoin.adhoc.core.budgets import Ledger, is_small
 from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, found_by
 from streamjoin.adhoc.core.pair_tests import Partial, tested
 from streamjoin.adhoc.core.probe_plan import PathKey
@@ -24,14 +26,30 @@ from streamjoin.adhoc.core.shared_step import UNBOUNDED, FittedTerm, Tests
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.core.tuple_columns import pooled
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.shared_queries.probe import ANY_ORDER, BEFORE, NOT_AFTER, Probes, probe_shared
-from streamjoin.kernels.shared_queries.sets import narrowed
+from streamjoin.kernels.shared_queries.probe import (
+    ANY_ORDER,
+    AT,
+    BEFORE,
+    DONE,
+    EARLIER,
+    NOT_AFTER,
+    SEEN,
+    START,
+    Probes,
+    probe_shared,
+)
+from streamjoin.kernels.shared_queries.sets import add_by_bit, narrowed
 
 Share = Mapping[str, tuple[int, int]]
 """Rows of a batch's buckets by stream, from and to: the tuples that drive."""
 Pairs = tuple[Array, Array, Array]
 """Of the probes and of the stored tuples: numbers or rows; and the common sets."""
 _ROOM = 1 << 14
+_PORTION = 1 << 25
+"""The bytes of pairs that go on to the next step at once."""
+_STEP = 1 << 22
+"""The candidates that are read before budgets are looked at."""
+_NO_READS = np.empty(0, np.int64)
 
 
 @dataclass
@@ -58,7 +76,7 @@ class Scratch:
         self._rows = np.empty((2, _ROOM), np.int64)
         self._sets = np.empty((_ROOM, 1), np.uint64)
         self._used = 0
-        self.seen = np.zeros(2, np.int64)
+        self.cursor = np.array(START)
 
     def begin(self, width: int) -> None:
         """Forget the pairs that are there; the next have sets of `width` words."""
@@ -66,19 +84,23 @@ class Scratch:
         if self._sets.shape[1] != width:
             self._sets = np.empty((self._rows.shape[1], width), np.uint64)
 
-    def room(self, least: int) -> Pairs:
-        """Arrays for more pairs, of `least` at least."""
-        used = self._used
-        if self._rows.shape[1] < used + least:
+    def room(self) -> Pairs:
+        """Arrays for more pairs; there is room for some at least."""
+        used, size = self._used, self._rows.shape[1]
+        if used == size:
             rows, sets = self._rows, self._sets
-            size = 2 * (used + least)
-            self._rows, self._sets = np.empty((2, size), np.int64), np.empty((size, sets.shape[1]), np.uint64)
-            self._rows[:, :used], self._sets[:used] = rows[:, :used], sets[:used]
+            self._rows, self._sets = np.empty((2, 2 * size), np.int64), np.empty((2 * size, sets.shape[1]), np.uint64)
+            self._rows[:, :used], self._sets[:used] = rows, sets
         return self._rows[0, used:], self._rows[1, used:], self._sets[used:]
 
     def add(self, pairs: int) -> None:
         """So many pairs were written."""
         self._used += pairs
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pairs are enough to go on with."""
+        return self._used == self._rows.shape[1] and self._used * (2 + self._sets.shape[1]) * 8 >= _PORTION
 
     def taken(self) -> Pairs:
         """A copy of all pairs."""
@@ -98,159 +120,223 @@ class BatchRun:
     fresh: Mapping[str, BucketRun]
     streams: Mapping[str, StoredStream]
     counts: dict[PathKey, StepCounts]
+    ledger: Ledger
     share: Share | None = None
     """Which new tuples drive; all, if not given."""
-    scratch: Scratch = field(default_factory=Scratch)
-    found: dict[OutputClass, list[EndingResults]] = field(default_factory=dict)
-    """The results, for whom they are of."""
 
-    def prepare(self, meeting: ReadyMeeting) -> None:
-        """Make the sets and the indexes of the new tuples, which joins would make when they need them."""
-        for role in _roles(meeting.forward, meeting.left, self._lookup(meeting.forward.tests)):
-            fresh = self.fresh.get(role.stream)
-            if fresh is not None:
-                fresh.live(role.attribute, role.sets.serial, role.sets.of(fresh))
-
-    def run(self, meeting: ReadyMeeting) -> None:
-        """Find the new results of all paths through a meeting."""
-        forward, backward = meeting.forward, meeting.backward
-        if backward is None:
-            self._drive(forward, meeting.left)
-            return
-        lookup = self._lookup(forward.tests)
-        met = self._met(_roles(forward, meeting.left, lookup), forward, backward)
-        if met is None:
-            return
-        pairs = tested(forward.tests, lookup, met, self.streams)
-        if not pairs.n:
-            return
-        self._deal(meeting.endings, pairs)
-        if meeting.goes_on:
-            left, right = (self.streams[stream].gates for stream in (forward.key.driver, forward.stream))
-            is_forward = left.at(pairs.refs[0]) > right.at(pairs.refs[1])
-            self._go_on(forward, pairs.keep(is_forward))
-            kept = pairs.keep(~is_forward)
-            self._go_on(backward, Partial(kept.refs[::-1], kept.sets))
-
-    def _deal(self, endings: tuple[Ending, ...], pairs: Partial) -> None:
-        for ending in endings:
-            found = found_by(pairs.sets, ending.mask, ending.owners, pairs.refs, ending.roles)
-            if found is not None:
-                self.found.setdefault(ending.sink, []).append(found)
-
-    # Meetings -----------------------------------------------------------------------------------------------------
-
-    def _lookup(self, tests: Tests) -> FittedTerm | None:
+    def lookup(self, tests: Tests) -> FittedTerm | None:
         """The term to find candidates by: of several equalities that with most keys."""
         if len(tests.lookups) < 2:
             return tests.lookups[0] if tests.lookups else None
         stream = self.streams[tests.streams[-1]]
         return max(tests.lookups, key=lambda term: stream.distinct(term.right))
 
-    def _met(self, roles: tuple[JoinSide, JoinSide], forward: Step, backward: Step) -> Partial | None:
-        """The pairs of new tuples of either stream with all of the other."""
-        one, two = roles
-        self.scratch.begin(forward.tests.near.keeps.shape[1])
-        for step, near, far in ((forward, one, two), (backward, two, one)):
-            fresh = self.fresh.get(near.stream)
+    def sides(self, meeting: ReadyMeeting) -> tuple[JoinSide, JoinSide]:
+        """The two streams of a meeting, as sides of its join."""
+        step, lookup = meeting.forward, self.lookup(meeting.forward.tests)
+        near, far = (None, None) if lookup is None else (lookup.left, lookup.right)
+        return JoinSide(step.key.driver, near, meeting.left), JoinSide(step.stream, far, step.sets)
+
+    def prepare(self, side: JoinSide) -> None:
+        """Make the sets of a side's new tuples, and their index, which joins would make when they need them."""
+        fresh = self.fresh.get(side.stream)
+        if fresh is not None:
+            fresh.live(side.attribute, side.sets.serial, side.sets.of(fresh))
+
+    def counts_of(self, key: PathKey) -> StepCounts:
+        """What a step did so far."""
+        counts = self.counts.get(key)
+        if counts is None:
+            counts = self.counts[key] = StepCounts()
+        return counts
+
+
+class MeetingRun:
+    """One batch of one meeting; `results` are those of its paths, for whom they are of."""
+
+    def __init__(self, batch: BatchRun, meeting: ReadyMeeting, scratch: Scratch) -> None:
+        self._batch = batch
+        self._meeting = meeting
+        self._scratch = scratch
+        self._streams, self._share = batch.streams, batch.share
+        self._living: Array | None = None
+        """The bits of the paths that are within their budgets, once one is not."""
+        if meeting.accounts is not None and batch.ledger.exceeded:
+            self._living = batch.ledger.living(meeting.accounts)
+        self.results: dict[OutputClass, list[EndingResults]] = {}
+
+    def run(self) -> dict[OutputClass, list[EndingResults]]:
+        """Find the new results of all paths through the meeting."""
+        forward, backward = self._meeting.forward, self._meeting.backward
+        if backward is None:
+            self._drive(forward, self._meeting.left)
+        else:
+            self._meet(forward, backward)
+        return self.results
+
+    # Budgets ------------------------------------------------------------------------------------------------------
+
+    def _charge_candidates(self, steps: Sequence[Step], sets: Array, read: Array, count: int) -> bool:
+        """Count the candidates that the probes of steps read; whether a path has to stop."""
+        accounts = self._meeting.accounts
+        if accounts is None or not count:
+            return False
+        ledger, place = self._batch.ledger, str(steps[0].key)
+        if is_small(count, ledger.limits("candidates", accounts)):
+            payers = np.unique(np.concatenate([step.accounts for step in steps]))
+            is_over = ledger.charge("candidates", payers, float(count), place)
+        else:
+            by_bit = np.zeros(len(accounts), np.int64)
+            add_by_bit(sets, read, np.bitwise_or.reduce([step.mask for step in steps]), by_bit)
+            is_over = ledger.charge("candidates", accounts, by_bit, place)
+        read[:] = 0
+        if is_over:
+            self._living = ledger.living(accounts)
+        return is_over
+
+    def _mask(self, mask: Array) -> Array:
+        return mask if self._living is None else mask & self._living
+
+    def _probing(self, probes: Probes, first: int = 0) -> Probes:
+        """The probes from `first` on of which a path is within its budget."""
+        order = probes[0][first:]
+        if self._living is not None:
+            order = order[(probes[-1][order] & self._living).any(axis=1)]
+        return (order, *probes[1:])
+
+    # Meetings -----------------------------------------------------------------------------------------------------
+
+    def _meet(self, forward: Step, backward: Step) -> None:
+        """Find the pairs of new tuples of either stream with all of the other, and take them further."""
+        batch, scratch = self._batch, self._scratch
+        sides = batch.sides(self._meeting)
+        lookup, width = batch.lookup(forward.tests), forward.tests.near.keeps.shape[1]
+        scratch.begin(width)
+
+        def go_on() -> None:
+            left, right, sets = scratch.taken()
+            if len(sets):
+                self._split(tested(forward.tests, lookup, Partial((left, right), sets), self._streams))
+            scratch.begin(width)
+
+        directions = (forward, sides[0], sides[1]), (backward, sides[1], sides[0])
+        for step, near, far in directions:
+            fresh = batch.fresh.get(near.stream)
             if fresh is None:
                 continue
-            counts = self._counts(step.key)
-            first, end = (0, fresh.n) if self.share is None else self.share[near.stream]
+            counts = batch.counts_of(step.key)
+            first, end = (0, fresh.n) if self._share is None else self._share[near.stream]
             counts.batches += 1
             counts.probes += end - first
-            probes = _new_probes(near, fresh, None if self.share is None else (first, end))
+            probes = _new_probes(near, fresh, None if self._share is None else (first, end))
             if probes is None:
                 continue
             # By shares each direction is on its own: the driver of a pair of new tuples is in one of them.
-            new = self.fresh.get(far.stream) if self.share is None else None
-            for run in self.streams[far.stream].runs:
-                if run is new and step is backward:
+            new = batch.fresh.get(far.stream) if self._share is None else None
+            for run in self._streams[far.stream].runs:
+                # What is new on both sides is found with the first; what is not, only if somebody goes on from it.
+                if step is backward if run is new else not step.queries:
                     continue
-                found = self._joined(forward.tests, probes, fresh, far, run, flipped=step is backward)
-                if found:
-                    self._count(found, counts, self._counts(backward.key) if run is new else counts)
-        left, right, sets = self.scratch.taken()
-        return Partial((left, right), sets) if len(sets) else None
+                near_probes = _in_reach(probes, fresh, run, forward.tests.reach)
+                order = ANY_ORDER if self._share is None else BEFORE
+                steps = (forward, backward) if run is new else (step,)
+                pairs = self._probe(
+                    steps, forward.tests, near_probes, far, run, order, fresh.first, go_on, flipped=step is backward
+                )
+                later = batch.counts_of(backward.key) if run is new else counts
+                self._count(pairs, counts, later)
+        go_on()
 
-    def _counts(self, key: PathKey) -> StepCounts:
-        found = self.counts.get(key)
-        if found is None:
-            found = self.counts[key] = StepCounts()
-        return found
+    def _split(self, pairs: Partial) -> None:
+        """Deal out pairs whichever of the two came last, and take each further on the path of the last."""
+        meeting = self._meeting
+        if not pairs.n:
+            return
+        self._deal(meeting.forward, meeting.endings, pairs)
+        if meeting.goes_on and meeting.backward is not None:
+            forward = meeting.forward
+            left, right = (self._streams[stream].gates for stream in (forward.key.driver, forward.stream))
+            is_forward = left.at(pairs.refs[0]) > right.at(pairs.refs[1])
+            self._go_on(forward, pairs.keep(is_forward))
+            kept = pairs.keep(~is_forward)
+            self._go_on(meeting.backward, Partial(kept.refs[::-1], kept.sets))
 
     def _count(self, pairs: int, counts: StepCounts, later: StepCounts) -> None:
         """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same."""
-        candidates, earlier = self.scratch.seen.tolist()
+        candidates, earlier = int(self._scratch.cursor[SEEN]), int(self._scratch.cursor[EARLIER])
         counts.candidates += candidates / 2
         later.candidates += candidates / 2
         counts.pairs += earlier
         later.pairs += pairs - earlier
 
-    def _joined(
-        self, tests: Tests, probes: Probes, fresh: BucketRun, far: JoinSide, run: BucketRun, *, flipped: bool
-    ) -> int:
-        """Find the pairs of new tuples with a run of the other stream, by number; gives how many."""
-        first, last = _in_reach(fresh, run, tests.reach)
-        if last - first < fresh.n:
-            order = probes[0]
-            probes = (order[(order >= first) & (order < last)], *probes[1:])
-        if not probes[0].size:
-            return 0
-        order_of_arrival = ANY_ORDER if self.share is None else BEFORE
-        return self._probe(tests, probes, far, run, order_of_arrival, fresh.first, flipped=flipped)
+    def _deal(self, step: Step, endings: tuple[Ending, ...], pairs: Partial) -> None:
+        accounts, ledger = self._meeting.accounts, self._batch.ledger
+        for ending in endings:
+            mask = self._mask(ending.mask)
+            if accounts is not None:
+                by_bit = np.zeros(len(accounts), np.int64)
+                add_by_bit(pairs.sets, _NO_READS, mask, by_bit)
+                if ledger.charge("rows", accounts, by_bit, str(step.key)):
+                    self._living = ledger.living(accounts)
+                    mask = self._mask(mask)
+            results = found_by(pairs.sets, mask, ending.owners, pairs.refs, ending.roles)
+            if results is not None:
+                self.results.setdefault(ending.sink, []).append(results)
 
     # Later steps --------------------------------------------------------------------------------------------------
 
     def _drive(self, step: Step, sets: SetColumn) -> None:
         """The paths of drivers that meet their own stream."""
-        fresh = self.fresh.get(step.key.driver)
+        fresh = self._batch.fresh.get(step.key.driver)
         if fresh is not None:
-            first, end = (0, fresh.n) if self.share is None else self.share[step.key.driver]
+            first, end = (0, fresh.n) if self._share is None else self._share[step.key.driver]
             drivers = Partial((np.arange(fresh.first + first, fresh.first + end),), sets.of(fresh)[first:end])
-            self._advance(step, _narrowed(drivers, step.mask))
+            self._advance(step, _narrowed(drivers, self._mask(step.mask)))
 
-    def _go_on(self, step: Step, found: Partial) -> None:
+    def _go_on(self, step: Step, pairs: Partial) -> None:
         """Deal out the results that end at a step, and take the rest further."""
-        if found.n:
-            self._deal(step.endings, found)
+        if pairs.n:
+            self._deal(step, step.endings, pairs)
             for child in step.children:
-                self._advance(child, _narrowed(found, child.mask))
+                self._advance(child, _narrowed(pairs, self._mask(child.mask)))
 
     def _advance(self, step: Step, partial: Partial) -> None:
+        """Take partial results to every earlier tuple of the next stream that the index finds, and further."""
         if not partial.n:
             return
-        counts = self._counts(step.key)
+        tests, scratch = step.tests, self._scratch
+        counts = self._batch.counts_of(step.key)
         counts.batches += 1
         counts.probes += partial.n
-        lookup = self._lookup(step.tests)
-        found = tested(step.tests, lookup, self._probed(step, lookup, partial, counts), self.streams)
-        counts.pairs += found.n
-        self._go_on(step, found)
-
-    def _probed(self, step: Step, lookup: FittedTerm | None, partial: Partial, counts: StepCounts) -> Partial:
-        """The partial results with every earlier tuple of the next stream that the index finds."""
-        tests = step.tests
+        lookup, width = self._batch.lookup(tests), partial.sets.shape[1]
         partial, lo, hi = self._intervals(tests, lookup, partial)
         _, order = sort_entries(lo, np.arange(lo.size))
-        gates = self.streams[tests.streams[0]].gates.at(partial.refs[0])
-        ticks = self.streams[tests.streams[tests.anchor]].ticks.at(partial.refs[tests.anchor])
+        gates = self._streams[tests.streams[0]].gates.at(partial.refs[0])
+        ticks = self._streams[tests.streams[tests.anchor]].ticks.at(partial.refs[tests.anchor])
         far = JoinSide(step.stream, None if lookup is None else lookup.right, step.sets)
-        self.scratch.begin(partial.sets.shape[1])
-        for run in self.streams[step.stream].runs:
+        probes = order, lo, hi, ticks, gates, partial.sets
+        scratch.begin(width)
+
+        def go_on() -> None:
+            probed, numbers, sets = scratch.taken()
+            refs = (*(ref[probed] for ref in partial.refs), numbers)
+            pairs = tested(tests, lookup, Partial(refs, sets), self._streams)
+            counts.pairs += pairs.n
+            self._go_on(step, pairs)
+            scratch.begin(width)
+
+        for run in self._streams[step.stream].runs:
             if _near(ticks, run, tests.reach):
                 order_of_arrival = NOT_AFTER if tests.inclusive else BEFORE
-                probes = order, lo, hi, ticks, gates, partial.sets
-                self._probe(tests, probes, far, run, order_of_arrival, 0)
-                counts.candidates += int(self.scratch.seen[0])
-        probed, numbers, sets = self.scratch.taken()
-        return Partial((*(ref[probed] for ref in partial.refs), numbers), sets)
+                self._probe((step,), tests, probes, far, run, order_of_arrival, 0, go_on)
+                counts.candidates += int(scratch.cursor[SEEN])
+        go_on()
 
     def _intervals(self, tests: Tests, term: FittedTerm | None, partial: Partial) -> tuple[Partial, Array, Array]:
         if term is None:
             zeros = np.zeros(partial.n, np.int64)
             return partial, zeros, zeros
-        stream = self.streams[tests.streams[term.role]]
+        stream = self._streams[tests.streams[term.role]]
         words = stream.probe_words(term.left)
         rows = partial.refs[term.role] - stream.first
         valid = words.valid[rows]
@@ -260,35 +346,62 @@ class BatchRun:
 
     def _probe(
         self,
+        steps: Sequence[Step],
         tests: Tests,
         probes: Probes,
         far: JoinSide,
         run: BucketRun,
         order_of_arrival: int,
         base: int,
+        go_on: Callable[[], None],
         *,
         flipped: bool = False,
     ) -> int:
-        """Add the pairs of probes with a run to the scratch: probes counted from `base`, or second if `flipped`."""
-        self.scratch.seen[:] = 0
+        """Add the pairs of probes with a run to the scratch: probes counted from `base`, or second if `flipped`.
+
+        Where there are more than fit, `go_on` takes them from there. Returns how many there are.
+        """
+        self._batch.ledger.check()
+        scratch = self._scratch
+        scratch.cursor[:] = START
+        probes = self._probing(probes)
+        if not probes[0].size:
+            return 0
         sets = far.sets.of(run)
         index = run.live(far.attribute, far.sets.serial, sets)
         if not index.rows.size:
             return 0
-        windows = tests.reach, tests.near.limits, tests.near.keeps
+        windows = tests.reach, tests.near.limits, self._mask(tests.near.keeps)
         stored = index.words, index.rows, run.ticks, run.gates, sets
-        least = _ROOM // 4
+        # Steps that follow use the scratch, and its cursor, too.
+        cursor = np.array(START)
+        read = _NO_READS if self._meeting.accounts is None else np.zeros(len(probes[1]), np.int64)
+        total = charged = 0
         while True:
-            one, two, common = self.scratch.room(least)
+            one, two, common = scratch.room()
             out = (two, one, common) if flipped else (one, two, common)
-            n = probe_shared(
-                probes, stored, windows, order_of_arrival, run.ascending, (base, run.first), out, self.scratch.seen
+            pairs = probe_shared(
+                probes, stored, windows, order_of_arrival, run.ascending, (base, run.first), out, read, cursor, _STEP
             )
-            if n <= len(one):
-                self.scratch.add(n)
-                return n
-            least = n
-            self.scratch.seen[:] = 0
+            scratch.add(pairs)
+            total += pairs
+            is_over = self._charge_candidates(steps, probes[-1], read, int(cursor[SEEN]) - charged)
+            charged = int(cursor[SEEN])
+            if cursor[DONE] == probes[0].size:
+                break
+            self._batch.ledger.check()
+            if scratch.is_full:
+                go_on()
+            if is_over or self._living is not None:
+                left = self._probing(probes, int(cursor[DONE]))
+                if cursor[AT] >= 0 and (not left[0].size or left[0][0] != probes[0][cursor[DONE]]):
+                    cursor[AT] = -1
+                probes, cursor[DONE] = left, 0
+                windows = (*windows[:2], self._mask(tests.near.keeps))
+                if not probes[0].size:
+                    break
+        scratch.cursor[:] = cursor
+        return total
 
 
 @dataclass(frozen=True)
@@ -298,11 +411,6 @@ class JoinSide:
     stream: str
     attribute: KeyAttribute | None
     sets: SetColumn
-
-
-def _roles(first: Step, left: SetColumn, lookup: FittedTerm | None) -> tuple[JoinSide, JoinSide]:
-    near, far = (None, None) if lookup is None else (lookup.left, lookup.right)
-    return JoinSide(first.key.driver, near, left), JoinSide(first.stream, far, first.sets)
 
 
 def _new_probes(near: JoinSide, fresh: BucketRun, share: tuple[int, int] | None) -> Probes | None:
@@ -321,17 +429,18 @@ def _new_probes(near: JoinSide, fresh: BucketRun, share: tuple[int, int] | None)
     return order, lo, hi, fresh.ticks, fresh.gates, sets
 
 
-def _in_reach(fresh: BucketRun, run: BucketRun, reach: int) -> tuple[int, int]:
-    """The rows from and to which new tuples can be within reach of a run; their times ascend."""
+def _in_reach(probes: Probes, fresh: BucketRun, run: BucketRun, reach: int) -> Probes:
+    """The probes of new tuples that can be within reach of a run; the tuples' times ascend."""
     low, high = run.low - reach, run.high + reach
     if reach >= UNBOUNDED or (low <= fresh.low and fresh.high <= high):
-        return 0, fresh.n
+        return probes
+    order = probes[0]
     if fresh.high < low or high < fresh.low:
-        return 0, 0
+        return (order[:0], *probes[1:])
     # Beyond what the new tuples have there is nothing to search for, and it might not fit.
     first = fresh.ticks.searchsorted(max(low, fresh.low), side="left")
     last = fresh.ticks.searchsorted(min(high, fresh.high), side="right")
-    return int(first), int(last)
+    return (order[(order >= first) & (order < last)], *probes[1:])
 
 
 def _near(ticks: Array, run: BucketRun, reach: int) -> bool:

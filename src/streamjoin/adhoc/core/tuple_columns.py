@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather
@@ -132,6 +133,14 @@ class TupleColumn:
         found = whole.take(places)
         return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
 
+    def sizes(self, numbers: Array) -> Array:
+        """The bytes of chosen tuples' values: of texts and binaries their own, of nested values an average."""
+        if self._is_plain:
+            return np.full(len(numbers), self._plain.view().itemsize)
+        lengths = [_lengths(chunk) for chunk in self._chunks]
+        sizes: Array = np.concatenate(lengths)[numbers - self._first]
+        return sizes
+
     def cut(self, end: int) -> None:
         """Take back what is from number `end` on."""
         self.end = min(self.end, end)
@@ -166,6 +175,18 @@ class TupleColumn:
             if pa.types.is_dictionary(self.type):
                 pair = pa.chunked_array(pair, self.type).unify_dictionaries().chunks
             chunks[-2:] = [pa.concat_arrays(pair)]
+
+
+def _lengths(column: pa.Array) -> Array:
+    """The bytes of each value."""
+    if any(is_of(column.type) for is_of in (pa.types.is_string, pa.types.is_binary, _is_large)):
+        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        return np.asarray(lengths, np.int64) + np.dtype(np.int32).itemsize
+    return np.full(len(column), -(-column.nbytes // max(1, len(column))))
+
+
+def _is_large(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(type_) or pa.types.is_large_binary(type_))
 
 
 def _plain_dtype(type_: pa.DataType) -> Any:

@@ -6,6 +6,7 @@ tuples have the numbers that they have among all.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import time_ns
@@ -30,6 +31,7 @@ class Unshared:
     def __init__(self, catalog: Iterable[Stream], settings: Settings, clock: MachineClock = time_ns) -> None:
         self.settings = settings
         self._clock = clock
+        self._interrupted = threading.Event()
         self._streams = {stream.name: stream for stream in catalog}
         self._clocks = Clocks.start({n: settings.lateness_of(stream) for n, stream in self._streams.items()})
         self._cores: dict[str, Shared] = {}
@@ -51,7 +53,8 @@ class Unshared:
         self._registry = registry
 
     def _core(self) -> Shared:
-        core = Shared(self._streams.values(), replace(self.settings, sharing="everything", lateness=0))
+        settings = replace(self.settings, sharing="everything", lateness=0)
+        core = Shared(self._streams.values(), settings, self._clock, self._interrupted)
         core.restore(replace(core.snapshot(), batch=self._batch, clocks=self._clocks))
         return core
 
@@ -96,6 +99,10 @@ class Unshared:
             outputs.update(rows)
             failures.update(failed)
         return outputs, failures
+
+    def interrupt(self) -> None:
+        """Have the batch stop at its next step."""
+        self._interrupted.set()
 
     def _own_tuples(self, name: str, arrived: Arrived) -> Arrived:
         read = {source.stream.name for source in self._registry.queries[name].query.sources}

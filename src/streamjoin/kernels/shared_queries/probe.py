@@ -2,7 +2,8 @@
 
 A pair is kept if the stored word lies in the probe's interval, the stored tuple came first (unless any order will do),
 and their query-sets have a query in common whose window contains both. All of this is tested in one pass over the
-candidates, so that candidates are never stored.
+candidates, so that candidates are never stored. A pass can be left when the room for pairs is used up or enough
+candidates were read, and continued where it was: no join is so large that its caller can't count and stop it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.flags import kernel, melted
 
 Probes = tuple[Array, Array, Array, Array, Array, Array]
 """The order to probe in, by `lo`; then by probe: lo, hi, time, place among all tuples, set."""
@@ -28,12 +29,27 @@ NOT_AFTER: Final = 1
 ANY_ORDER: Final = 2
 
 _LEAST = -(1 << 63)
+_MOST = (1 << 63) - 1
+_NEAR = 16
+"""So many entries are stepped over one by one before leaping: the next word or time is usually near."""
+_FEW = 8
+
+START: Final = (0, -1, 0, 0, 0, -1, 0, _LEAST, _LEAST, _LEAST)
+"""The cursor of a pass that begins."""
+DONE, AT, SEEN, EARLIER = range(4)
+"""In a cursor: probes that are done, the candidate that is next for the current one or -1, candidates read, and pairs
+whose stored tuple came first. Then where the last probe's word begins and ends, and where its window does."""
 
 
-@kernel
+@melted
 def _leap_to_word(words: Array, at: int, word: int) -> int:
-    """The first place from `at` on whose word is at least `word`: by leaps that double, then by halves."""
+    """The first place from `at` on whose word is at least `word`: by steps, by leaps that double, then by halves."""
     n = words.size
+    near = min(n, at + _NEAR)
+    while at < near and words[at] < word:
+        at += 1
+    if at < near or at == n:
+        return at
     step = 1
     while at + step < n and words[at + step] < word:
         at += step
@@ -48,28 +64,37 @@ def _leap_to_word(words: Array, at: int, word: int) -> int:
     return at
 
 
-@kernel
-def _leap_to_tick(words: Array, rows: Array, ticks: Array, at: int, word: int, tick: int) -> int:
-    """The first place from `at` on that is no longer `word` before `tick`; times ascend among the rows of a word."""
-    n = words.size
+@melted
+def _leap_to_tick(rows: Array, ticks: Array, at: int, stop: int, tick: int) -> int:
+    """The first place from `at` to `stop` that is not before `tick`; times ascend there."""
+    near = min(stop, at + _NEAR)
+    while at < near and ticks[rows[at]] < tick:
+        at += 1
+    if at < near or at == stop:
+        return at
     step = 1
-    while at + step < n and words[at + step] == word and ticks[rows[at + step]] < tick:
+    while at + step < stop and ticks[rows[at + step]] < tick:
         at += step
         step *= 2
-    high = min(at + step, n)
+    high = min(at + step, stop)
     while at < high:
         middle = (at + high) >> 1
-        if words[middle] == word and ticks[rows[middle]] < tick:
+        if ticks[rows[middle]] < tick:
             at = middle + 1
         else:
             high = middle
     return at
 
 
-@kernel
+@melted
 def _window_class(limits: Array, distance: np.uint64) -> int:
     """The first of the ascending limits that is at least `distance`; their number, where none is."""
     low, high = 0, limits.size
+    if high <= _FEW:
+        # Without a branch that depends on the distance, which nobody can predict.
+        for i in range(high):
+            low += limits[i] < distance
+        return low
     while low < high:
         middle = (low + high) >> 1
         if limits[middle] < distance:
@@ -88,13 +113,17 @@ def probe_shared(
     ascending: bool,
     bases: tuple[int, int],
     out: tuple[Array, Array, Array],
-    seen: Array,
+    read: Array,
+    cursor: Array,
+    most: int,
 ) -> int:
-    """How many pairs there are; the first of them, as many as fit, are in `out`.
+    """How many pairs were written to `out`: all there are, if `cursor` says that all probes are done.
 
-    Adds to `seen` how many candidates were looked at, and in how many pairs the stored tuple came first. `out` takes
-    the probe and the row, each counted from its base, and the common set. Places ascend by row, and so do the rows of
-    a word; `ascending` says that times do too: then only the tuples of a word that are in the window are looked at.
+    `cursor` begins as `START`. The pass is left when `out` is full, or before the next probe when `most` candidates
+    were read; another call continues it. `out` takes the probe and the row, each counted from its base, and the common
+    set. `read` takes how many candidates each probe read, unless it is empty. Places ascend by row, and so
+    do the rows of a word; `ascending` says that times do too: then only the tuples of a word that are in the window
+    are looked at.
     """
     order, lo, hi, probe_ticks, probe_gates, probe_sets = probes
     words, rows, ticks, gates, sets = run
@@ -102,55 +131,63 @@ def probe_shared(
     out_probe, out_row, out_sets = out
     width = sets.shape[1]
     room = out_probe.size
-    longest = np.uint64(reach)
-    flip = np.uint64(1) << np.uint64(63)
-    pairs, candidates, earlier = 0, 0, 0
-    start, begin = 0, 0
-    last, last_tick = _LEAST, _LEAST
-    for i in range(order.size):
+    i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick = cursor
+    until = candidates + most
+    is_counted = read.size > 0
+    pairs = 0
+    while i < order.size and pairs < room:
         p = order[i]
         low, high, tick = lo[p], hi[p], probe_ticks[p]
-        if low < last:
-            start = 0
-        if low != last or tick < last_tick:
-            start = _leap_to_word(words, start, low)
-            begin = start
-        last, last_tick = low, tick
-        own = np.uint64(tick) ^ flip
-        single = low == high
-        if not single:
-            begin = start
-        elif ascending and tick >= _LEAST + reach:
-            # Probes of one word come in the order of their times: the next one's window begins where this one's does.
-            begin = _leap_to_tick(words, rows, ticks, begin, high, tick - reach)
-        at = begin
-        while at < words.size and words[at] <= high:
+        # Held within int64, instead of wrapping around.
+        earliest = tick - reach if tick >= _LEAST + reach else _LEAST
+        latest = tick + reach if tick <= _MOST - reach else _MOST
+        narrow = ascending and low == high
+        if at < 0:
+            if candidates >= until:
+                break
+            if stop < 0 or low != last_low or high != last_high:
+                start = _leap_to_word(words, start if low >= last_low else 0, low)
+                stop = words.size if high == _MOST else _leap_to_word(words, start, high + 1)
+                begin = start
+            elif tick < last_tick:
+                begin = start
+            last_low, last_high, last_tick = low, high, tick
+            if narrow:
+                # Probes of one word come in the order of their times: so do the beginnings of their windows.
+                begin = _leap_to_tick(rows, ticks, begin, stop, earliest)
+            at = begin
+        first = at
+        gate = probe_gates[p]
+        while at < stop and pairs < room:
             row = rows[at]
+            other = ticks[row]
+            if narrow and other > latest:
+                break
             at += 1
-            candidates += 1
-            if order_of_arrival != ANY_ORDER and gates[row] >= probe_gates[p] + order_of_arrival:
-                if single:
+            if not narrow and (other < earliest or other > latest):
+                continue
+            if order_of_arrival != ANY_ORDER and gates[row] >= gate + order_of_arrival:
+                if low == high:
                     break
                 continue
-            # Unsigned, in the order of the signed: the distance of two int64 may not fit an int64.
-            other = np.uint64(ticks[row]) ^ flip
-            distance = own - other if own >= other else other - own
-            if distance > longest:
-                if single and ascending and other > own:
-                    break
-                continue
+            # Unsigned: the distance of two int64 may not fit an int64.
+            distance = np.uint64(tick) - np.uint64(other) if tick >= other else np.uint64(other) - np.uint64(tick)
             kept = _window_class(limits, distance)
-            common = np.uint64(0)
-            for w in range(width):
-                common |= probe_sets[p, w] & sets[row, w] & keeps[kept, w]
-            if common == np.uint64(0):
-                continue
-            if pairs < room:
-                out_probe[pairs], out_row[pairs] = p + bases[0], row + bases[1]
-                for w in range(width):
-                    out_sets[pairs, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
-            pairs += 1
-            earlier += gates[row] < probe_gates[p]
-    seen[0] += candidates
-    seen[1] += earlier
+            # Written in any case, and kept by moving on: whether a pair has a query in common can't be predicted.
+            out_probe[pairs], out_row[pairs] = p + bases[0], row + bases[1]
+            common = probe_sets[p, 0] & sets[row, 0] & keeps[kept, 0]
+            out_sets[pairs, 0] = common
+            for w in range(1, width):
+                out_sets[pairs, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
+                common |= out_sets[pairs, w]
+            is_pair = common != np.uint64(0)
+            pairs += is_pair
+            earlier += is_pair & (gates[row] < gate)
+        candidates += at - first
+        if is_counted:
+            read[p] += at - first
+        if pairs < room:
+            i += 1
+            at = -1
+    cursor[:] = (i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick)
     return pairs

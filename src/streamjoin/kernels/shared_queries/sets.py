@@ -95,6 +95,20 @@ def count_bits(sets: Array, mask: Array) -> int:
 
 
 @kernel
+def add_by_bit(sets: Array, weights: Array, mask: Array, out: Array) -> None:
+    """Add to `out`, for each bit of the mask, the weights of the sets that have it; 1 each, without weights."""
+    for i in range(sets.shape[0]):
+        weight = weights[i] if weights.size > 0 else np.int64(1)
+        if weight == 0:
+            continue
+        for w in range(sets.shape[1]):
+            left = sets[i, w] & mask[w]
+            while left != np.uint64(0):
+                out[64 * w + lowest_bit(np.int64(left))] += weight  # type: ignore[arg-type]
+                left &= left - np.uint64(1)
+
+
+@kernel
 def list_owners(sets: Array, mask: Array, owners: Array, base: int, out_owner: Array, out_row: Array) -> None:
     """For each set bit of the mask: the owner of the bit, and the row, counted from `base`."""
     at = 0
