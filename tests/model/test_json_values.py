@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc.sinks.spark import json_rows
+from streamjoin.adhoc.sinks.kafka_client import json_rows
 from streamjoin.model import json_values
 
 _NOON = datetime.datetime(2024, 1, 31, 12, tzinfo=datetime.UTC)

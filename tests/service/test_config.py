@@ -36,7 +36,13 @@ def test_queries_that_share_nothing_have_no_partitions(tmp_path: Path) -> None:
     """The engine would refuse any, also "auto"."""
     config = read(tmp_path, TEMPLATE.replace("[engine]", '[engine]\nsharing = "nothing"'))
     assert (config.sharing, config.partitions) == ("nothing", None)
-    assert read(tmp_path, TEMPLATE).partitions == "auto"
+    assert read(tmp_path, TEMPLATE).partitions is None
+    assert read(tmp_path, TEMPLATE, STREAMJOIN_SERVICE__ENGINE="spark").partitions == "auto"
+
+
+def test_files_of_earlier_versions_are_run_by_spark(tmp_path: Path) -> None:
+    assert read(tmp_path, TEMPLATE).engine == "embedded"
+    assert read(tmp_path, TEMPLATE.replace('engine = "embedded"', "")).engine == "spark"
 
 
 def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
@@ -103,6 +109,7 @@ def test_variables_override_and_add(tmp_path: Path) -> None:
         STREAMJOIN_SERVICE__ALLOWED_HOSTS='["a.example", "b.example"]',
         STREAMJOIN_LIMITS__WINDOW="5 minutes",
         STREAMJOIN_STREAMS__TRADES__OPTIONS__ROWSPERSECOND="7",
+        STREAMJOIN_SERVICE__ENGINE="spark",
         STREAMJOIN_ENGINE__PARTITIONS="3",
         STREAMJOIN_SPARK__MASTER="local[1]",
         STREAMJOIN_URL="http://elsewhere",

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from streamjoin.adhoc.engine import executor
 from streamjoin.adhoc.engine.engine import Engine
 from streamjoin.model.errors import PipelineFileError
 from streamjoin.service import launch
 from streamjoin.service.config_file import read_config
-from streamjoin.service.launch import register_streams
+from streamjoin.service.launch_spark import register_on_spark, register_streams
 from streamjoin.spark.pipeline.sources import MARK, open_marked
 
 pytestmark = pytest.mark.spark
@@ -135,8 +136,8 @@ def test_one_pass_unless_a_row_becomes_several(file: Path, spark: Any) -> None:
 def test_a_source_that_is_away_at_the_start_is_opened_when_it_is_back(
     file: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(launch, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(executor, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(executor, "LONGEST_PAUSE", 0.02)
     file.write_text(FILE[: FILE.index("[streams.orders]")])
     (file.parent / "trades").rename(file.parent / "away")
     config = read_config(file, {})
@@ -155,7 +156,7 @@ def test_a_source_that_is_away_at_the_start_is_opened_when_it_is_back(
     with engine:
         failed = threading.Event()
         monkeypatch.setattr(launch._LOG, "error", lambda *_: failed.set())
-        absent = launch.AbsentStreams(engine, partial(launch._register, engine, spark, config), failures)
+        absent = launch.AbsentStreams(engine, partial(register_on_spark, spark, config, engine), failures)
         assert failed.wait(60)
         told = {info.name: info for info in engine.streams()}
         assert "stream 'trades' can't be opened: " in str(told["trades"].error)

@@ -1,4 +1,4 @@
-"""Serving as a process: start, signals, failures; and once with Spark, killed and started again."""
+"""Serving as a process: start, signals, failures; killed and started again, without Spark and with it."""
 
 from __future__ import annotations
 
@@ -110,12 +110,13 @@ def quick_start(file: Path) -> None:
     )
 
 
-@pytest.mark.spark
 @pytest.mark.slow
-def test_with_spark_it_comes_back_after_kill_9_with_the_same_queries(file: Path) -> None:
+@pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
+def test_it_comes_back_after_kill_9_with_the_same_queries(file: Path, engine: str) -> None:
     quick_start(file)
     start = ["-m", "streamjoin", "serve"]
-    port = {"STREAMJOIN_SERVICE__PORT": "0"}
+    # One word moves the file from one engine to the other.
+    port = {"STREAMJOIN_SERVICE__PORT": "0", "STREAMJOIN_SERVICE__ENGINE": engine}
     with running(start, file.parent, **port) as service:
         url = started(service)
         command(file.parent, "query", "add", TIMES, "--name", "times", "--sink", "files", url=url)

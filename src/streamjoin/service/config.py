@@ -62,6 +62,8 @@ class ServiceConfig:
     port: int = DEFAULT_PORT
     token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
+    engine: Literal["embedded", "spark"] = "spark"
+    """Who reads and joins the streams: this process, or Spark."""
     checkpoint: str = "streamjoin-data"
     trigger: str | None = None
     partitions: int | Literal["auto"] | None = None

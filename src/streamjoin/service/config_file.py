@@ -56,7 +56,8 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     top.only("service", "engine", "limits", "streams", "sinks", "spark")
     here = file.resolve().parent
     service = _table(top, "service")
-    fields: dict[str, Any] = {**_service(service), **_engine(_table(top, "engine"), here)}
+    fields: dict[str, Any] = _service(service)
+    fields |= _engine(_table(top, "engine"), here, fields["engine"])
     fields["limits"] = _limits(_table(top, "limits"))
     streams, lines = _streams(top, here)
     sinks = _sinks(_table(top, "sinks"), here, fields["checkpoint"])
@@ -74,6 +75,7 @@ def _table(top: ConfigTable, key: str) -> ConfigTable:
 
 
 def _service(table: ConfigTable) -> dict[str, Any]:
+    table.only("host", "port", "token", "allowed_hosts", "engine")
     port = table.get("port", (int,), example=f"port = {DEFAULT_PORT}")
     if port is not None and not 0 <= port <= 65_535:
         table.fail(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
@@ -81,13 +83,15 @@ def _service(table: ConfigTable) -> dict[str, Any]:
         "host": table.text("host", 'host = "127.0.0.1"') or "127.0.0.1",
         "port": DEFAULT_PORT if port is None else port,
         "token": table.text("token", 'token = "${MY_TOKEN}"'),
+        # Files of earlier versions have no such key and were run by Spark.
+        "engine": table.one_of("engine", ("embedded", "spark"), "spark"),
         "allowed_hosts": table.texts("allowed_hosts", 'allowed_hosts = ["joins.example.org"]'),
     }
     table.finish()
     return fields
 
 
-def _engine(table: ConfigTable, here: Path) -> dict[str, Any]:
+def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
     table.only("checkpoint", "trigger", "partitions", "sharing")
     trigger = read_trigger(table)
     if trigger.available_now:
@@ -96,10 +100,14 @@ def _engine(table: ConfigTable, here: Path) -> dict[str, Any]:
     apart = sharing == "nothing"
     if apart and "partitions" in table.values:
         table.fail('sharing = "nothing" runs on the driver only: remove partitions', "partitions")
+    if engine == "embedded" and "partitions" in table.values:
+        table.fail(
+            'partitions are tasks of Spark: remove the line, or write engine = "spark" in [service]', "partitions"
+        )
     fields = {
         "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
         "trigger": trigger.every,
-        "partitions": None if apart else read_partitions(table),
+        "partitions": None if apart or engine == "embedded" else read_partitions(table),
         "sharing": sharing,
     }
     table.finish()

@@ -1,4 +1,4 @@
-"""Starts an engine on Spark from a `ServiceConfig`, and stops it.
+"""Starts an engine from a `ServiceConfig`, in this process or on Spark, and stops it.
 
 A start that fails leaves nothing running; `RunningEngine.stop` waits for the running batch. A stream in the checkpoint
 was valid before: if its source can't be opened now, the service starts without it and tries again.
@@ -12,20 +12,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.executor import FIRST_PAUSE, LONGEST_PAUSE
+from streamjoin.adhoc.engine.engine import Engine
+from streamjoin.adhoc.engine.executor import pause_after
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.adhoc.sinks.specs import NamedSink
+from streamjoin.adhoc.sources.described import described_source
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
-from streamjoin.spark.pipeline.sources import open_marked
-from streamjoin.spark.runtime import jars
-from streamjoin.spark.runtime.session import session
-
-if TYPE_CHECKING:
-    from streamjoin.adhoc.engine.engine import Engine
-    from streamjoin.adhoc.sinks.base import Sink
 
 Told = Callable[[str], None]
 _LOG = logging.getLogger("streamjoin.service")
@@ -33,11 +31,11 @@ _LOG = logging.getLogger("streamjoin.service")
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """A running engine and its session."""
+    """A running engine and, on Spark, its session."""
 
     engine: Engine
-    spark: Any
     config: ServiceConfig
+    spark: Any = None
     absent: AbsentStreams | None = None
     """Streams that could not be opened at the start."""
 
@@ -52,7 +50,8 @@ class RunningEngine:
         try:
             self.engine.stop()
         finally:
-            self.spark.stop()
+            if self.spark is not None:
+                self.spark.stop()
 
 
 def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
@@ -77,76 +76,93 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
 
 
 def launch(config: ServiceConfig, told: Told) -> RunningEngine:
-    """Start Spark, register the streams and start the engine, which restores the queries of the checkpoint.
+    """Register the streams and start the engine, which restores the queries of the checkpoint.
 
     Raises:
-        PipelineFileError: Spark rejects part of the file; the message names the line.
-        SetupError: Spark can't start, or the Kafka connector can't be fetched.
-        CheckpointError: the checkpoint belongs to other streams, or is damaged.
+        PipelineFileError: a part of the file is wrong; the message names the line.
+        SetupError: Spark can't start, or a client or connector for Kafka is missing.
+        CheckpointError: the checkpoint belongs to other streams or to another kind of engine, or is damaged.
     """
-    spark = _session(config, told)
-    try:
-        engine, absent = _engine(spark, config)
-    except BaseException:
-        spark.stop()
-        raise
-    return RunningEngine(engine, spark, config, absent)
+    if config.engine == "embedded":
+        return start_engine(config, None, partial(register_embedded, config))
+    from streamjoin.service.launch_spark import launch_on_spark
+
+    return launch_on_spark(config, told)
 
 
-def _session(config: ServiceConfig, told: Told) -> Any:
-    conf: dict[str, str] = dict(config.conf)
-    if config.needs_kafka and not jars.brings_connector(conf):
-        if jars.present() is None:
-            told("fetching Spark's Kafka connector (once) ...")
-        conf |= jars.classpath_setting(conf, jars.fetch())
-    return session("streamjoin serve", config.master, config=conf, memory=config.memory)
+Register = Callable[[Engine, str], None]
+"""Registers a stream of the file by its name."""
 
 
-def _engine(spark: Any, config: ServiceConfig) -> tuple[Engine, AbsentStreams | None]:
-    from streamjoin.adhoc.engine.engine import Engine
-
+def start_engine(config: ServiceConfig, spark: Any, register: Register) -> RunningEngine:
+    """Start the engine of a file, with all its streams."""
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
     settings = Settings(sharing=config.sharing, lateness=lateness, newest_rows=config.limits.rows_kept)  # type: ignore[arg-type]
-    engine = Engine(
-        spark, config.checkpoint, settings, config.trigger, config.partitions, sinks=partial(named_sink, config)
-    )
-    failures = register_streams(engine, spark, config)
-    engine.start()
-    return engine, AbsentStreams(engine, partial(_register, engine, spark, config), failures) if failures else None
+    sinks = partial(named_sink, config)
+    engine = Engine(spark, config.checkpoint, settings, config.trigger, config.partitions, sinks=sinks)
+    try:
+        failures = register_all(engine, config, register)
+        engine.start()
+    except BaseException:
+        engine.stop()
+        raise
+    absent = AbsentStreams(engine, partial(register, engine), failures) if failures else None
+    return RunningEngine(engine, config, spark, absent)
 
 
-def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[str, StreamJoinError]:
+class SourceOutage(PipelineFileError):  # noqa: N818
+    """A source that is described well enough, and can't be opened now."""
+
+
+def register_all(engine: Engine, config: ServiceConfig, register: Register) -> dict[str, StreamJoinError]:
     """Register the streams of the file; returns the streams of the checkpoint that can't be opened now.
 
     Raises:
-        PipelineFileError: Spark or the engine rejects one; the message names the line.
+        PipelineFileError: one is wrong, or was never there; the message names the line.
     """
     registered = {stream.name for stream in engine.streams()}
     failures: dict[str, StreamJoinError] = {}
     for name in config.streams:
         try:
-            _register(engine, spark, config, name)
-        except PipelineFileError as error:
-            if name not in registered or not _is_outage(error):
+            register(engine, name)
+        except SourceOutage as error:
+            if name not in registered:
                 raise
             failures[name] = error
     return failures
 
 
-def _is_outage(error: PipelineFileError) -> bool:
-    """Whether the source is temporarily unavailable, rather than described wrongly in the file."""
-    cause: Any = error.__cause__
-    condition = cause.getCondition() if hasattr(cause, "getCondition") else None
-    return condition == "PATH_NOT_FOUND" or type(cause).__name__ == "UnknownException"
+def register_embedded(config: ServiceConfig, engine: Engine, name: str) -> None:
+    """Register a stream that this process reads.
 
-
-def _register(engine: Engine, spark: Any, config: ServiceConfig, name: str) -> None:
+    Raises:
+        PipelineFileError: the file is wrong, or the directory is missing (`SourceOutage`).
+    """
     stream = config.streams[name]
-    source = open_marked(spark, config, name)
+    source = described_source(config, name)
+    path = stream.source.path
+    line = f"{config.file}, line {config.lines[name]}"
+    if path is not None and "://" not in path and not Path(path).exists():
+        raise SourceOutage(f"{line}: there is no directory {path}")
     try:
-        engine.register(name, source.frame, stream.time, stream.lateness, source.mark)
+        engine.register(name, time=stream.time, lateness=stream.lateness, source=source)
     except SchemaError as error:
-        raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+        raise PipelineFileError(f"{line}: {error}") from error
+
+
+def check_streams(config: ServiceConfig) -> None:
+    """Check the streams of an embedded engine without reading them: columns, `select`, `where`, time.
+
+    Raises:
+        PipelineFileError: one is wrong; the message names the line.
+    """
+    for name, stream in config.streams.items():
+        source = described_source(config, name)
+        try:
+            described = Stream(name, source.schema, stream.time)
+            Settings(lateness=stream.lateness).lateness_of(described)
+        except (SchemaError, SpecError) as error:
+            raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
 
 
 class AbsentStreams:
@@ -171,8 +187,9 @@ class AbsentStreams:
             thread.join()
 
     def _reopen(self, name: str, error: StreamJoinError) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while True:
+            pause = pause_after(failures)
             self._engine.unavailable(name, f"stream {name!r} can't be opened: {error}", time.time() + pause)
             _LOG.error("stream %r can't be opened: %s; trying again in %g s", name, error, pause)
             if self._stopping.wait(pause):
@@ -180,7 +197,7 @@ class AbsentStreams:
             try:
                 self._register(name)
             except StreamJoinError as failure:
-                error, pause = failure, min(2 * pause, LONGEST_PAUSE)
+                error, failures = failure, failures + 1
             else:
                 _LOG.warning("stream %r is read again", name)
                 return

@@ -1,6 +1,7 @@
-"""Sinks that Spark serves: a Kafka topic, and a view that SQL can read.
+"""Sinks on other systems: a Kafka topic, and a view of a Spark session that SQL can read.
 
-However many queries write to Kafka, the rows of a batch go there in one Spark job for each cluster of brokers.
+On Spark, however many queries write to Kafka, the rows of a batch go there in one job for each cluster of brokers; an
+engine without Spark sends them by a client of its own (`kafka_client`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from streamjoin.adhoc.sinks.base import NewestRows, Target
+from streamjoin.adhoc.sinks.kafka_client import KafkaClientWriter, Record, json_rows
 from streamjoin.config.pipeline import is_secret, without_secrets
-from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
-Sent = tuple[str | None, str]
-"""A key and a value."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,10 @@ class KafkaSink:
         servers: the brokers, as in `kafka.bootstrap.servers`.
         topic: the topic.
         key: the column that becomes the record's key.
-        options: further options of Spark's Kafka writer. ${NAME} in one is taken from the environment when rows are
-            written, so that the checkpoint has only the name. With a secret written out (a password, JAAS) nothing
-            of the sink is kept, and a restart needs `Engine.attach`.
+        options: further options of Spark's Kafka writer; in an engine without Spark, of librdkafka, after `kafka.`.
+            ${NAME} in one is taken from the environment when rows are written, so that the checkpoint has only the
+            name. With a secret written out (a password, JAAS) nothing of the sink is kept, and a restart needs
+            `Engine.attach`.
     """
 
     servers: str
@@ -52,7 +52,7 @@ class KafkaSink:
         fixed = {str(name): str(value) for name, value in self.options.items()}
         object.__setattr__(self, "options", MappingProxyType(fixed))
 
-    def open(self, target: Target) -> KafkaWriter:
+    def open(self, target: Target) -> KafkaWriter | KafkaClientWriter:
         """A writer for a query.
 
         Raises:
@@ -60,7 +60,9 @@ class KafkaSink:
         """
         if self.key is not None and self.key not in target.schema.names:
             raise SpecError(f"the key {self.key!r} is no output of the query; it has: {', '.join(target.schema.names)}")
-        self.resolved()
+        options = self.resolved()
+        if target.spark is None:
+            return KafkaClientWriter(self.topic, self.key, options)
         return KafkaWriter(self, target.spark)
 
     def resolved(self) -> dict[str, str]:
@@ -107,7 +109,7 @@ class KafkaWriter:
     def write_all(self, batch: int, parts: Sequence[tuple[KafkaWriter, pa.Table]]) -> None:  # noqa: ARG002
         """Send the rows of several queries in one job."""
         topics: list[str] = []
-        sent: list[Sent] = []
+        sent: list[Record] = []
         for writer, rows in parts:
             found = json_rows(rows, writer.sink.key)
             topics += [writer.sink.topic] * len(found)
@@ -138,23 +140,6 @@ def _from_environment(variable: re.Match[str]) -> str:
     return found
 
 
-def json_rows(rows: pa.Table, key: str | None) -> list[Sent]:
-    """The rows as JSON objects, each with its key.
-
-    >>> json_rows(pa.table({"a": [1, None], "b": ["x", "y"]}), "b")
-    [('x', '{"a":1,"b":"x"}'), ('y', '{"a":null,"b":"y"}')]
-    """
-    texts = json_values.row_texts(rows)
-    if key is None:
-        return [(None, text) for text in texts]
-    keys = json_values.column_values(rows.column(key))
-    return list(zip(map(_key_text, keys), texts, strict=True))
-
-
-def _key_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json_values.text(value)
-
-
 @dataclass(frozen=True)
 class TableSink:
     """A temporary view of the session with the newest rows, for SQL: `spark.table(view)`."""
@@ -170,7 +155,13 @@ class TableSink:
             raise SpecError(f"the limit of a TableSink is a number of rows from 1, not {self.limit!r}")
 
     def open(self, target: Target) -> TableWriter:
-        """A writer that keeps the view."""
+        """A writer that keeps the view.
+
+        Raises:
+            SpecError: the engine has no Spark session.
+        """
+        if target.spark is None:
+            raise SpecError("a TableSink is a view of a Spark session, and this engine has none: read Engine.rows")
         return TableWriter(self, target)
 
     def spec(self) -> dict[str, Any]:

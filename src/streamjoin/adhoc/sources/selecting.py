@@ -6,7 +6,8 @@ left out, as the file asks for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ class RowSelection:
             SchemaError: it does not fit the columns.
         """
         self._where = None if where is None else _condition(where, schema)
-        self._select = [_item(text, schema) for text in select]
+        self._select = [item for text in select for item in _items(text, schema)]
         names = [item.name for item in self._select]
         for name in names:
             if names.count(name) > 1:
@@ -74,6 +75,15 @@ def _resolve(qualifier: str | None, name: str, quoted: bool) -> Column:  # noqa:
     return Column(_ROW, name)
 
 
+@contextmanager
+def _unqualified() -> Iterator[None]:
+    """Errors name columns as the file does."""
+    try:
+        yield
+    except SchemaError as error:
+        raise SchemaError(str(error).replace(f"{_ROW}.", "")) from error
+
+
 def _scan(text: str) -> Scan:
     scan = Scan.of(SourceText(text.replace("`", '"')))
     if not scan.source.words:
@@ -84,8 +94,15 @@ def _scan(text: str) -> Scan:
 def _condition(text: str, schema: pa.Schema) -> Expression:
     scan = _scan(text)
     condition = scan.read(0, len(scan.source.words), _resolve).expression
-    check_condition(condition, {_ROW: schema})
+    with _unqualified():
+        check_condition(condition, {_ROW: schema})
     return condition
+
+
+def _items(text: str, schema: pa.Schema) -> list[_Item]:
+    if text.strip() == "*":
+        return [_Item(field.name, Column(_ROW, field.name), field.type) for field in schema]
+    return [_item(text, schema)]
 
 
 def _item(text: str, schema: pa.Schema) -> _Item:
@@ -107,4 +124,5 @@ def _item(text: str, schema: pa.Schema) -> _Item:
                 f"select has {text!r}, but there is no column {expression.name!r}; there are: {', '.join(schema.names)}"
             )
         return _Item(name, expression, schema.field(expression.name).type)
-    return _Item(name, expression, check(expression, {_ROW: schema}))
+    with _unqualified():
+        return _Item(name, expression, check(expression, {_ROW: schema}))

@@ -1,0 +1,294 @@
+"""Sources that are read without Spark: columns, decoding, selections, files, generated rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamjoin.adhoc import Engine
+from streamjoin.adhoc.engine import executor
+from streamjoin.adhoc.sources import decoding
+from streamjoin.adhoc.sources.files import FileReader, FileSource
+from streamjoin.adhoc.sources.kafka import KafkaSource
+from streamjoin.adhoc.sources.rate import RateSource
+from streamjoin.adhoc.sources.selecting import RowSelection
+from streamjoin.config.columns import parse_columns
+from streamjoin.model.errors import CheckpointError, ExpressionError, SchemaError, SetupError, SpecError, StateError
+from tests.seeds import examples
+
+DDL = (
+    "ts TIMESTAMP, at TIMESTAMP_NTZ, day DATE, s STRING NOT NULL, `a b` BIGINT, i INT, f FLOAT, x DOUBLE, "
+    "flag BOOLEAN, d DECIMAL(10, 2), raw BINARY COMMENT 'bytes', parts ARRAY<STRING>, "
+    "who STRUCT<name: STRING, age INT>, m MAP<STRING, DOUBLE>"
+)
+SCHEMA = parse_columns("ts TIMESTAMP, s STRING, n BIGINT, x DOUBLE")
+
+
+@pytest.mark.spark
+def test_columns_are_what_spark_makes_of_them(spark: Any) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    types = to_arrow_schema(StructType.fromDDL(DDL), timezone="UTC")
+    ours = parse_columns(DDL)
+    assert ours.names == types.names
+    for field in ours:
+        # Names inside of lists and maps are nobody's business.
+        assert pa.nulls(1, field.type).cast(types.field(field.name).type).type == types.field(field.name).type
+        if not pa.types.is_nested(field.type):
+            assert field.type == types.field(field.name).type
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a column's name is missing"),
+        ("a", "the type of column 'a' is missing"),
+        ("a DUOBLE", "DUOBLE, which is not one of"),
+        ("a INT b INT", "'b' is not expected"),
+        ("a INT, a STRING", "more than one column 'a'"),
+        ("a DECIMAL(50, 2)", "at most 38 digits"),
+        ("a ARRAY<INT", "'>' is missing"),
+        ("a INT; drop", "';' is not expected"),
+    ],
+)
+def test_columns_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        parse_columns(text)
+
+
+VALUES = {
+    "ts": st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lambda at: at.isoformat() + "Z"),
+    "s": st.text(st.characters(codec="utf-8"), max_size=5),
+    "n": st.integers(-(1 << 63), (1 << 63) - 1),
+    "x": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(1 << 53), 1 << 53),
+}
+RECORDS = st.lists(st.fixed_dictionaries({}, optional={**VALUES, "more": st.just([1])}), max_size=6)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(RECORDS)
+def test_a_block_and_its_records_are_decoded_to_the_same_rows(records: list[dict[str, Any]]) -> None:
+    data = [json.dumps(record).encode() for record in records]
+    at_once, good = decoding.json_decoder(SCHEMA)(data)
+    assert good.all()
+    one_by_one, _ = decoding._one_by_one(data, SCHEMA, lambda text: decoding._json_row(text, SCHEMA))
+    assert at_once.to_pylist() == one_by_one.to_pylist()
+
+
+GOOD = ['{"ts": "2026-01-01T00:00:00Z", "s": "a", "n": 1, "x": 1.5}', '{"s": 5, "n": null}', '{"ts": 1.5}', "{}"]
+BAD = [
+    "",
+    "null",
+    "[]",
+    "not json",
+    '{"n": 1}{"n": 2}',
+    '{"n": 1.5}',
+    '{"n": "1"}',
+    '{"n": 99999999999999999999}',
+    '{"x": NaN}',
+    '{"ts": "soon"}',
+    '{"n": true}',
+    "[" * 100_000,
+    '{"s": "\udcff"}',
+]
+
+
+def test_each_record_is_a_row_or_malformed() -> None:
+    records = [text.encode(errors="surrogateescape") for text in (*GOOD, *BAD)]
+    rows, good = decoding.json_decoder(SCHEMA)([*records, None])
+    assert good.tolist() == [True] * len(GOOD) + [False] * (len(BAD) + 1)
+    assert rows["s"].to_pylist() == ["a", "5", None, None]
+    at = dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, dt.UTC)
+    assert rows["ts"].to_pylist() == [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None, at, None]
+
+
+def test_nested_values_and_decimals() -> None:
+    record = {
+        "d": 12.345, "parts": ["x", None], "who": {"name": "a", "age": 3}, "m": {"k": 1}, "raw": "AAE=",
+        "day": "2026-01-01",
+    }  # fmt: skip
+    rows, good = decoding.json_decoder(parse_columns(DDL))([json.dumps({**record, "d": 12.34}).encode()])
+    assert good.all()
+    row = rows.to_pylist()[0]
+    assert (row["raw"], row["who"], row["m"]) == (b"\0\1", {"name": "a", "age": 3}, [("k", 1.0)])
+    assert (str(row["d"]), row["parts"], row["day"]) == ("12.34", ["x", None], dt.date(2026, 1, 1))
+    assert not decoding.json_decoder(parse_columns(DDL))([json.dumps(record).encode()])[1].any()
+
+
+def test_csv() -> None:
+    decode = decoding.csv_decoder(SCHEMA, {"sep": ";", "nullValue": "-"})
+    lines = [
+        "2026-01-01;'a';1;2",
+        '2026-01-01T01:00:00+01:00;"a;b";-;',
+        "2026-01-01;a;1",
+        "2026-01-01;a;x;1",
+        ";;1_0;1",
+    ]
+    rows, good = decode([line.encode() for line in lines])
+    assert good.tolist() == [True, True, False, False, False]
+    assert rows.drop_columns(["ts"]).to_pylist() == [{"s": "'a'", "n": 1, "x": 2.0}, {"s": "a;b", "n": None, "x": None}]
+    assert set(rows["ts"].to_pylist()) == {dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
+    with pytest.raises(SpecError, match="no option 'multiLine'"):
+        decoding.csv_decoder(SCHEMA, {"multiLine": "true"})
+
+
+def test_selections() -> None:
+    table = pa.table({"k": ["a", "b", None], "n": [1, 2, 3]})
+    chosen = RowSelection(table.schema, ["upper(k) AS `the key`", "n", "n / 2e0 AS half"], "n > 1 AND k IS NOT NULL")
+    assert chosen.schema.names == ["the key", "n", "half"]
+    assert chosen.apply(table).to_pylist() == [{"the key": "B", "n": 2, "half": 1.0}]
+    assert RowSelection(table.schema, ["*", "n + 1 AS m"]).apply(table)["m"].to_pylist() == [2, 3, 4]
+    assert RowSelection(table.schema).apply(table) is table
+    for select, where, message in (
+        (["n + 1"], None, "name it with AS"),
+        (["m"], None, "no column 'm'"),
+        (["t.n"], None, "write n instead of t.n"),
+        (["n", "k AS n"], None, "more than one column 'n'"),
+        (["explode(n) AS x"], None, "EXPLODE"),
+        ((), "n +", "the text ends too early|parse|expected|missing"),
+        ((), "n", "boolean"),
+    ):
+        with pytest.raises((ExpressionError, SchemaError), match=message):
+            RowSelection(table.schema, select, where)
+
+
+FILES = parse_columns("k BIGINT, ts TIMESTAMP")
+
+
+def line(k: int, second: int) -> str:
+    return f'{{"k": {k}, "ts": "2026-01-01T00:00:{second:02}Z"}}\n'
+
+
+def put(directory: Path, name: str, content: str | bytes, at: int) -> None:
+    """A file that came at this time."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    os.utime(file, ns=(at, at))
+
+
+def test_files_are_read_once_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    data, notes = tmp_path / "data", tmp_path / "notes"
+    put(data, "b.json", line(1, 1) + "bad\n\n", 1)
+    put(data, "a.json.gz", gzip.compress(line(2, 2).encode()), 2)
+    put(data, ".hidden", "bad", 0)
+    put(data / "_tmp", "x.json", "bad", 0)
+    source = FileSource(str(data), "json", FILES, {"maxFilesPerTrigger": "2"})
+    first = source.open(notes).read(None)
+    assert first is not None and first.malformed is not None
+    assert first.rows["k"].to_pylist() == [1, 2]
+    assert first.malformed.to_pylist() == [{"file": str(data / "b.json"), "value": "bad"}]
+    put(data / "deep" / "er", "c.json", line(3, 3), 4)
+    # Older than what was read before, and new all the same.
+    put(data, "old.json", line(4, 4), 0)
+    reader = source.open(notes)
+    second = reader.read(first.position)
+    assert second is not None and second.rows["k"].to_pylist() == [4, 3]
+    assert reader.read(second.position) is None
+    # Another start reads the same from the same position, also without the file's place in the directory.
+    put(data, "old.json", line(4, 4), 9)
+    again = source.open(notes).read(first.position)
+    assert again is not None and again.rows.equals(second.rows) and again.position == second.position
+    with pytest.raises(CheckpointError, match="names 4 files, but 9 were read"):
+        source.open(notes).read({"files": 9})
+
+
+def test_parquet_files_are_cast_where_nothing_is_lost(tmp_path: Path) -> None:
+    def rows_of(table: pa.Table) -> list[Any]:
+        pq.write_table(table, tmp_path / "1.parquet")
+        portion = FileReader(FileSource(str(tmp_path), "parquet", FILES), None).read(None)
+        assert portion is not None
+        return list(portion.rows.to_pylist())
+
+    at = dt.datetime(2026, 1, 1)
+    told = [{"k": 1, "ts": at.replace(tzinfo=dt.UTC)}]
+    assert (
+        rows_of(pa.table({"k": pa.array([1], pa.int8()), "ts": pa.array([at], pa.timestamp("ms")), "z": [1]})) == told
+    )
+    assert rows_of(pa.table({"k": [1]})) == [{"k": 1, "ts": None}]
+    with pytest.raises(OSError, match=r"column 'k' of .* is double, which is no int64"):
+        rows_of(pa.table({"k": [1.5]}))
+    (tmp_path / "1.parquet").write_bytes(b"none")
+    with pytest.raises(OSError, match="can't be read as Parquet"):
+        FileReader(FileSource(str(tmp_path), "parquet", FILES), None).read(None)
+
+
+def test_sources_that_are_described_wrongly(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="reads json, csv, parquet, not 'avro'"):
+        FileSource(str(tmp_path), "avro", FILES)
+    with pytest.raises(SpecError, match="maxFilesPerTrigger is a number"):
+        FileSource(str(tmp_path), "json", FILES, {"maxFilesPerTrigger": "0"})
+    with pytest.raises(SpecError, match="no option 'latestFirst'"):
+        FileSource(str(tmp_path), "json", FILES, {"latestFirst": "true"})
+    with pytest.raises(SetupError, match="there is no directory"):
+        FileSource(str(tmp_path / "nowhere"), "json", FILES).open(None)
+    with pytest.raises(SpecError, match="rows per second"):
+        RateSource(0)
+    base = {"kafka.bootstrap.servers": "x:1", "subscribe": "t"}
+    for options, message in (
+        ({"startingOffsets": "soon"}, "offsets to start from"),
+        ({"minPartitions": "3"}, "no option 'minPartitions'"),
+        ({"kafka.sasl.jaas.config": "secret"}, r"kafka\.sasl\.username"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            KafkaSource({**base, **options}, FILES)
+
+
+def test_generated_rows_are_the_same_in_every_run() -> None:
+    now = [1_000_000_000_000_000_000]
+    source = RateSource(3, clock=lambda: now[0])
+    begun = source.read(None)
+    assert begun is not None and begun.rows.num_rows == 0 and source.read(begun.position) is None
+    now[0] += 1_000_000_000
+    first = source.read(begun.position)
+    assert first is not None and first.rows["value"].to_pylist() == [0, 1, 2]
+    assert [at.microsecond for at in first.rows["timestamp"].to_pylist()] == [0, 333333, 666666]
+    now[0] += 2_000_000_000
+    whole, rest = source.read(begun.position), source.read(first.position)
+    assert whole is not None and rest is not None
+    assert pa.concat_tables([first.rows, rest.rows]).equals(whole.rows)
+
+
+def test_a_source_through_the_engine_fails_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(executor, "LONGEST_PAUSE", 0.02)
+    data = tmp_path / "data"
+    # Of falling times: a file is no order.
+    put(data, "1.json", line(1, 9) + line(1, 3) + line(1, 6), 1)
+
+    def opened() -> Engine:
+        engine = Engine(checkpoint=tmp_path / "checkpoint")
+        for name in "lr":
+            engine.register(name, source=FileSource(str(data), "json", FILES), time="ts")
+        return engine
+
+    engine = opened()
+    engine.create("SELECT x.k FROM l x JOIN r y WITHIN 1 SECOND ON x.ts = y.ts", name="q")
+    with engine:
+        engine.process_all_available()
+        assert {info.late for info in engine.streams()} == {0}
+        assert engine.query("q").rows == 3
+        (data / "2.json").symlink_to(data / "nowhere")
+        with pytest.raises(StateError, match=r"stream '[lr]' failed: FileNotFoundError"):
+            engine.process_all_available()
+    with opened() as engine:
+        assert engine.query("q").rows == 3
+        arrived = threading.Event()
+        engine.on_batch(lambda _: arrived.set() if engine.query("q").rows == 4 else None)
+        (data / "2.json").unlink()
+        put(data, "3.json", line(2, 20), 3)
+        assert arrived.wait(60)
+        assert engine.position("l") == {"files": 2}
+        assert [info.error for info in engine.streams()] == [None, None]
