@@ -110,6 +110,12 @@ def test_nexmark_is_what_duckdb_says(tmp_path: Path) -> None:
             assert found == duckdb_rows(parse(text, streams, name), batches), name
 
 
+def test_the_program_of_the_docs_prints_what_it_should(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "adhoc.md").read_text()
+    exec(compile(text.split("```python\n")[1].split("```")[0], "docs/adhoc.md", "exec"), {})
+    assert capsys.readouterr().out == "[{'sym': 'A', 'px': 9.5, 'bid': 9.0}]\n"
+
+
 def test_pushes_of_many_threads_all_arrive() -> None:
     with opened() as engine:
         engine.create(PAIRS, name="q", sink=MemorySink(10_000))

@@ -267,7 +267,7 @@ def test_the_example_of_the_document(spark: Any, tmp_path: Path, capsys: pytest.
         (tmp_path / name).mkdir()
         (tmp_path / name / "rows.json").write_text("\n".join(map(json.dumps, rows)))
     text = (Path(__file__).parents[2] / "docs" / "adhoc.md").read_text()
-    program = text.split("```python\n")[1].split("```")[0]
+    program = text.split("```python\n")[2].split("```")[0]
     exec(compile(program, "docs/adhoc.md", "exec"), {"spark": spark, "home": str(tmp_path)})
     said = capsys.readouterr().out
     assert said.startswith("[{'sym': 'A', 'px': 9.5, 'bid': 9.0}]\n2 queries")
