@@ -102,7 +102,7 @@ def test_a_wrong_query_is_pointed_at(cli: Cli) -> None:
 def test_a_dry_run_and_explain(live: Live, cli: Cli) -> None:
     cli("query", "add", NEAR, "--name", "near")
     told = cli("query", "add", f"{NEAR} WHERE t.qty > 2", "--dry-run")
-    assert "shares   1 joins with near" in told.out
+    assert "shares   2 joins with near; 0 new" in told.out
     assert json.loads(cli("query", "add", NEAR, "--dry-run", "--json").out)["shares_with"] == ["near"]
     assert len(live.engine.queries()) == 1
     live.engine.tick()
@@ -118,8 +118,8 @@ def test_streams_and_plan(live: Live, cli: Cli) -> None:
     assert [s["name"] for s in json.loads(cli("streams", "--json").out)["streams"]] == ["trades", "quotes", "clicks"]
     assert "ts timestamp[us] (time)" in cli("streams").out
     assert cli("streams", "--malformed", "trades").out == "none\n"
-    live.engine.bad["trades"] = pa.table({"file": ["a", "a"], "value": ["[bold]", "not json"]})
-    live.engine.tick()
+    bad = pa.table({"file": ["a", "a"], "value": ["[bold]", "not json"]})
+    live.engine.tick(malformed={"trades": bad})
     assert "2" in cli("streams").out.splitlines()[1].split()
     assert [line.split() for line in cli("streams", "--malformed", "trades").out.splitlines()] == [
         ["file", "value"],
@@ -130,7 +130,7 @@ def test_streams_and_plan(live: Live, cli: Cli) -> None:
     assert "[bold]" not in newest.out
     assert newest.err == "the newest 1 of 2\n"
     assert json.loads(cli("streams", "--late", "quotes", "--json").out)["total"] == 0
-    live.engine.failing["quotes"] = "stream 'quotes' failed: no [broker]"
+    live.engine.fail_stream("quotes", "stream 'quotes' failed: no [broker]")
     live.engine.tick()
     lines = cli("streams").out.splitlines()
     assert [line.split()[:2] for line in lines[1:4]] == [

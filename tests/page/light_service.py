@@ -14,12 +14,11 @@ from typing import Self
 
 import uvicorn
 
-from streamjoin.adhoc.core.settings import Settings
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.server import bind
 from tests.service import feeds
-from tests.service.memory_engine import MemoryEngine
+from tests.service.ticking import TickingEngine
 
 NEAR = """SELECT t.sym, t.px, q.ask
 FROM trades AS t
@@ -35,7 +34,7 @@ class LightService:
         self, token: str | None = None, *, attached: bool = True, listening: socket.socket | None = None
     ) -> None:
         began = dt.datetime.now(dt.UTC).replace(tzinfo=None)
-        self.engine = MemoryEngine(feeds.STREAMS, lambda number: feeds.batch(number, 40, began), settings=Settings())
+        self.engine = TickingEngine(lambda number: feeds.batch(number, 40, began))
         self._config = ServiceConfig(port=0, token=token)
         self._app = create_app(self.engine if attached else None, self._config)
         self._server = uvicorn.Server(uvicorn.Config(self._app, log_level="warning", lifespan="off"))
@@ -45,7 +44,7 @@ class LightService:
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
 
     def __enter__(self) -> Self:
-        self.engine.start(EVERY)
+        self.engine.tick_every(EVERY)
         self._thread.start()
         return self
 

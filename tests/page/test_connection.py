@@ -122,7 +122,7 @@ def test_a_service_that_starts_says_so(visit: Visit) -> None:
 def test_an_engine_that_failed_says_so(visit: Visit, picture: Picture) -> None:
     with LightService() as failing:
         page = live(visit(failing.address))
-        failing.engine.error = StateError("the disk is full")
+        failing.engine.fail(StateError("the disk is full"))
         expect(page.locator("#banner")).to_contain_text("The engine stopped. The disk is full. What is shown is old")
         expect(page.locator("main")).to_have_attribute("data-stale", "")
         picture(page, "engine-failed")
@@ -131,7 +131,7 @@ def test_an_engine_that_failed_says_so(visit: Visit, picture: Picture) -> None:
 def test_a_stream_that_fails_is_shown_and_the_others_go_on(visit: Visit) -> None:
     with LightService() as service:
         page = live(visit(service.address))
-        service.engine.failing["trades"] = "stream 'trades' failed: no broker"
+        service.engine.fail_stream("trades", "stream 'trades' failed: no broker")
         expect(page.locator(".stream .problem:not([hidden])")).to_have_count(1)
         expect(page.locator(".stream .problem").first).to_contain_text(
             "Stream 'trades' failed: no broker. Next attempt at"

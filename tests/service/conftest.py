@@ -1,4 +1,4 @@
-"""A running service over the engine without Spark: uvicorn on a thread, batches when the test says so."""
+"""A running service over an engine without Spark: uvicorn on a thread, batches when the test says so."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from tests.service import feeds
-from tests.service.memory_engine import MemoryEngine
+from tests.service.ticking import TickingEngine
 
 NEAR = (
     "SELECT t.sym, t.px, q.bid FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym AND abs(t.px - q.bid) <= 1"
@@ -27,7 +28,7 @@ NEAR = (
 class Live:
     """A service that listens."""
 
-    engine: MemoryEngine
+    engine: TickingEngine
     app: FastAPI
     url: str
     clients: list[httpx.Client] = field(default_factory=list)
@@ -74,7 +75,9 @@ def start() -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
         def begin(*, rows: int = 20, rows_kept: int = 1000, config: ServiceConfig | None = None) -> Live:
-            engine = MemoryEngine(feeds.STREAMS, lambda number: feeds.batch(number, rows), rows_kept=rows_kept)
+            settings = Settings(newest_rows=rows_kept)
+            engine = TickingEngine(lambda number: feeds.batch(number, rows), settings)
+            stack.callback(engine.stop)
             app = create_app(engine, config)
             live = Live(engine, app, stack.enter_context(serving(app)))
             stack.callback(lambda: [client.close() for client in live.clients])

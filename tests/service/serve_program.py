@@ -1,4 +1,4 @@
-"""Serves the engine without Spark as a process: `python -m tests.service.serve_program FILE [MODE]`.
+"""Serves an engine without Spark as a process: `python -m tests.service.serve_program FILE [MODE]`.
 
 Modes: `fail-at-start`, `fail`, and `files`, where every batch writes many files at once, of the few that may be open.
 """
@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.model.errors import SetupError, StateError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.config_file import read_config
+from streamjoin.service.launch import named_sink
 from streamjoin.service.server import serve
 from tests.service import feeds
-from tests.service.memory_engine import MemoryEngine
+from tests.service.ticking import TickingEngine
 
 
 def say(line: str) -> None:
@@ -29,14 +31,15 @@ def say(line: str) -> None:
 
 @dataclass
 class Started:
-    engine: MemoryEngine
+    engine: TickingEngine
+    config: ServiceConfig
 
-    def sink(self, name: str, query: str) -> str:
-        return f"{name} for {query}"
+    def sink(self, name: str, query: str) -> Sink:
+        return named_sink(self.config, name, query)
 
     def stop(self) -> None:
         self.engine.stop()
-        say(f"engine stopped after batch {self.engine.batch}")
+        say(f"engine stopped after {self.engine.metrics().batches} batches")
 
 
 OPEN_FILES = 256
@@ -46,7 +49,7 @@ class Writing:
     """Batches that each have many files open, as those of an engine with many sinks; one that can't fails for good."""
 
     def __init__(self) -> None:
-        self.engine: MemoryEngine | None = None
+        self.engine: TickingEngine | None = None
 
     def __call__(self, number: int) -> Mapping[str, pa.Table]:
         try:
@@ -55,21 +58,21 @@ class Writing:
                     files.enter_context(tempfile.TemporaryFile())
         except OSError as error:
             assert self.engine is not None
-            self.engine.error = StateError(str(error))
+            self.engine.fail(StateError(str(error)))
         return feeds.batch(number)
 
 
 def launcher(mode: str) -> Callable[[ServiceConfig, Callable[[str], None]], Started]:
-    def launch(_: ServiceConfig, __: Callable[[str], None]) -> Started:
+    def launch(config: ServiceConfig, _: Callable[[str], None]) -> Started:
         if mode == "fail-at-start":
             raise SetupError("no Java")
         writing = Writing()
-        engine = MemoryEngine(feeds.STREAMS, writing if mode == "files" else feeds.batch)
+        engine = TickingEngine(writing if mode == "files" else feeds.batch)
         writing.engine = engine
-        engine.start(0.05)
+        engine.tick_every(0.05)
         if mode == "fail":
-            engine.error = StateError("the disk is full")
-        return Started(engine)
+            engine.fail(StateError("the disk is full"))
+        return Started(engine, config)
 
     return launch
 

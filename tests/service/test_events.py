@@ -89,6 +89,9 @@ def test_batches_and_changes_come_as_events(live: Live) -> None:
         name = live.create()
         kind, change = next(stream)
         assert (kind, change["action"], change["name"]) == ("change", "create", name)
+        # The create is in force from a batch without tuples on.
+        kind, batch = next(stream)
+        assert (kind, batch["rows_in"]) == ("batch", {})
         done = live.engine.tick()
         kind, batch = next(stream)
         assert (kind, batch["batch"], batch["rows_out"]) == ("batch", done.batch, {name: done.rows_out[name]})

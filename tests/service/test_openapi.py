@@ -12,9 +12,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from streamjoin.service.app import create_app
 from streamjoin.service.config import Limits, ServiceConfig
-from tests.service import feeds
 from tests.service.conftest import NEAR
-from tests.service.memory_engine import MemoryEngine
+from tests.service.ticking import TickingEngine
 
 OPERATIONS = [
     ("/api/v1/health", "GET"),
@@ -46,7 +45,7 @@ ENDLESS = [("/api/v1/events", "GET"), ("/api/v1/queries/{name}/events", "GET")]
 
 @pytest.fixture(scope="module")
 def described() -> Iterator[schemathesis.BaseSchema]:
-    engine = MemoryEngine(feeds.STREAMS, feeds.batch)
+    engine = TickingEngine()
     config = ServiceConfig(allowed_hosts=("testserver",), limits=Limits(queries=20))
     for name in ("near", "q1"):
         engine.create(NEAR, name)

@@ -14,10 +14,9 @@ from streamjoin.model.errors import StateError
 from streamjoin.service.app import create_app
 from streamjoin.service.config import Limits, ServiceConfig
 from streamjoin.service.web.waiting import QUEUED, THREADS
-from tests.service import feeds
 from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR, Live, Start
-from tests.service.memory_engine import MemoryEngine
+from tests.service.ticking import TickingEngine
 
 
 @pytest.fixture
@@ -52,9 +51,15 @@ def test_a_query_lives_from_create_to_drop(live: Live, client: httpx.Client) -> 
     problem(client.get("/api/v1/queries/near"), 404, "no-such-query")
     problem(client.delete("/api/v1/queries/near"), 404, "no-such-query")
     problem(client.get("/api/v1/queries/near/rows"), 404, "no-such-query")
-    actions = [(change["action"], change["name"]) for change in client.get("/api/v1/changelog").json()["changes"]]
-    assert actions == [("create", "near"), ("drop", "near")]
-    assert [c["action"] for c in client.get("/api/v1/changelog", params={"since": 1}).json()["changes"]] == ["drop"]
+    changes = client.get("/api/v1/changelog").json()["changes"]
+    actions = [(change["action"], change["name"]) for change in changes]
+    assert actions == [
+        *(("register", name) for name in ("trades", "quotes", "clicks")),
+        ("create", "near"),
+        ("drop", "near"),
+    ]
+    later = client.get("/api/v1/changelog", params={"since": changes[-2]["serial"]}).json()["changes"]
+    assert [change["action"] for change in later] == ["drop"]
 
 
 def test_a_paused_query_gives_nothing_until_it_is_resumed(live: Live, client: httpx.Client) -> None:
@@ -143,7 +148,7 @@ def test_a_query_with_too_many_words_is_refused_before_it_is_read(client: httpx.
 def test_what_waits_for_the_engine_leaves_the_other_routes_their_threads(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = MemoryEngine(feeds.STREAMS, feeds.batch)
+    engine = TickingEngine()
     app = create_app(engine)
     boundary, began = threading.Event(), threading.Semaphore(0)
 
@@ -170,6 +175,7 @@ def test_what_waits_for_the_engine_leaves_the_other_routes_their_threads(
         return [status for status, _ in await asyncio.gather(*asked)]
 
     statuses = Counter(asyncio.run(run()))
+    engine.stop()
     assert statuses == {409: THREADS + QUEUED, 503: 100 - THREADS - QUEUED}
 
 

@@ -58,7 +58,7 @@ def test_one_signal_ends_it_well(file: Path, number: signal.Signals) -> None:
             stream = events(answer)
             assert next(stream)[0] == "batch"
             made = httpx.post(f"{url}/api/v1/queries", json={"sql": NEAR, "name": "near", "sink": "files"}, timeout=30)
-            assert made.json()["sink"] == "files for near"
+            assert made.json()["sink"] == f"parquet {file.parent}/streamjoin-out/near"
             service.process.send_signal(number)
             assert [data for kind, data in stream if kind == "end"] == [{"reason": "stopping"}]
         assert service.ended() == 0

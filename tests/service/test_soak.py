@@ -1,7 +1,7 @@
 """Half an hour of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
 
 Batches repeat after a while, shifted in time, so the oracle of the first of them in a query's life tells all others.
-One change in five goes through the interface, the others to the engine behind it: 18,000 in all.
+One change of each batch goes through the interface, the others to the engine behind it: 18,000 in all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 from fastapi import FastAPI
 
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.service.app import create_app
 from streamjoin.testing import adhoc_meaning, adhoc_oracle
 from tests.service import feeds
 from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR
-from tests.service.memory_engine import MemoryEngine
+from tests.service.ticking import TickingEngine
 
 BATCHES = 900
 PERIOD = 30
@@ -77,17 +78,17 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-async def change(app: FastAPI, engine: MemoryEngine, number: int, live: list[str]) -> None:
+async def change(app: FastAPI, engine: TickingEngine, number: int, live: list[str]) -> None:
     """A batch's changes: a create, then a drop of the oldest, from a few queries on."""
     for n in range(CHANGES):
         serial = number * CHANGES + n
-        asked = serial % 5 == 0
+        asked = serial % CHANGES == 0
         if len(live) >= 6:
             name = live.pop(0)
             if asked:
                 assert await ask(app, "DELETE", f"/api/v1/queries/{name}") == (204, None)
             else:
-                engine.drop(name)
+                engine.drop(name, wait=False)
             continue
         name, sql = f"q{serial}", TEMPLATES[serial % 4].format(w=1 + serial % 3, d=1 + serial % 7)
         live.append(name)
@@ -95,12 +96,12 @@ async def change(app: FastAPI, engine: MemoryEngine, number: int, live: list[str
             status, made = await ask(app, "POST", "/api/v1/queries", {"sql": sql, "name": name})
             assert status == 201, made
         else:
-            engine.create(sql, name)
+            engine.create(sql, name, wait=False)
 
 
 @pytest.mark.slow
 def test_half_an_hour_of_changes_loses_no_row_and_no_memory() -> None:
-    engine = MemoryEngine(feeds.STREAMS, periodic, rows_kept=100, together=True)
+    engine = TickingEngine(periodic, Settings(newest_rows=100))
     app = create_app(engine)
     sizes: list[int] = []
 
@@ -120,4 +121,5 @@ def test_half_an_hour_of_changes_loses_no_row_and_no_memory() -> None:
             assert (status, shown["rows"]) == (200, expected(sql, created)), name
 
     asyncio.run(run())
+    engine.stop()
     assert sizes[1] - sizes[0] < 24 << 20, f"memory grew by {(sizes[1] - sizes[0]) >> 20} MiB"
