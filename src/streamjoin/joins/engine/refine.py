@@ -117,6 +117,7 @@ class Tally:
         self.n = 0
 
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        """The pairs as they are."""
         self.n += probes.size
         if self._limit is not None and self.n > self._limit:
             raise Overflow

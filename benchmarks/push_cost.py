@@ -1,0 +1,158 @@
+"""What a small push costs through the public API, beside making its tables and beside a B+-tree join in C++.
+
+Rows are (k, v, id): a key that a band joins, and two payload columns. Both windows are filled from history in large
+pushes; then come small ones, with `auto`. A push is made of two Arrow tables, which are made right before it, or of two
+dicts of NumPy arrays. The C++ program (`btree_window_join.cpp`, compiled with -O3 where there is a compiler) does the
+same join over B+-trees of its own in one thread, payload columns of the result included. Times are CPU times, so that
+what other processes take is left out; index merges are in them.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import streamjoin as sj
+from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.report import plot_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TABLES, BATCHES, ARRAYS, RIVAL = "push of tables", "push of record batches", "push of NumPy arrays", "C++ B+-tree"
+SIZES = (1, 32, 1024)
+_BAND, _MATCHES = 500, 2
+_HISTORY = 1 << 16
+_TUPLES, _LEAST_PUSHES = 1 << 18, 100
+_SOURCE = Path(__file__).parent / "btree_window_join.cpp"
+# Rows a side and push: the most times the cost of making its tables; the least times the tuples per second in C++.
+_COST_AIMS = {1: 3.0, 32: 4.0}
+_SPEED_AIMS = {32: 2.0, 1024: 6.0}
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine, if there is one."""
+    return shutil.which("g++") or shutil.which("clang++")
+
+
+class PushCost(Experiment):
+    """Tuples per second of small pushes."""
+
+    title = "push_cost: small pushes through sj.open"
+    measure = "tuples_per_s"
+    unit = "tuples/s"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Each system at each size of push; without a compiler there is no rival."""
+        window = 1 << (16 if quick else 20)
+        systems = (TABLES, BATCHES, ARRAYS, *((RIVAL,) if compiler() else ()))
+        return [{"window": window, "rows": rows, "system": name} for rows in SIZES for name in systems]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The rival, where there is one."""
+        rival = {**cell, "system": RIVAL if compiler() else TABLES}
+        return None if rival == cell else rival
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Fill the windows, then push."""
+        spread = cell["window"] * 2 * _BAND // _MATCHES
+        pushes = max(_LEAST_PUSHES, _TUPLES // (8 if context.quick else 1) // (2 * cell["rows"]))
+        if cell["system"] == RIVAL:
+            return self._run_rival(cell, context, pushes, spread)
+        rng = np.random.default_rng(context.seed)
+
+        def columns(n: int) -> dict[str, Any]:
+            return {"k": rng.integers(0, spread, n), "v": rng.random(n), "id": np.arange(n)}
+
+        make: Callable[[dict[str, Any]], Any] = {TABLES: pa.table, BATCHES: pa.record_batch, ARRAYS: dict}[
+            cell["system"]
+        ]
+        spec = sj.JoinSpec(on=sj.Band("k", "k", _BAND), window=sj.CountWindow(cell["window"]))
+        with sj.open(spec) as join:
+            for _ in range(-(-cell["window"] // _HISTORY)):
+                join.push(pa.table(columns(_HISTORY)), pa.table(columns(_HISTORY)))
+            # Small pushes until `auto` has moved to an index and the kernels of small pushes are there.
+            while "algorithm   indexed" not in join.explain():
+                for _ in range(50):
+                    join.push(make(columns(32)), make(columns(32)))
+            for _ in range(5000):
+                join.push(make(columns(1)), make(columns(1)))
+            batches = [(columns(cell["rows"]), columns(cell["rows"])) for _ in range(pushes)]
+            making, pushing, results = 0, 0, 0
+            gc.collect()
+            for left, right in batches:
+                begin = time.thread_time_ns()
+                data = make(left), make(right)
+                made = time.thread_time_ns()
+                results += join.push(*data).num_rows
+                pushing += time.thread_time_ns() - made
+                making += made - begin
+            tables_ns = min(_time_tables(batches[:500]) for _ in range(3))
+        return {
+            "tuples_per_s": 2 * cell["rows"] * pushes / pushing * 1e9,
+            "push_us": pushing / pushes / 1e3,
+            "making_us": making / pushes / 1e3,
+            "tables_us": tables_ns / 1e3,
+            "times_tables": pushing / pushes / tables_ns,
+            "rows_per_tuple": results / (2 * cell["rows"] * pushes),
+        }
+
+    def _run_rival(self, cell: Cell, context: Context, pushes: int, spread: int) -> Mapping[str, Any]:
+        program = context.scratch / "btree_window_join"
+        if not program.exists():
+            command = [str(compiler()), "-O3", "-march=native", "-std=c++17", "-o", str(program), str(_SOURCE)]
+            subprocess.run(command, check=True, timeout=300)
+        numbers = (cell["window"], cell["rows"], pushes, _BAND, spread, context.seed)
+        command = [str(program), *map(str, numbers)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+        seconds, results = float(output.split()[0]), int(output.split()[1])
+        return {
+            "tuples_per_s": 2 * cell["rows"] * pushes / seconds,
+            "push_us": seconds / pushes * 1e6,
+            "making_us": 0.0,
+            "tables_us": 0.0,
+            "times_tables": 0.0,
+            "rows_per_tuple": results / (2 * cell["rows"] * pushes),
+        }
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Tuples per second by rows of a push."""
+        plot_lines(figure, rows, x="rows", y=self.measure, by=["system"], ylabel=self.unit)
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """The cost beside making tables, and the speed beside the C++ join."""
+        at = {(row["system"], row["rows"]): row for row in rows}
+        lines = []
+        for n, aim in _COST_AIMS.items():
+            if (TABLES, n) in at:
+                ratio = at[TABLES, n]["times_tables"]
+                verdict = "met" if ratio <= aim else "missed"
+                lines.append(f"{n} + {n} rows cost {ratio:.1f} times what their tables cost; aim {aim:g}: {verdict}")
+        for n, aim in _SPEED_AIMS.items():
+            if (RIVAL, n) in at and (TABLES, n) in at:
+                ratio = at[TABLES, n][self.measure] / at[RIVAL, n][self.measure]
+                verdict = "met" if ratio >= aim else "missed"
+                lines.append(f"{n} + {n} rows: {ratio:.2f} times the tuples/s of C++; aim {aim:g}: {verdict}")
+        if not any(system == RIVAL for system, _ in at):
+            lines.append("no C++ compiler on this machine: nothing to compare the speed with")
+        return lines
+
+
+def _time_tables(batches: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
+    """CPU nanoseconds to make the two tables of a push."""
+    begin = time.thread_time_ns()
+    for left, right in batches:
+        pa.table(left)
+        pa.table(right)
+    return (time.thread_time_ns() - begin) / len(batches)
+
+
+EXPERIMENT = PushCost()
