@@ -101,6 +101,8 @@ class SideStore:
         # The arrays that say which values are not NULL, from the first NULL of a column on.
         self._valid: dict[str, int] = {}
         self._others = {field.name: ArrowColumn(field.type) for field in schema if not is_fixed(field.type)}
+        self.arrow_names = tuple(self._others)
+        """The columns that stay in Arrow arrays."""
         self._layout: tuple[tuple[Array, ...], Array] | None = None
 
     @property
@@ -112,11 +114,6 @@ class SideStore:
     def ticks(self) -> Array | None:
         """The times, where the join needs them."""
         return self.block.values(self._ticks) if self.timed else None
-
-    @property
-    def arrow_names(self) -> tuple[str, ...]:
-        """The columns that stay in Arrow arrays."""
-        return tuple(self._others)
 
     def ticks_upto(self, n: int) -> Array:
         """The times, and those of `n` rows that were written behind the last one."""

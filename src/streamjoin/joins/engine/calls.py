@@ -130,7 +130,7 @@ class Calls(ABC):
     def _whole(self, prepare: Prepare, last: bool = False) -> pa.Table:
         """All rows of one call at once; with `last`, the join is closed then."""
 
-        def work(begin: Begin) -> pa.Table:
+        def work() -> pa.Table:
             job, tables, rows = begin(), [], 0
             while job is not None and job.waiting:
                 limit = None if self._max_rows is None else self._max_rows - rows
@@ -147,7 +147,7 @@ class Calls(ABC):
             self._check_usable(last)
             begin = prepare()
             with contextlib.suppress(Overflow):
-                result = self._attempt(lambda: work(begin))
+                result = self._attempt(work)
                 return self._take_tail() if last else result
         # Not inside the handler: the traceback holds all pairs of the failed call.
         raise TooManyRowsError(

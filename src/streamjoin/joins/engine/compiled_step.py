@@ -62,6 +62,7 @@ from streamjoin.windows.workers import Workers
 PATIENCE = 4096
 
 _ALONE = Workers(1)
+_NO_COLUMNS: dict[str, pa.Array] = {}
 _EMPTY = np.empty(0, np.int64)
 _NO_FLAGS = np.empty(0, np.bool_)
 
@@ -94,12 +95,6 @@ class EncodedPush:
     def n(self) -> int:
         """The number of tuples; a self-join's count twice."""
         return int(self.words.shape[1])
-
-    @property
-    def upto(self) -> Array:
-        """The position of the other side before which each tuple's matches are."""
-        upto: Array = self.words[UPTO]
-        return upto
 
     def task(self, index_row: int, in_order: bool) -> tuple[Array, ...]:
         """The columns of an index's task: see `indexes.base.push_task`."""
@@ -188,8 +183,9 @@ class CompiledStep:
         else:
             flags = _NO_FLAGS if ordered.left_first else ordered.is_right
             place_tuples(words, flags, sides, n_left, self._plan.index_row, left_ticks, right_ticks)
-        for side in (0, 1):
-            stores[side].include(self._arrow_columns(side, ordered.tables[side]), block.counts[side])
+        left, right = ordered.tables
+        stores[0].include(self._arrow_columns(0, left) if stores[0].arrow_names else _NO_COLUMNS, n_left)
+        stores[1].include(self._arrow_columns(1, right) if stores[1].arrow_names else _NO_COLUMNS, n_right)
         return True
 
     def _read(self, side: int, batch: Any) -> tuple[int, object]:

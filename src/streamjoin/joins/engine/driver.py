@@ -288,14 +288,17 @@ class Join(Calls):
             raise InputError("push needs left=, right= or both")
         if self.spec.self_join and right is not None:
             raise InputError("a self-join has one stream: push it as left=")
-        inputs = zip((left, right), self._schemas, SIDES, self._named, strict=True)
-        return [None if data is None else read_input(data, side, named, schema) for data, schema, side, named in inputs]
+        left_schema, right_schema = self._schemas
+        return [
+            None if left is None else read_input(left, "left", self._named[0], left_schema),
+            None if right is None else read_input(right, "right", self._named[1], right_schema),
+        ]
 
     def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
         if interleave is not None and (self.spec.order == "event_time" or self.spec.self_join):
             raise InputError("interleave= is for the two sides of a join in arrival order")
-        n_left, n_right = (0 if table is None else table.num_rows for table in tables)
-        return interleaving(interleave, n_left, n_right)
+        left, right = tables
+        return interleaving(interleave, 0 if left is None else left.num_rows, 0 if right is None else right.num_rows)
 
     def _check_source(self, source: str | None) -> str:
         if source is None:
@@ -307,9 +310,9 @@ class Join(Calls):
         return source
 
     def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
-        before = self._schemas
+        (left, right), before = tables, self._schemas
         # Not only the first time: a column that was all NULL may have a type now.
-        self._schemas = [known if table is None else table.schema for known, table in zip(before, tables, strict=True)]
+        self._schemas = [before[0] if left is None else left.schema, before[1] if right is None else right.schema]
         if self._bound is None or self._schemas != before:
             self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
 

@@ -56,8 +56,8 @@ class Intake:
 
         `is_right` says which side each tuple belongs to, in arrival order; `left_first` that the left ones come first.
         """
-        schemas = (self._bound.left_schema, self._bound.right_schema)
-        tables = [_fitted(table, schema) for table, schema in zip(inputs, schemas, strict=True)]
+        bound = self._bound
+        tables = [_fitted(inputs[LEFT], bound.left_schema), _fitted(inputs[RIGHT], bound.right_schema)]
         if self._gate is not None:
             self._gate.check([(side, source) for side in self.sides if inputs[side] is not None])
         self._counts.tuples_left += tables[LEFT].num_rows

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from streamjoin.kernels.compiling import WATCH
 
@@ -31,6 +32,17 @@ class Counts:
             vars(self).update(counters)
 
         return restore
+
+    @staticmethod
+    def now() -> float:
+        """A clock in seconds that stands still while kernels are compiled."""
+        return time.perf_counter() - WATCH.seconds
+
+    def add_steps(self, names: Sequence[str], times: Sequence[float]) -> None:
+        """Add the time of consecutive steps, which began at `times`; the last one is the end."""
+        seconds = self.seconds
+        for name, (begin, end) in zip(names, pairwise(times), strict=True):
+            seconds[name] = seconds.get(name, 0.0) + end - begin
 
     def step(self, name: str) -> _Step:
         """Add the time spent in the block to step `name`, without the time for compiling kernels."""

@@ -27,7 +27,7 @@ from streamjoin.joins.engine.refine import Refinement, Tally, positions
 from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below
-from streamjoin.kernels.positions import stand
+from streamjoin.kernels.positions import UPTO, stand
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, minus
@@ -35,6 +35,8 @@ from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
+_STEPS = ("encode", "store", "pair", "gather")
+_NO_POSITIONS = (0, 0)
 _LEAST_CHUNK = 1 << 12
 _LARGEST_CHUNK = 1 << 18
 
@@ -121,30 +123,31 @@ class Operator:
         """Join all tuples of some work by kernels; None, with nothing changed, if they need the general way."""
         ordered, stores, algorithm, counts = work.ordered, self.stores, self.algorithm, self.counts
         indexed = algorithm if isinstance(algorithm, Indexed) else None
-        if any(self._descent[side] > stores[side].base for side in (0, 1)):
+        if self._descent[0] > stores[0].base or self._descent[1] > stores[1].base:
             return None
-        with counts.step("encode"):
-            block = compiled.encode(ordered.tables)
+        clock = [counts.now()]
+        block = compiled.encode(ordered.tables)
         if block is None:
             return None
-        with counts.step("store"):
-            least, shared = ((0, 0), False) if indexed is None else (indexed.least, indexed.shared)
-            if not compiled.store(block, ordered, least, shared):
-                return None
-        with counts.step("pair"):
-            plain = indexed is not None and self.bound.residual is None and not self._open_terms
-            self._pairing = True
-            if indexed is not None and plain:
-                columns = block.task(compiled.index_row, ordered.left_first and not self._self_join)
-                tally = Tally(limit)
-                pairs = indexed.take(block.upto, columns, tally, 0, block.n)
-                comparisons = tally.n
-            else:
-                pairs, comparisons = self._pair(compiled.chunk(block, ordered.is_right), None, limit)
+        clock.append(counts.now())
+        least, shared = (_NO_POSITIONS, False) if indexed is None else (indexed.least, indexed.shared)
+        if not compiled.store(block, ordered, least, shared):
+            return None
+        clock.append(counts.now())
+        self._pairing = True
+        if indexed is not None and self.bound.residual is None and not self._open_terms:
+            columns = block.task(compiled.index_row, ordered.left_first and not self._self_join)
+            tally = Tally(limit)
+            pairs = indexed.take(block.words[UPTO], columns, tally, 0, block.n)
+            comparisons = tally.n
+        else:
+            pairs, comparisons = self._pair(compiled.chunk(block, ordered.is_right), None, limit)
+        clock.append(counts.now())
+        rows = compiled.gather(block, pairs.probe, pairs.seq)
+        clock.append(counts.now())
+        counts.add_steps(_STEPS, clock)
         counts.compared += comparisons
         counts.results += pairs.probe.size
-        with counts.step("gather"):
-            rows = compiled.gather(block, pairs.probe, pairs.seq)
         self._forget(work.horizons)
         work.begin = work.tried
         work.at = [block.counts[0], block.counts[1]]
@@ -205,10 +208,9 @@ class Operator:
 
     def _chunk_size(self) -> int:
         """About as many tuples as the windows hold: larger chunks would compare tuples that no window joins."""
-        live = sum(
-            w.size if w.kind == "count" else store.count - store.base
-            for w, store in zip(self.bound.windows, self.stores, strict=True)
-        )
+        live = 0
+        for window, store in zip(self.bound.windows, self.stores, strict=True):
+            live += window.size if window.kind == "count" else store.count - store.base
         return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, live))
 
     def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
