@@ -1,10 +1,11 @@
 """What a small push costs through the public API, beside making its tables and beside a B+-tree join in C++.
 
 Rows are (k, v, id): a key that a band joins, and two payload columns. Both windows are filled from history in large
-pushes; then come small ones, with `auto`. A push is made of two Arrow tables, which are made right before it, or of two
-dicts of NumPy arrays. The C++ program (`btree_window_join.cpp`, compiled with -O3 where there is a compiler) does the
-same join over B+-trees of its own in one thread, payload columns of the result included. Times are CPU times, so that
-what other processes take is left out; index merges are in them.
+pushes; then come small ones, with `auto`. A push has two Arrow tables, record batches or dicts of NumPy arrays. The
+tables of a few pushes are made, then pushed, so that both are measured under the same conditions. The C++ program
+(`btree_window_join.cpp`, compiled with -O3 where there is a compiler) does the same join over B+-trees of its own in
+one thread, payload columns of the result included. Times are CPU times, so that what other processes take is left out;
+index merges are in them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow as pa
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.report import plot_lines
+from streamjoin.joins.engine.compiled_step import patience
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +33,9 @@ TABLES, BATCHES, ARRAYS, RIVAL = "push of tables", "push of record batches", "pu
 SIZES = (1, 32, 1024)
 _BAND, _MATCHES = 500, 2
 _HISTORY = 1 << 16
-_TUPLES, _LEAST_PUSHES = 1 << 18, 100
+# Reading the clock of the CPU costs microseconds: pushes are measured in groups.
+_GROUP = 16
+_TUPLES, _LEAST_PUSHES, _MOST_PUSHES = 1 << 18, 100, 1 << 14
 _SOURCE = Path(__file__).parent / "btree_window_join.cpp"
 # Rows a side and push: the most times the cost of making its tables; the least times the tuples per second in C++.
 _COST_AIMS = {1: 3.0, 32: 4.0}
@@ -64,7 +68,8 @@ class PushCost(Experiment):
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, then push."""
         spread = cell["window"] * 2 * _BAND // _MATCHES
-        pushes = max(_LEAST_PUSHES, _TUPLES // (8 if context.quick else 1) // (2 * cell["rows"]))
+        tuples = _TUPLES // (8 if context.quick else 1)
+        pushes = min(_MOST_PUSHES, max(_LEAST_PUSHES, tuples // (2 * cell["rows"])))
         if cell["system"] == RIVAL:
             return self._run_rival(cell, context, pushes, spread)
         rng = np.random.default_rng(context.seed)
@@ -76,32 +81,32 @@ class PushCost(Experiment):
             cell["system"]
         ]
         spec = sj.JoinSpec(on=sj.Band("k", "k", _BAND), window=sj.CountWindow(cell["window"]))
-        with sj.open(spec) as join:
+        # The kernels of small pushes are compiled at once, as after `streamjoin warmup`.
+        with patience(0), sj.open(spec) as join:
             for _ in range(-(-cell["window"] // _HISTORY)):
                 join.push(pa.table(columns(_HISTORY)), pa.table(columns(_HISTORY)))
-            # Small pushes until `auto` has moved to an index and the kernels of small pushes are there.
             while "algorithm   indexed" not in join.explain():
-                for _ in range(50):
+                for _ in range(100):
                     join.push(make(columns(32)), make(columns(32)))
-            for _ in range(5000):
-                join.push(make(columns(1)), make(columns(1)))
             batches = [(columns(cell["rows"]), columns(cell["rows"])) for _ in range(pushes)]
             making, pushing, results = 0, 0, 0
             gc.collect()
-            for left, right in batches:
+            for first in range(0, pushes, _GROUP):
+                group = batches[first : first + _GROUP]
                 begin = time.thread_time_ns()
-                data = make(left), make(right)
+                tables = [(pa.table(left), pa.table(right)) for left, right in group]
                 made = time.thread_time_ns()
-                results += join.push(*data).num_rows
-                pushing += time.thread_time_ns() - made
+                data = tables if make is pa.table else [(make(left), make(right)) for left, right in group]
+                ready = time.thread_time_ns()
+                for left, right in data:
+                    results += join.push(left, right).num_rows
+                pushing += time.thread_time_ns() - ready
                 making += made - begin
-            tables_ns = min(_time_tables(batches[:500]) for _ in range(3))
         return {
             "tuples_per_s": 2 * cell["rows"] * pushes / pushing * 1e9,
             "push_us": pushing / pushes / 1e3,
-            "making_us": making / pushes / 1e3,
-            "tables_us": tables_ns / 1e3,
-            "times_tables": pushing / pushes / tables_ns,
+            "tables_us": making / pushes / 1e3,
+            "times_tables": pushing / making,
             "rows_per_tuple": results / (2 * cell["rows"] * pushes),
         }
 
@@ -117,9 +122,6 @@ class PushCost(Experiment):
         return {
             "tuples_per_s": 2 * cell["rows"] * pushes / seconds,
             "push_us": seconds / pushes * 1e6,
-            "making_us": 0.0,
-            "tables_us": 0.0,
-            "times_tables": 0.0,
             "rows_per_tuple": results / (2 * cell["rows"] * pushes),
         }
 
@@ -144,15 +146,6 @@ class PushCost(Experiment):
         if not any(system == RIVAL for system, _ in at):
             lines.append("no C++ compiler on this machine: nothing to compare the speed with")
         return lines
-
-
-def _time_tables(batches: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
-    """CPU nanoseconds to make the two tables of a push."""
-    begin = time.thread_time_ns()
-    for left, right in batches:
-        pa.table(left)
-        pa.table(right)
-    return (time.thread_time_ns() - begin) / len(batches)
 
 
 EXPERIMENT = PushCost()

@@ -55,6 +55,7 @@ def warm() -> Iterator[str]:
     """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done."""
     # Spark's workers share this module and need no engine.
     from streamjoin.joins.auto import choose, requests
+    from streamjoin.joins.engine.compiled_step import patience
     from streamjoin.joins.engine.opening import open  # noqa: A004
     from streamjoin.model.binding import bind
     from streamjoin.model.errors import NotSupportedError
@@ -71,6 +72,12 @@ def warm() -> Iterator[str]:
                 join.push(table, table)
                 join.push(shuffled, shuffled)
         yield str(request)
+    with patience(0):
+        for spec in (*_specs(), JoinSpec(on=Equi("i64"), window=CountWindow(40), self_join=True)):
+            with alone(), open(spec, "nested_loop") as join:
+                for _ in range(2):
+                    join.push(table, None if spec.self_join else table)
+    yield "small pushes"
     spec = JoinSpec(on=Equi("i64"), window=TimeWindow(5), time="t", order="event_time")
     with alone(), open(spec) as join:
         join.push(table, table)

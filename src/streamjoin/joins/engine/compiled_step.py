@@ -7,6 +7,8 @@ at once, at the end of `take_in`: a push that has to take the general way after 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,13 +60,24 @@ from streamjoin.windows.store import SideStore
 from streamjoin.windows.words import TermWords
 from streamjoin.windows.workers import Workers
 
-# General pushes before the kernels are compiled for: by then these have cost about as much as compiling does.
-PATIENCE = 4096
+# How many pushes take the general way before the kernels are compiled: by then they have cost as much as compiling.
+_PATIENCE = 1 << 14
 
 _ALONE = Workers(1)
 _NO_COLUMNS: dict[str, pa.Array] = {}
 _EMPTY = np.empty(0, np.int64)
 _NO_FLAGS = np.empty(0, np.bool_)
+
+
+@contextlib.contextmanager
+def patience(pushes: int) -> Iterator[None]:
+    """Joins opened in the block compile their steps after so many pushes: for warm-ups and tests."""
+    global _PATIENCE
+    before, _PATIENCE = _PATIENCE, pushes
+    try:
+        yield
+    finally:
+        _PATIENCE = before
 
 
 class ColumnArrays(Protocol):
@@ -128,7 +141,7 @@ class CompiledStep:
         self._time = bound.time
         self._form = _Form(plan, bound.schema, self._payload, bound.time)
         self._no_rows = bound.schema.empty_table()
-        self._patience = 0 if plan.is_compiled else PATIENCE
+        self._patience = 0 if plan.is_compiled else _PATIENCE
 
     @classmethod
     def of(cls, bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> CompiledStep | None:
