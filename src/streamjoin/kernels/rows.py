@@ -94,10 +94,13 @@ def copy_values(source: int, stride: int, target: int, step: int, width: int, n:
 
 
 @kernel
-def store_rows(columns: Array, n_columns: int, layout: Array, end: int, n: int) -> int:
-    """Write `n` rows of a batch's first columns to the places from `end` on.
+def store_rows(
+    columns: Array, n_columns: int, words: Array, begin: int, n: int, rows: I64, layout: Array, end: int
+) -> int:
+    """Write `n` rows of a batch's first columns to the places from `end` on, and their words from `begin` on.
 
-    Returns NO_COLUMN, or the number of a stored column that has no validity bytes and would get a NULL.
+    `rows` are the rows of `words` that are stored, in the order of the layout. Returns NO_COLUMN, or the number of a
+    stored column that has no validity bytes and would get a NULL.
     """
     for j in range(n_columns):
         width = layout[j, WIDTH]
@@ -113,15 +116,11 @@ def store_rows(columns: Array, n_columns: int, layout: Array, end: int, n: int) 
                     return j
         step = layout[j, STRIDE]
         copy_values(columns[j, ADDRESS], columns[j, STRIDE], layout[j, ADDRESS] + end * step, step, width, n)
+    for k in range(rows.size):
+        target = layout[n_columns + k, ADDRESS] + 8 * end
+        for i in range(n):
+            store_64(target + 8 * i, words[rows[k], begin + i])
     return NO_COLUMN
-
-
-@kernel
-def store_words(words: I64, layout: Array, column: int, end: int) -> None:
-    """Write words or ticks to the places from `end` on of one stored column."""
-    target = layout[column, ADDRESS] + 8 * end
-    for i in range(words.size):
-        store_64(target + 8 * i, words[i])
 
 
 @kernel

@@ -24,7 +24,6 @@ from streamjoin.kernels.rows import (
     gather_pairs,
     read_batch,
     store_rows,
-    store_words,
 )
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.keys import KeyColumn, KeyTerm, WordKind
@@ -77,7 +76,7 @@ def compile_plan(bound: BoundSpec, in_arrow: tuple[Collection[str], Collection[s
     if not terms or any(len(set(schema.names)) < len(schema) for schema in schemas):
         return None
     encoders: list[Encode] = []
-    used: list[Any] = [read_batch, store_rows, store_words, gather_pairs]
+    used: list[Any] = [read_batch, store_rows, gather_pairs]
     used.append(place_roles if bound.spec.self_join else place_tuples)
     for number, term in enumerate(terms):
         encoder = _encoder(term, schemas, TERMS + 3 * number, first=number == 0)

@@ -51,17 +51,18 @@ from streamjoin.kernels.rows import (
     gather_pairs,
     read_batch,
     store_rows,
-    store_words,
 )
 from streamjoin.model.binding import BoundSpec, TimePlan
 from streamjoin.windows.clock import NEVER
-from streamjoin.windows.encoding import Encoded, flat
+from streamjoin.windows.encoding import Encoded, flat, for_kernels
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.words import TermWords
 from streamjoin.windows.workers import Workers
 
 # How many pushes take the general way before the kernels are compiled: by then they have cost as much as compiling.
 _PATIENCE = 1 << 14
+# The same, whether the kernels are compiled or not.
+_fixed_patience: int | None = None
 
 _ALONE = Workers(1)
 _NO_COLUMNS: dict[str, pa.Array] = {}
@@ -71,13 +72,13 @@ _NO_FLAGS = np.empty(0, np.bool_)
 
 @contextlib.contextmanager
 def patience(pushes: int) -> Iterator[None]:
-    """Joins opened in the block compile their steps after so many pushes: for warm-ups and tests."""
-    global _PATIENCE
-    before, _PATIENCE = _PATIENCE, pushes
+    """Joins that learn their schemas in the block take the general way so many times: for warm-ups and tests."""
+    global _fixed_patience
+    before, _fixed_patience = _fixed_patience, pushes
     try:
         yield
     finally:
-        _PATIENCE = before
+        _fixed_patience = before
 
 
 class ColumnArrays(Protocol):
@@ -128,6 +129,8 @@ class CompiledStep:
         self._schema = bound.schema
         self._payload = (stores[0], stores[0] if self._self_join else stores[1])
         self._timed = stores[0].timed
+        rows = [TERMS + 3 * term for term in range(plan.n_terms)]
+        self._stored_rows = np.array([*rows, TICKS] if self._timed else rows, np.int64)
         self._inputs = inputs_for(plan)
         self._struct = np.zeros(STRUCT_WORDS, np.int64)
         self._struct_address = self._struct.ctypes.data
@@ -141,7 +144,7 @@ class CompiledStep:
         self._time = bound.time
         self._form = _Form(plan, bound.schema, self._payload, bound.time)
         self._no_rows = bound.schema.empty_table()
-        self._patience = 0 if plan.is_compiled else _PATIENCE
+        self._patience = _fixed_patience if _fixed_patience is not None else 0 if plan.is_compiled else _PATIENCE
 
     @classmethod
     def of(cls, bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> CompiledStep | None:
@@ -157,9 +160,10 @@ class CompiledStep:
 
     def is_due(self) -> bool:
         """Whether the kernels are compiled, or so many pushes went without them that compiling pays."""
-        if self._patience:
-            self._patience -= 1
-        return not self._patience
+        if not self._patience:
+            return True
+        self._patience -= 1
+        return False
 
     def encode(self, batches: tuple[Any, Any]) -> EncodedPush | None:
         """The words of a push, one batch per side; None if kernels can't read a batch."""
@@ -194,7 +198,7 @@ class CompiledStep:
         if self._self_join:
             place_roles(words, sides, self._plan.index_row, left_ticks, shared)
         else:
-            flags = _NO_FLAGS if ordered.left_first else ordered.is_right
+            flags = _NO_FLAGS if ordered.left_first else for_kernels(np.ascontiguousarray(ordered.is_right))
             place_tuples(words, flags, sides, n_left, self._plan.index_row, left_ticks, right_ticks)
         left, right = ordered.tables
         stores[0].include(self._arrow_columns(0, left) if stores[0].arrow_names else _NO_COLUMNS, n_left)
@@ -231,19 +235,16 @@ class CompiledStep:
 
     def _write(self, side: int, words: Array, begin: int, n: int) -> None:
         """Write a side's new rows, whose words begin at `begin`, behind its stored ones."""
-        store, plan = self._stores[side], self._plan
+        store = self._stores[side]
         store.block.reserve(n)
         while True:
-            layout, end = store.layout(), store.block.end
-            column = store_rows(self._inputs[side], len(store.schema), layout, end, n)
+            column = store_rows(
+                self._inputs[side], len(store.schema), words, begin, n, self._stored_rows, store.layout(),
+                store.block.end,
+            )  # fmt: skip
             if column == NO_COLUMN:
                 break
             store.mark_nulls([store.schema.names[column]])
-        first = len(store.schema)
-        for term in range(plan.n_terms):
-            store_words(words[TERMS + 3 * term, begin : begin + n], layout, first + term, end)
-        if self._timed:
-            store_words(words[TICKS, begin : begin + n], layout, first + plan.n_terms, end)
 
     def _arrow_columns(self, side: int, batch: Any) -> dict[str, pa.Array]:
         """The columns of a batch that stay in Arrow arrays."""

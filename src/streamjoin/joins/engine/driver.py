@@ -18,10 +18,20 @@ from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic
 from streamjoin.joins.engine.calls import Begin, Calls
 from streamjoin.joins.engine.explain import explain
-from streamjoin.joins.engine.inputs import as_arrow, as_schema, interleaving, named_columns, read_input, untyped
+from streamjoin.joins.engine.inputs import (
+    as_arrow,
+    as_schema,
+    as_table,
+    conform,
+    exact_input,
+    interleaving,
+    named_columns,
+    untyped,
+)
 from streamjoin.joins.engine.intake import SIDES, Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.engine.numpy_input import NumpyReader
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.results import BATCH_ROWS, Results
@@ -71,6 +81,7 @@ class Join(Calls):
         self._schemas: list[pa.Schema | None] = [
             as_schema(schema, side) for schema, side in zip((left_schema, right_schema), SIDES, strict=True)
         ]
+        self._numpy = NumpyReader(), NumpyReader()
         self._waiting: list[tuple[list[pa.Table | None], Array, str]] = []
         self._late = LateRows()
         self._counts = Counts()
@@ -245,14 +256,15 @@ class Join(Calls):
     def _feeding(
         self, left: object, right: object, interleave: object, source: str | None, *, kept: bool = False
     ) -> Begin:
-        tables = self._check_tables(left, right)
+        tables, known = self._check_tables(left, right)
         if kept or self._bound is None or self.spec.order == "event_time":
             tables = [as_arrow(table) for table in tables]
         sides = self._check_interleave(interleave, tables)
         name = self._check_source(source)
 
         def begin() -> Work | None:
-            self._learn_schemas(tables)
+            if not known:
+                self._learn_schemas(tables)
             if self._bound is None:
                 self._waiting.append((tables, sides, name))
                 return None
@@ -283,16 +295,23 @@ class Join(Calls):
     def _closing(self) -> Begin:
         return lambda: None if self._bound is None else self._intake.release(everything=True)
 
-    def _check_tables(self, left: object, right: object) -> list[pa.Table | None]:
+    def _check_tables(self, left: object, right: object) -> tuple[list[pa.Table | None], bool]:
+        """Both sides in the columns and types of their schemas, and whether nothing can be learned from them."""
         if left is None and right is None:
             raise InputError("push needs left=, right= or both")
         if self.spec.self_join and right is not None:
             raise InputError("a self-join has one stream: push it as left=")
-        left_schema, right_schema = self._schemas
-        return [
-            None if left is None else read_input(left, "left", self._named[0], left_schema),
-            None if right is None else read_input(right, "right", self._named[1], right_schema),
-        ]
+        tables, known = [], self._bound is not None
+        for place, data in enumerate((left, right)):
+            table = None
+            if data is not None:
+                schema, side = self._schemas[place], SIDES[place]
+                table = None if schema is None else exact_input(data, schema, self._numpy[place])
+                if table is None:
+                    known = False
+                    table = conform(as_table(data, side, self._named[place]), schema, side)
+            tables.append(table)
+        return tables, known
 
     def _check_interleave(self, interleave: object, tables: list[pa.Table | None]) -> Array:
         if interleave is not None and (self.spec.order == "event_time" or self.spec.self_join):

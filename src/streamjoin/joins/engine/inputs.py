@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.engine.lossless import known_schema, lossless, of_one_family
-from streamjoin.joins.engine.numpy_input import NumpyBatch, fitting_batch, has_columns, numpy_table
+from streamjoin.joins.engine.numpy_input import NumpyBatch, NumpyReader, has_columns, numpy_table
 from streamjoin.model.errors import InputError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Arithmetic, Column, Compare, Expression, Function, Negative
@@ -32,15 +32,13 @@ _TAKES: Final = (
 )
 
 
-def read_input(data: object, side: str, named: Collection[str], schema: pa.Schema | None) -> pa.Table | NumpyBatch:
-    """Pushed data in the columns, order and types of `schema`, or an error that says how it differs."""
-    if isinstance(data, pa.Table) and schema is not None and data.schema.equals(schema):
-        return data
-    if schema is not None and isinstance(data, dict | np.ndarray):
-        batch = fitting_batch(data, schema)
-        if batch is not None:
-            return batch
-    return conform(as_table(data, side, named), schema, side)
+def exact_input(data: object, schema: pa.Schema, numpy: NumpyReader) -> pa.Table | NumpyBatch | None:
+    """Pushed data that has the columns, order and types of `schema` already; None for any other."""
+    if isinstance(data, pa.Table):
+        return data if data.schema.equals(schema) else None
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data]) if data.schema.equals(schema) else None
+    return numpy.read(data, schema) if isinstance(data, dict | np.ndarray) else None
 
 
 def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:

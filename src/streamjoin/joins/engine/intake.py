@@ -23,6 +23,8 @@ from streamjoin.windows.clock import NEVER, Horizon, to_ticks
 Sources = tuple[tuple[str, ...], tuple[str, ...]]
 
 SIDES = ("left", "right")
+_NO_TICKS = (None, None)
+_NO_BOUNDS = (NEVER, NEVER)
 
 
 class Intake:
@@ -50,6 +52,8 @@ class Intake:
                 if lengths:
                     self._horizons[side] = Horizon(bound.lateness, max(lengths))
         self._has_horizons = self._horizons != [None, None]
+        # Whether tuples are joined as they come, whatever their times are.
+        self._is_plain = self._gate is None and not operator.stores[LEFT].timed
 
     def feed(self, inputs: list[pa.Table | None], is_right: Array, source: str, *, left_first: bool = False) -> Work:
         """Take one push; returns the tuples that can be joined now.
@@ -58,15 +62,18 @@ class Intake:
         """
         bound = self._bound
         tables = [_fitted(inputs[LEFT], bound.left_schema), _fitted(inputs[RIGHT], bound.right_schema)]
+        if self._is_plain and not self._self_join:
+            self._counts.tuples_left += tables[LEFT].num_rows
+            self._counts.tuples_right += tables[RIGHT].num_rows
+            ordered = Ordered((tables[LEFT], tables[RIGHT]), _NO_TICKS, is_right, left_first)
+            return self._operator.begin(ordered, _NO_BOUNDS)
         if self._gate is not None:
             self._gate.check([(side, source) for side in self.sides if inputs[side] is not None])
         self._counts.tuples_left += tables[LEFT].num_rows
         self._counts.tuples_right += tables[RIGHT].num_rows
         with self._counts.step("order"):
             ticks, is_right = self._timed(tables, is_right, source)
-            if self._gate is None and not self._has_horizons:
-                pass
-            elif self._gate is None:
+            if self._gate is None:
                 is_right = self._set_late_aside(tables, ticks, is_right, source)
             else:
                 for side in self.sides:

@@ -76,35 +76,39 @@ def has_columns(data: object) -> bool:
     return isinstance(data, np.ndarray | np.void)
 
 
-def fitting_batch(data: Any, schema: pa.Schema) -> NumpyBatch | None:
-    """`data` as a batch of `schema` if it has that form and those types already; None otherwise."""
-    names = schema.names
-    if type(data) is dict:
-        if len(data) != len(names):
+class NumpyReader:
+    """Reads the batches of one side that have its columns and types already."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._columns: list[tuple[str, pa.DataType, np.dtype[Any] | None]] = []
+
+    def read(self, data: Any, schema: pa.Schema) -> NumpyBatch | None:
+        """`data` as a batch of `schema`, or None."""
+        if schema is not self._schema:
+            self._columns = [(field.name, field.type, _NUMBERS.get(field.type)) for field in schema]
+            self._schema = schema
+        names = data if isinstance(data, dict) else data.dtype.names
+        if names is None or len(names) != len(self._columns) or not names:
             return None
-    elif not isinstance(data, np.ndarray) or data.dtype.names is None or len(data.dtype.names) != len(names):
-        return None
-    arrays, others, n = [], {}, -1
-    for place, name in enumerate(names):
-        try:
+        arrays: list[Array] = []
+        others: dict[int, pa.Array] = {}
+        for name, type_, dtype in self._columns:
+            if name not in names:
+                return None
             array = data[name]
-        except (KeyError, ValueError):
-            return None
-        # Not a subclass: a masked array or a matrix reads differently.
-        if type(array) is np.recarray:
-            array = array.view(np.ndarray)
-        if type(array) is not np.ndarray or array.ndim != 1 or n not in (-1, array.size):
-            return None
-        n = array.size
-        arrays.append(array)
-        type_ = schema.field(place).type
-        if array.dtype == _NUMBERS.get(type_) or _holds_times(array, type_):
-            continue
-        column = None if is_fixed(type_) else _exact_column(array, type_)
-        if column is None:
-            return None
-        others[place] = column
-    return NumpyBatch(schema, arrays, others) if arrays else None
+            # Not a subclass: a masked array or a matrix reads differently.
+            if type(array) is np.recarray:
+                array = array.view(np.ndarray)
+            if type(array) is not np.ndarray or array.ndim != 1 or (arrays and array.size != arrays[0].size):
+                return None
+            if array.dtype != dtype and not _holds_times(array, type_):
+                column = None if is_fixed(type_) else _exact_column(array, type_)
+                if column is None:
+                    return None
+                others[len(arrays)] = column
+            arrays.append(array)
+        return NumpyBatch(schema, arrays, others)
 
 
 def _holds_times(array: Array, type_: pa.DataType) -> bool:

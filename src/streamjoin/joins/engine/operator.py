@@ -56,6 +56,11 @@ class Operator:
             SideStore(right_payload, len(bound.terms), has_times),
         )
         self._payload = (self.stores[0], self.stores[0] if self._self_join else self.stores[1])
+        self._counted_windows: tuple[int, int] | None = None
+        if all(window.kind == "count" for window in bound.windows):
+            # The arriving tuple of a self-join is one of its window.
+            left, right = (window.size - int(self._self_join) for window in bound.windows)
+            self._counted_windows = left, right
         self._encoders = (SideEncoder(bound, "left"), SideEncoder(bound, "right"))
         self.choice = choice
         self.algorithm = KINDS[choice.name].build(bound, choice, workers)
@@ -135,13 +140,16 @@ class Operator:
             return None
         clock.append(counts.now())
         self._pairing = True
-        if indexed is not None and self.bound.residual is None and not self._open_terms:
-            columns = block.task(compiled.index_row, ordered.left_first and not self._self_join)
-            tally = Tally(limit)
-            pairs = indexed.take(block.words[UPTO], columns, tally, 0, block.n)
-            comparisons = tally.n
-        else:
+        if indexed is None:
             pairs, comparisons = self._pair(compiled.chunk(block, ordered.is_right), None, limit)
+        else:
+            columns = block.task(compiled.index_row, ordered.left_first and not self._self_join)
+            refine: Refinement | Tally = Tally(limit)
+            if self.bound.residual is not None or self._open_terms:
+                chunk = compiled.chunk(block, ordered.is_right)
+                refine = Refinement(self.bound, stores, self._payload, chunk, self._open_terms, None, limit)
+            pairs = indexed.take(block.words[UPTO], columns, refine, 0, block.n)
+            comparisons = sum(refine.compared)
         clock.append(counts.now())
         rows = compiled.gather(block, pairs.probe, pairs.seq)
         clock.append(counts.now())
@@ -319,7 +327,13 @@ class Operator:
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):
-            left, right = self._forget_bound(0, horizons), self._forget_bound(1, horizons)
+            if self._counted_windows is not None:
+                left, right = (
+                    self.stores[0].count - self._counted_windows[0],
+                    self.stores[1].count - self._counted_windows[1],
+                )
+            else:
+                left, right = self._forget_bound(0, horizons), self._forget_bound(1, horizons)
             if self._self_join:
                 # Both roles read from one store, so the longer window decides.
                 left = right = min(left, right)

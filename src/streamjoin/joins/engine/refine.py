@@ -114,12 +114,14 @@ class Tally:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self.n = 0
+        self._kept = 0
+        self.compared: list[int] = []
 
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
         """The pairs as they are."""
-        self.n += probes.size
-        if self._limit is not None and self.n > self._limit:
+        self._kept += probes.size
+        self.compared.append(probes.size)
+        if self._limit is not None and self._kept > self._limit:
             raise Overflow
         return probes, seqs
 
