@@ -52,6 +52,7 @@ class Intake:
                 if lengths:
                     self._horizons[side] = Horizon(bound.lateness, max(lengths))
         self._has_horizons = self._horizons != [None, None]
+        counts.seconds.setdefault("order", 0.0)
         # Whether tuples are joined as they come, whatever their times are.
         self._is_plain = self._gate is None and not operator.stores[LEFT].timed
 
