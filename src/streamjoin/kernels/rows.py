@@ -169,8 +169,32 @@ def _gather_later(left: Array, right: Array, plan: I64, places: Array, target: i
             store_32(target + 4 * i, max(load_32(a + places[0, i] * step_a), load_32(b + places[1, i] * step_b)))
 
 
+# Rows gathered at a time; a multiple of 8, so that bitmaps are written in whole bytes.
+_PART = 2048
+
 # Where the numbers of a message are: see `joins.engine.result_message`.
 _ROWS, _BODY_SIZE, _COUNTS, _BUFFERS_OF = 0, 1, 2, 3
+
+
+@kernel
+def _lay_out(left: Array, right: Array, plan: Array, n: int, buffers: int, begins: Array) -> int:
+    """Write where each column's bitmap and values are to the message, and to `begins`; returns the body's size."""
+    at = 0
+    for k in range(plan.shape[0]):
+        source, column, width = plan[k, SOURCE], plan[k, COLUMN], plan[k, OUT_WIDTH]
+        begins[0, k] = at
+        store_64(buffers + 32 * k + 16, at)
+        store_64(buffers + 32 * k + 24, width * n)
+        at += (width * n + LINE - 1) // LINE * LINE
+        begins[1, k] = at
+        store_64(buffers + 32 * k, at)
+        layout = right if source == RIGHT else left
+        has_bitmap = source != LATER and layout[column, VALID] != 0
+        # A column without NULLs has a bitmap of no bytes.
+        store_64(buffers + 32 * k + 8, (n + 7) // 8 if has_bitmap else 0)
+        if has_bitmap:
+            at += ((n + 7) // 8 + LINE - 1) // LINE * LINE
+    return at
 
 
 @kernel
@@ -193,46 +217,42 @@ def gather_pairs(
     from a position of side s to its place. A column's values begin at a multiple of `LINE` bytes, and its bitmap, where
     it has validity bytes, follows them likewise.
     """
-    n = probes.size
-    places = np.empty((2, n), np.int64)
-    for i in range(n):
-        p = probes[i]
-        side = rights[p] & 1
-        own, other = own_seq[p] + shift[side], seqs[i] + shift[1 - side]
-        places[side, i] = own
-        places[1 - side, i] = other
-        # Stored rows are anywhere in the window; the probes' own have just been written.
-        if side:
-            prefetch_at(left[0, ADDRESS] + other * left[0, STRIDE])
-        else:
-            prefetch_at(right[0, ADDRESS] + other * right[0, STRIDE])
+    n, n_columns = probes.size, plan.shape[0]
     for i in range(header.size):
         store_64(message + 8 * i, header[i])
     body = message + 8 * header.size
-    counts, buffers = message + 8 * marks[_COUNTS], message + 8 * marks[_BUFFERS_OF]
-    at = 0
-    for k in range(plan.shape[0]):
-        source, column, width = plan[k, SOURCE], plan[k, COLUMN], plan[k, OUT_WIDTH]
-        begin, nulls = at, 0
-        at += (width * n + LINE - 1) // LINE * LINE
-        # A column without NULLs has a bitmap of no bytes.
-        store_64(buffers, at)
-        store_64(buffers + 8, 0)
-        if source == LATER:
-            _gather_later(left, right, plan[k], places, body + begin)
-        else:
+    buffers = message + 8 * marks[_BUFFERS_OF]
+    begins = np.empty((2, n_columns), np.int64)
+    size = _lay_out(left, right, plan, n, buffers, begins)
+    nulls = np.zeros(n_columns, np.int64)
+    room = np.empty((2, min(n, _PART)), np.int64)
+    # In parts that fit the second-level cache: every column of a row is read while its cache line is there.
+    for first in range(0, n, _PART):
+        count = min(_PART, n - first)
+        places = room[:, :count]
+        for i in range(count):
+            p = probes[first + i]
+            side = rights[p] & 1
+            other = seqs[first + i] + shift[1 - side]
+            places[side, i] = own_seq[p] + shift[side]
+            places[1 - side, i] = other
+            # Stored rows are anywhere in the window; the probes' own have just been written.
+            layout = left if side else right
+            prefetch_at(layout[0, ADDRESS] + other * layout[0, STRIDE])
+        for k in range(n_columns):
+            target = body + begins[0, k] + plan[k, OUT_WIDTH] * first
+            source, column = plan[k, SOURCE], plan[k, COLUMN]
+            if source == LATER:
+                _gather_later(left, right, plan[k], places, target)
+                continue
             layout = right if source == RIGHT else left
-            _gather_values(layout, column, places[source], body + begin)
+            _gather_values(layout, column, places[source], target)
             if layout[column, VALID] != 0:
-                nulls = _gather_validity(layout[column, VALID], places[source], body + at)
-                size = ((n + 7) // 8 + LINE - 1) // LINE * LINE
-                store_64(buffers + 8, (n + 7) // 8)
-                at += size
-        store_64(buffers + 16, begin)
-        store_64(buffers + 24, width * n)
-        store_64(counts, n)
-        store_64(counts + 8, nulls)
-        counts += 16
-        buffers += 32
+                bitmap = body + begins[1, k] + (first >> 3)
+                nulls[k] += _gather_validity(layout[column, VALID], places[source], bitmap)
+    counts = message + 8 * marks[_COUNTS]
+    for k in range(n_columns):
+        store_64(counts + 16 * k, n)
+        store_64(counts + 16 * k + 8, nulls[k])
     store_64(message + 8 * marks[_ROWS], n)
-    store_64(message + 8 * marks[_BODY_SIZE], at)
+    store_64(message + 8 * marks[_BODY_SIZE], size)

@@ -39,6 +39,7 @@ _STEPS = ("encode", "store", "pair", "gather")
 _NO_POSITIONS = (0, 0)
 _LEAST_CHUNK = 1 << 12
 _LARGEST_CHUNK = 1 << 18
+_LARGEST_COMPILED = 1 << 17
 
 
 class Operator:
@@ -73,6 +74,8 @@ class Operator:
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
         self._compiled = CompiledStep.of(bound, self.stores)
+        # The compiled steps run in one thread, the general ones share large chunks among the workers.
+        self._most_compiled = _LARGEST_COMPILED if workers.n == 1 else _LEAST_CHUNK
         self.no_rows = bound.schema.empty_table()
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
@@ -97,7 +100,7 @@ class Operator:
         n = ordered.is_right.size
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin
-        if self._compiled is not None and work.tried == n and self._compiled.is_due():
+        if self._compiled is not None and work.tried == n <= self._most_compiled and self._compiled.is_due():
             compiled_rows = self._step_compiled(self._compiled, work, limit)
             if compiled_rows is not None:
                 return compiled_rows
