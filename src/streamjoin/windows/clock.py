@@ -17,12 +17,23 @@ from streamjoin._arrays import Array
 from streamjoin.windows.encoding import flat, for_kernels, integer_values
 
 NEVER = -(1 << 63)
+_WORDS = frozenset(type_.id for type_ in (pa.int64(), pa.timestamp("us")))
 # Without a lateness setting, the newest tuples of a side, this many, are never late, whatever their times are.
 GRACE = 4096
 
 
 def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array, Array | None]:
     """The times in ticks, and a mask of those that have none: NULL, or beyond what ticks can count."""
+    array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column
+    if (
+        multiplier == 1
+        and array.type.id in _WORDS
+        and isinstance(array, pa.Array)
+        and not array.null_count
+        and len(array)
+    ):
+        # Nothing to convert: the copy is aligned and writable, as kernels want it.
+        return np.frombuffer(array.buffers()[1], np.int64, len(array), 8 * array.offset).copy(), None
     array = flat(column)
     values = for_kernels(integer_values(array))
     bad = None
@@ -85,6 +96,17 @@ class Horizon:
     def clock(self) -> int:
         """The newest time so far."""
         return self._clock
+
+    def passes(self, ticks: Array) -> bool:
+        """Take the next tuples if they are in order, so that none is late; otherwise `late` has to tell."""
+        n = ticks.size
+        if not n or ticks[0] < self._clock or self._count // GRACE != (self._count + n) // GRACE:
+            return False
+        if n > 1 and not (ticks[1:] >= ticks[:-1]).all():
+            return False
+        self._clock = int(ticks[-1])
+        self._count += n
+        return True
 
     def late(self, ticks: Array) -> Array:
         """Which of the next tuples are late."""

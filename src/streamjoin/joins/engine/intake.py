@@ -192,7 +192,7 @@ class Intake:
     def _set_late_aside(self, tables: list[pa.Table], ticks: list[Array | None], is_right: Array, source: str) -> Array:
         for side in self.sides:
             horizon, side_ticks = self._horizons[side], ticks[side]
-            if horizon is None or side_ticks is None:
+            if horizon is None or side_ticks is None or horizon.passes(side_ticks):
                 continue
             late = horizon.late(side_ticks)
             if late.any():
