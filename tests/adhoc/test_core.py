@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
+from streamjoin.adhoc.core import execution, outputs
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume, check_name, names_after
 from streamjoin.adhoc.core.probe_plan import Choice, orders_of
@@ -72,6 +73,16 @@ def test_the_core_gives_what_the_oracle_says(case: adhoc_cases.AdhocCase, data: 
 @given(adhoc_cases.cases(most_queries=4), st.sampled_from(["nothing", "everything"]))
 def test_other_ways_to_share_give_the_same(case: adhoc_cases.AdhocCase, sharing: Any) -> None:
     assert run_core(case, Settings(sharing=sharing, lateness=lateness_of(case))) == wanted_of(case)
+
+
+@settings(SLOW, max_examples=examples(25))
+@given(adhoc_cases.cases(most_queries=6))
+def test_threads_give_the_same_rows(case: adhoc_cases.AdhocCase) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (execution, outputs):
+            patch.setattr(module, "_WORTH_THREADS", 0)
+        chosen = Settings(lateness=lateness_of(case), threads=3, replan_every=2, hysteresis=0.0)
+        assert run_core(case, chosen) == wanted_of(case)
 
 
 @settings(SLOW, max_examples=examples(25))

@@ -54,6 +54,11 @@ class KeyAttribute:
         return column.name, self.term.kind.value
 
     @cached_property
+    def encoder(self) -> SideEncoder:
+        """What makes the column's words."""
+        return SideEncoder(OneTerm((self.term,)), self.side)
+
+    @cached_property
     def words_key(self) -> tuple[object, ...]:
         """What the intervals depend on: the column, for equalities of one type; otherwise the whole term."""
         same = self.term.left.type == self.term.right.type and self.term.exact
@@ -126,23 +131,27 @@ class Bucket:
 
     def mask(self, condition: Expression) -> Array:
         """Which tuples pass a condition over `row.*`; found once until `settle`."""
-        if condition not in self._masks:
+        # Here and below: threads may find the same at once, and one may forget it meanwhile.
+        mask = self._masks.get(condition)
+        if mask is None:
             columns = {column: self._column_values(column.name) for column in condition.columns}
-            self._masks[condition] = truth(evaluate(condition, columns), (self.n,))
-        return self._masks[condition]
+            mask = self._masks[condition] = truth(evaluate(condition, columns), (self.n,))
+        return mask
 
     def whole_numbers(self, name: str) -> tuple[Array, Array | None]:
         """A column of integers as int64, and where it is not NULL, if it is anywhere."""
-        if name not in self._whole:
+        numbers = self._whole.get(name)
+        if numbers is None:
             column = flat(self.column(name))
             valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
-            self._whole[name] = integer_values(column), valid
-        return self._whole[name]
+            numbers = self._whole[name] = integer_values(column), valid
+        return numbers
 
     def _column_values(self, name: str) -> Values:
-        if name not in self._values:
-            self._values[name] = from_arrow(self.column(name))
-        return self._values[name]
+        values = self._values.get(name)
+        if values is None:
+            values = self._values[name] = from_arrow(self.column(name))
+        return values
 
     def settle(self) -> None:
         """Forget what only the tuples' own batch needs: columns as values, truths of conditions, words."""
@@ -154,11 +163,12 @@ class Bucket:
     def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
         """What the tuples match on the other side of a term; found once until `settle`."""
         key = attribute.words_key
-        if key not in self._probes:
-            encoded = SideEncoder(OneTerm((attribute.term,)), attribute.side).encode(self.table)
+        words = self._probes.get(key)
+        if words is None:
+            encoded = attribute.encoder.encode(self.table)
             valid = np.ones(self.n, np.bool_) if encoded.valid is None else encoded.valid
-            self._probes[key] = ProbeWords(encoded.terms[0], valid)
-        return self._probes[key]
+            words = self._probes[key] = ProbeWords(encoded.terms[0], valid)
+        return words
 
     def index(self, attribute: KeyAttribute) -> SortedIndex:
         """The sorted index of an attribute."""

@@ -8,10 +8,11 @@ batch to come is run as if everything had been made from scratch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -28,13 +29,24 @@ from streamjoin.adhoc.core.shared_step import Compiler
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
+from streamjoin.windows.workers import Workers
+
+T = TypeVar("T")
+R = TypeVar("R")
+_WORTH_THREADS: Final = 1 << 15
+"""New tuples by meetings from which on handing work to threads takes less time than it saves."""
 
 
 class Execution:
     """Runs the queries of a plan, and rebuilds only what a change touches."""
 
     def __init__(
-        self, streams: Iterable[Stream], *, merging: bool = True, interrupted: threading.Event | None = None
+        self,
+        streams: Iterable[Stream],
+        *,
+        merging: bool = True,
+        threads: int = 1,
+        interrupted: threading.Event | None = None,
     ) -> None:
         self._merging = merging
         self.streams = {stream.name: StoredStream(stream) for stream in streams}
@@ -45,7 +57,8 @@ class Execution:
         self.ledger = Ledger(interrupted or threading.Event())
         self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes, self.ledger)
         self._ready: dict[PathKey, ReadyMeeting] = {}
-        self._scratch = Scratch()
+        self._workers = Workers(threads)
+        self._scratches = [Scratch() for _ in range(threads)]
         self._fresh: dict[str, BucketRun] = {}
         self.seconds: dict[str, float] = {}
         """How long the parts of the last run took: sets and indexes, joins, rows."""
@@ -128,20 +141,36 @@ class Execution:
         self.ledger.begin()
         self.ledger.check()
         batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share)
+        meetings = tuple(self._ready.values())
+        tuples = sum(run.n for run in self._fresh.values())
+        parallel = tuples * len(meetings) >= _WORTH_THREADS
         marks = [perf_counter()]
-        for meeting in self._ready.values():
-            for side in batch.sides(meeting):
-                batch.prepare(side)
+        sides = [batch.sides(meeting) for meeting in meetings]
+        # Meetings share indexes: each is made once, before the sets that each has of its own.
+        indexes = {(side.stream, side.attribute.index_key): side for pair in sides for side in pair if side.attribute}
+        self._spread(lambda side, _: batch.index(side), list(indexes.values()), parallel)
+        self._spread(lambda pair, _: batch.prepare(pair), sides, parallel)
         marks.append(perf_counter())
+        runs = self._spread(lambda meeting, scratch: MeetingRun(batch, meeting, scratch).run(), meetings, parallel)
         results: dict[OutputClass, list[EndingResults]] = {}
-        for meeting in self._ready.values():
-            for sink, parts in MeetingRun(batch, meeting, self._scratch).run().items():
+        for run in runs:
+            for sink, parts in run.items():
                 results.setdefault(sink, []).extend(parts)
         marks.append(perf_counter())
-        tables = self._outputs.tables(results, self.streams, self.ledger)
+        tables = self._outputs.tables(results, self.streams, self.ledger, self._workers)
         marks.append(perf_counter())
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return tables
+
+    def _spread(self, work: Callable[[T, Scratch], R], items: Sequence[T], parallel: bool) -> list[R]:
+        """The work on each item, in their order; where it pays, each thread takes the next one as it is done."""
+        if not parallel:
+            return [work(item, self._scratches[0]) for item in items]
+        queue = iter(enumerate(items))
+        done = self._workers.map(
+            lambda scratch: [(place, work(item, scratch)) for place, item in queue], self._scratches[: len(items)]
+        )
+        return [result for _, result in sorted((pair for part in done for pair in part), key=lambda pair: pair[0])]
 
     def _digest(self, key: PathKey) -> bytes:
         if key not in self._digests:

@@ -7,9 +7,9 @@ a query that gains nothing costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,12 @@ from streamjoin.adhoc.core.tuple_columns import joined, pooled
 from streamjoin.kernels.gather import gather
 from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
+from streamjoin.windows.workers import Workers
 
+T = TypeVar("T")
+R = TypeVar("R")
+_WORTH_THREADS: Final = 1 << 17
+"""Values from which on gathering by threads takes less time than handing it to them."""
 _Kind = tuple[pa.Schema, tuple[int, ...]]
 """What plain outputs look like: their names and types, and which columns they are."""
 
@@ -90,7 +95,7 @@ class OutputClass:
         self._free.append(number)
 
     def tables(
-        self, results: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger
+        self, results: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger, workers: Workers
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The rows of every query that gained some, or why it has none."""
         refs = [joined([part.refs[source] for part in results]) for source in range(self._sources)]
@@ -102,8 +107,10 @@ class OutputClass:
         starts, dealt = np.zeros(len(self._members) + 1, np.int64), pooled(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
         starts, dealt = self._within_budgets(starts, dealt, refs, streams, ledger)
-        chosen = [_chosen(ref, dealt) for ref in refs]
-        taken = [streams[stream].take(column, chosen[source]) for source, stream, column in self.reads]
+        columns = [streams[stream].column(name) for _, stream, name in self.reads]
+        spread = workers.spread if len(dealt) * len(columns) >= _WORTH_THREADS else _one_by_one
+        chosen = spread(lambda ref: _chosen(ref, dealt), refs)
+        taken = spread(lambda n: columns[n].take(chosen[self.reads[n][0]]), range(len(columns)))
         yield from self._cut(taken, starts)
 
     def _within_budgets(
@@ -190,11 +197,12 @@ class Outputs:
         results: Mapping[OutputClass, list[EndingResults]],
         streams: Mapping[str, StoredStream],
         ledger: Ledger,
+        workers: Workers,
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of all queries, and who failed."""
         outputs, failures = dict(self.empty), dict[str, InputError]()
         for sink, parts in results.items():
-            for name, rows in sink.tables(parts, streams, ledger):
+            for name, rows in sink.tables(parts, streams, ledger, workers):
                 if isinstance(rows, InputError):
                     failures[name] = rows
                 else:
@@ -203,6 +211,10 @@ class Outputs:
             sink, number = self._places[serial]
             failures.update(dict.fromkeys(sink.names(number), error))
         return outputs, failures
+
+
+def _one_by_one(step: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    return [step(item) for item in items]
 
 
 def _chosen(numbers: Array, places: Array) -> Array:

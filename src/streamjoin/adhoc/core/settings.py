@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Literal
 
 from streamjoin.adhoc.language.plan import Stream
@@ -13,6 +15,8 @@ from streamjoin.model.errors import SchemaError, SpecError
 
 Lateness = str | timedelta | int
 Sharing = Literal["cost", "everything", "nothing"]
+_MOST_THREADS = 4
+"""Further ones wait for the interpreter."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Settings:
     The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
     changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
     another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
+    `threads` run the joins of a batch side by side: as many as there are cores, up to 4, if not given.
     `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
     whatever its sink.
     """
@@ -46,11 +51,12 @@ class Settings:
     decisions_kept: int = field(default=50)
     newest_rows: int = 1000
     latency_threshold: float = 1.0
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
             raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
-        for name in ("replan_every", "rebuild_every"):
+        for name in ("replan_every", "rebuild_every", *(() if self.threads is None else ("threads",))):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
         for name in ("newest_rows", "group_cost"):
@@ -64,6 +70,11 @@ class Settings:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise SpecError(f"{name} is a share from 0 to 1, not {value!r}")
+
+    @property
+    def thread_count(self) -> int:
+        """How many threads join."""
+        return self.threads or min(_MOST_THREADS, os.cpu_count() or 1)
 
     @property
     def replans(self) -> bool:
@@ -94,7 +105,7 @@ class Settings:
             return None
         return _ticks("future bound", given, stream)
 
-    @property
+    @cached_property
     def idle_ns(self) -> int | None:
         """`idle` in nanoseconds."""
         return None if self.idle is None else durations.nanoseconds(self.idle)

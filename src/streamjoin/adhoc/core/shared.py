@@ -60,12 +60,6 @@ class ShareFigures:
     counts: Mapping[bytes, StepCounts]
 
 
-def time_rules(settings: Settings, streams: Mapping[str, Stream], registry: QueryRegistry, now: int) -> TimeRules:
-    """What the settings ask of the streams' times now."""
-    future = {name: settings.future_of(stream) for name, stream in streams.items()}
-    return TimeRules(future, settings.idle_ns, registry.partners, now)
-
-
 class Shared:
     """Runs all queries over shared buckets by one plan; `catalog` holds the registered streams.
 
@@ -85,13 +79,20 @@ class Shared:
         self._streams = {stream.name: stream for stream in catalog}
         self._execution = self._new_execution()
         lateness = {name: self.settings.lateness_of(stream) for name, stream in self._streams.items()}
+        self._future = {name: self.settings.future_of(stream) for name, stream in self._streams.items()}
         self._state = Snapshot(-1, QueryRegistry(), {}, Clocks.start(lateness), Optimizer(self.settings))
         self._seconds: dict[str, float] = defaultdict(float)
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
 
     def _new_execution(self) -> Execution:
-        return Execution(self._streams.values(), merging=self.settings.merging, interrupted=self._interrupted)
+        settings = self.settings
+        return Execution(
+            self._streams.values(),
+            merging=settings.merging,
+            threads=settings.thread_count,
+            interrupted=self._interrupted,
+        )
 
     # Changes ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +120,7 @@ class Shared:
         if stream.name in self._streams:
             raise StateError(f"stream {stream.name!r} is registered already")
         ticks = self.settings.lateness_of(stream) if lateness is None else lateness
+        self._future[stream.name] = self.settings.future_of(stream)
         clocks = self._state.clocks.joined_by(stream.name, ticks)
         self._streams[stream.name] = stream
         self._execution.add_stream(stream)
@@ -192,7 +194,8 @@ class Shared:
         if batch_id <= self._state.batch:
             raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
         begin = perf_counter()
-        rules = time_rules(self.settings, self._streams, self._state.registry, self._clock())
+        partners = self._state.registry.partners
+        rules = TimeRules(self._future, self.settings.idle_ns, partners, self._clock())
         arrived = arrive(batch_id, tables, self._streams, self._state.clocks, rules)
         self._seconds["arrive"] += perf_counter() - begin
         return arrived

@@ -137,11 +137,18 @@ class BatchRun:
         near, far = (None, None) if lookup is None else (lookup.left, lookup.right)
         return JoinSide(step.key.driver, near, meeting.left), JoinSide(step.stream, far, step.sets)
 
-    def prepare(self, side: JoinSide) -> None:
-        """Make the sets of a side's new tuples, and their index, which joins would make when they need them."""
+    def index(self, side: JoinSide) -> None:
+        """Make the index of a side's new tuples."""
         fresh = self.fresh.get(side.stream)
         if fresh is not None:
-            fresh.live(side.attribute, side.sets.serial, side.sets.of(fresh))
+            fresh.index(side.attribute)
+
+    def prepare(self, sides: tuple[JoinSide, JoinSide]) -> None:
+        """Make the sets of the new tuples of a meeting's sides, which joins would make when they need them."""
+        for side in sides:
+            fresh = self.fresh.get(side.stream)
+            if fresh is not None:
+                fresh.live(side.attribute, side.sets.serial, side.sets.of(fresh))
 
     def counts_of(self, key: PathKey) -> StepCounts:
         """What a step did so far."""

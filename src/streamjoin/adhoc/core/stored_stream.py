@@ -8,6 +8,7 @@ which no window lets join.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -46,23 +47,28 @@ class BucketRun:
         self.indexes: dict[IndexKey, SortedIndex] = {}
         self._live: dict[tuple[int, IndexKey | None], SortedIndex] = {}
         self._counts: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def index(self, attribute: KeyAttribute | None) -> SortedIndex:
         """The index of an attribute; without one all have the same word."""
         if attribute is None:
             return SortedIndex(np.zeros(self.n, np.int64), np.arange(self.n, dtype=np.int64))
         key = attribute.index_key
-        if key not in self.indexes:
-            found = [bucket.index(attribute) for bucket in self.buckets]
-            starts = [bucket.first - self.first for bucket in self.buckets]
-            while len(found) > 1:
-                pairs = range(0, len(found) - 1, 2)
-                rest = found[len(pairs) * 2 :], starts[len(pairs) * 2 :]
-                merged = [_merged(found[i], found[i + 1], starts[i + 1] - starts[i]) for i in pairs]
-                found, starts = merged + rest[0], [starts[i] for i in pairs] + rest[1]
-            self.indexes[key] = found[0]
-            self._hand_over(key)
-        return self.indexes[key]
+        with self._lock:
+            if key not in self.indexes:
+                self.indexes[key] = self._index(attribute)
+                self._hand_over(key)
+            return self.indexes[key]
+
+    def _index(self, attribute: KeyAttribute) -> SortedIndex:
+        indexes = [bucket.index(attribute) for bucket in self.buckets]
+        starts = [bucket.first - self.first for bucket in self.buckets]
+        while len(indexes) > 1:
+            pairs = range(0, len(indexes) - 1, 2)
+            rest = indexes[len(pairs) * 2 :], starts[len(pairs) * 2 :]
+            merged = [_merged(indexes[i], indexes[i + 1], starts[i + 1] - starts[i]) for i in pairs]
+            indexes, starts = merged + rest[0], [starts[i] for i in pairs] + rest[1]
+        return indexes[0]
 
     def _hand_over(self, key: IndexKey) -> None:
         if len(self.buckets) > 1:
@@ -131,6 +137,8 @@ class StoredStream:
         self._words: dict[tuple[object, ...], tuple[TupleArray, TupleArray]] = {}
         self._distinct: dict[IndexKey, tuple[int, int]] = {}
         self._followers: WeakSet[TupleArray] = WeakSet()
+        # Threads that run meetings of one batch read the same columns and words.
+        self._lock = threading.Lock()
 
     @property
     def first(self) -> int:
@@ -192,24 +200,26 @@ class StoredStream:
 
     def take(self, name: str, numbers: Array) -> pa.Array:
         """A column of chosen tuples."""
-        return self._column(name).take(numbers)
+        return self.column(name).take(numbers)
 
     def sizes(self, name: str, numbers: Array) -> Array:
         """The bytes that a column has for each of chosen tuples."""
-        return self._column(name).sizes(numbers)
+        return self.column(name).sizes(numbers)
 
     def values(self, name: str, numbers: Array) -> Values:
         """The same as a condition reads it."""
         return from_arrow(self.take(name, numbers))
 
-    def _column(self, name: str) -> TupleColumn:
-        column = self._columns.get(name)
-        if column is None:
-            column = self._columns[name] = TupleColumn(self.first, self.stream.schema.field(name).type)
-        if column.end != self.ticks.end and not self._caught_up(column, name):
-            column = self._columns[name] = TupleColumn.in_chunks(self.first, column.type)
-            self._caught_up(column, name)
-        return column
+    def column(self, name: str) -> TupleColumn:
+        """A column by number."""
+        with self._lock:
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = TupleColumn(self.first, self.stream.schema.field(name).type)
+            if column.end != self.ticks.end and not self._caught_up(column, name):
+                column = self._columns[name] = TupleColumn.in_chunks(self.first, column.type)
+                self._caught_up(column, name)
+            return column
 
     def _caught_up(self, column: TupleColumn, name: str) -> bool:
         return all(column.append(b.first, b.column(name)) for b in self.missing(column.end))
@@ -227,15 +237,16 @@ class StoredStream:
     def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
         """What the tuples match on the other side of a term, by number from `first` on."""
         key = attribute.words_key
-        if key not in self._words:
-            self._words[key] = TupleArray(self.first, np.int64, 3), TupleArray(self.first, np.bool_)
-        words, valid = self._words[key]
-        if words.end != self.ticks.end:
-            for bucket in self.missing(words.end):
-                found = bucket.probe_words(attribute)
-                room = words.grow(bucket.first, bucket.n)
-                room[:, 0], room[:, 1], room[:, 2] = found.words.word, found.words.lo, found.words.hi
-                valid.append(bucket.first, found.valid)
+        with self._lock:
+            if key not in self._words:
+                self._words[key] = TupleArray(self.first, np.int64, 3), TupleArray(self.first, np.bool_)
+            words, valid = self._words[key]
+            if words.end != self.ticks.end:
+                for bucket in self.missing(words.end):
+                    found = bucket.probe_words(attribute)
+                    room = words.grow(bucket.first, bucket.n)
+                    room[:, 0], room[:, 1], room[:, 2] = found.words.word, found.words.lo, found.words.hi
+                    valid.append(bucket.first, found.valid)
         view = words.view(self.first)
         return ProbeWords(TermWords(view[:, 0], view[:, 1], view[:, 2]), valid.view(self.first))
 

@@ -13,12 +13,12 @@ from time import time_ns
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, arrive
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot, time_rules
+from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
 from streamjoin.adhoc.core.shared_join import Share
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
@@ -34,6 +34,7 @@ class Unshared:
         self._interrupted = threading.Event()
         self._streams = {stream.name: stream for stream in catalog}
         self._clocks = Clocks.start({n: settings.lateness_of(stream) for n, stream in self._streams.items()})
+        self._future = {name: settings.future_of(stream) for name, stream in self._streams.items()}
         self._cores: dict[str, Shared] = {}
         self._registry = QueryRegistry()
         self._batch = -1
@@ -53,7 +54,7 @@ class Unshared:
         self._registry = registry
 
     def _core(self) -> Shared:
-        settings = replace(self.settings, sharing="everything", lateness=0)
+        settings = replace(self.settings, sharing="everything", lateness=0, threads=1)
         core = Shared(self._streams.values(), settings, self._clock, self._interrupted)
         core.restore(replace(core.snapshot(), batch=self._batch, clocks=self._clocks))
         return core
@@ -63,6 +64,7 @@ class Unshared:
         if stream.name in self._streams:
             raise StateError(f"stream {stream.name!r} is registered already")
         ticks = self.settings.lateness_of(stream) if lateness is None else lateness
+        self._future[stream.name] = self.settings.future_of(stream)
         self._clocks = self._clocks.joined_by(stream.name, ticks)
         self._streams[stream.name] = stream
         for core in self._cores.values():
@@ -84,7 +86,7 @@ class Unshared:
         """A batch as buckets."""
         if batch_id <= self._batch:
             raise StateError(f"batch {batch_id} comes after batch {self._batch}: batches ascend")
-        rules = time_rules(self.settings, self._streams, self._registry, self._clock())
+        rules = TimeRules(self._future, self.settings.idle_ns, self._registry.partners, self._clock())
         return arrive(batch_id, tables, self._streams, self._clocks, rules)
 
     def results(

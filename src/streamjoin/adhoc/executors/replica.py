@@ -100,7 +100,8 @@ def run_share(assignment: Assignment, whole: Any, number: int, replicas: dict[st
 class Replica:
     """A copy of the core in a worker process, which computes the shares that tasks send it."""
 
-    SETTINGS: ClassVar = Settings(sharing="everything")
+    # Spark runs as many tasks as there are cores.
+    SETTINGS: ClassVar = Settings(sharing="everything", threads=1)
     """A copy decides nothing: it runs by the plan that it is sent."""
 
     def __init__(self) -> None:

@@ -173,13 +173,18 @@ def probe_shared(
             # Unsigned: the distance of two int64 may not fit an int64.
             distance = np.uint64(tick) - np.uint64(other) if tick >= other else np.uint64(other) - np.uint64(tick)
             kept = _window_class(limits, distance)
-            # Written in any case, and kept by moving on: whether a pair has a query in common can't be predicted.
-            out_probe[pairs], out_row[pairs] = p + bases[0], row + bases[1]
             common = probe_sets[p, 0] & sets[row, 0] & keeps[kept, 0]
-            out_sets[pairs, 0] = common
             for w in range(1, width):
-                out_sets[pairs, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
-                common |= out_sets[pairs, w]
+                common |= probe_sets[p, w] & sets[row, w] & keeps[kept, w]
+            if width > 1:
+                if common == np.uint64(0):
+                    continue
+                for w in range(width):
+                    out_sets[pairs, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
+            else:
+                # Written in any case, and kept by moving on: whether a pair has a query in common can't be predicted.
+                out_sets[pairs, 0] = common
+            out_probe[pairs], out_row[pairs] = p + bases[0], row + bases[1]
             is_pair = common != np.uint64(0)
             pairs += is_pair
             earlier += is_pair & (gates[row] < gate)
