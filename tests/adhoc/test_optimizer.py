@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamjoin.adhoc.core.changes import Create, Drop
-from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.core.probe_plan import Choice, Order, Paths, orders_of
 from streamjoin.adhoc.core.running_plan import steps_of
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
@@ -17,11 +20,13 @@ from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, merged
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.optimizer import RULES
-from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost, reorder_joins
-from streamjoin.adhoc.optimizer.plans import Facts, Plan, Rule
+from streamjoin.adhoc.optimizer.ordering import _options, choose_orders, cost_apart, plan_cost, reorder_joins
+from streamjoin.adhoc.optimizer.plans import Facts, Plan, Rule, check_plan
+from streamjoin.adhoc.optimizer.statistics import Statistics, StreamStatistics
 from streamjoin.model.errors import SpecError
 from tests.adhoc.core_cases import rows_of
-from tests.adhoc.optimizer_cases import CHAIN, DISJOINT, NEVER_BY_ITSELF, PAIR, SAME, running, tables
+from tests.adhoc.optimizer_cases import CHAIN, DISJOINT, NEVER_BY_ITSELF, PAIR, SAME, STREAMS, running, tables
+from tests.seeds import examples
 
 
 def facts_of(core: Shared, scratch: bool = True) -> Facts:
@@ -89,6 +94,96 @@ def test_a_shared_step_is_worth_a_detour() -> None:
     plan, _ = reorder_joins(core.plan, facts)
     assert plan_cost(plan, facts) <= plan_cost(core.plan, facts)
     assert plan_cost(plan, facts) < cost_apart(plan, facts)
+
+
+FOUR = (
+    "SELECT a.p AS x FROM a JOIN b WITHIN 9 UNITS ON a.k = b.k JOIN c WITHIN 9 UNITS ON a.k = c.k AND b.k = c.k "
+    "JOIN b d WITHIN 9 UNITS ON d.u = c.u"
+)
+CHAINS = (
+    "SELECT a.p AS x FROM a JOIN b WITHIN 9 UNITS ON a.k = b.k JOIN c WITHIN 9 UNITS ON b.u = c.u",
+    "SELECT a.p AS x FROM a JOIN b WITHIN 9 UNITS ON a.k = b.k AND a.u = b.u JOIN c WITHIN 9 UNITS ON a.k = c.k",
+    "SELECT a.p AS x FROM a JOIN b WITHIN 9 UNITS ON a.k = b.k",
+    FOUR,
+)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(CHAINS), st.integers(0, 1), st.integers(0, 90)), min_size=1, max_size=3),
+    st.lists(st.integers(1, 1000), min_size=9, max_size=9),
+    st.sets(st.integers(0, 2)),
+)
+def test_orders_are_the_best_there_are(
+    drawn: list[tuple[str, int, int]], numbers: list[int], changed: set[int]
+) -> None:
+    """Against all plans of up to three queries, by cost; from scratch, and for some while the others stay."""
+    core = Shared(STREAMS, NEVER_BY_ITSELF)
+    core.apply([Create(f"q{n}", f"{text} WHERE a.p >= {least}") for n, (text, _, least) in enumerate(drawn)])
+    statistics = Statistics(
+        {
+            stream.name: StreamStatistics(
+                rate, 10 * rate, 100, distinct={("k", "integer"): few, ("u", "integer"): many}
+            )
+            for stream, rate, few, many in zip(STREAMS, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+        },
+        1,
+    )
+    groups = {f"q{n}": group for n, (_, group, _) in enumerate(drawn)}
+    plan = Plan(
+        {name: replace(choice, group=groups[name]) for name, choice in core.plan.choices.items()},
+        frozenset(f"q{n}" for n in changed),
+    )
+    queries = core.snapshot().registry.paths
+    eager = replace(core.settings, hysteresis=0.0)
+    for scratch in (True, False):
+        facts = Facts(queries, statistics, eager, scratch)
+        planned, _ = reorder_joins(plan, facts)
+        check_plan(planned, queries)
+        open_names = [n for n in queries if scratch or n in plan.changed]
+        paths = [(name, alias) for name in open_names for alias in queries[name].query.aliases]
+        # Paths of different streams or groups share nothing: each such part of a plan is tried on its own.
+        parts: dict[object, list[tuple[str, str]]] = {}
+        for name, alias in paths:
+            where = queries[name].query.source(alias).stream.name, groups[name]
+            parts.setdefault(where, []).append((name, alias))
+        best = planned
+        for part in parts.values():
+            every = [orders_of(queries[name].query, alias) for name, alias in part]
+            best = min(
+                (with_orders(best, dict(zip(part, orders, strict=True)), queries) for orders in product(*every)),
+                key=lambda other: plan_cost(other, facts),
+            )
+        assert plan_cost(planned, facts) == pytest.approx(plan_cost(best, facts))
+
+
+def with_orders(plan: Plan, orders: dict[tuple[str, str], Order], queries: Mapping[str, Paths]) -> Plan:
+    return plan.with_choices(
+        {
+            name: Choice(
+                plan.choices[name].group,
+                tuple(orders.get((name, order[0]), order) for order in plan.choices[name].orders),
+            )
+            for name in queries
+        }
+    )
+
+
+def test_with_too_many_states_the_least_shared_cost_goes_on() -> None:
+    core = running([CHAIN, CHAIN.replace("a.u = c.u", "a.u = c.u AND b.u = c.u")])
+    facts = facts_of(core)
+    queries = {name: paths.query for name, paths in facts.queries.items()}
+    options = {
+        (name, alias): _options(core.plan, facts, name, alias)
+        for name, query in queries.items()
+        for alias in query.aliases
+    }
+    for most in (1, 2, 1000):
+        chosen = choose_orders(options, {}, most)
+        check_plan(
+            Plan({n: Choice(0, tuple(chosen[n, a] for a in query.aliases)) for n, query in queries.items()}),
+            facts.queries,
+        )
 
 
 def test_a_small_gain_changes_nothing() -> None:

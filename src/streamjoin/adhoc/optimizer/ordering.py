@@ -1,37 +1,46 @@
 """Rule 3: the order of joins, by iterative dynamic programming with shared cost (AJoin, section 4, join reordering).
 
-In iteration i every path chooses its step i: the one whose expected partial results, divided by the paths that could
-take the very same step, are fewest. Chosen steps are fixed, the next iteration builds on them. The whole is taken if
-its cost, each distinct step counted once, is lower than that of the plan in force.
+The cost of a plan is the expected partial results of its steps, each shared step counted once; finding the cheapest
+plan of many queries is NP-hard. Dynamic programming over the paths finds it where few steps can be shared in few ways.
+Where there are more states than `STATES` allows, it goes on from those with the least shared cost, as the paper does:
+what a step leaves, divided by the paths that could take it. The whole is taken if it saves enough of what the plan in
+force costs besides its results, which are the same in any order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from streamjoin.adhoc.core.probe_plan import Choice, Order, PathKey, orders_of
 from streamjoin.adhoc.optimizer.cost import path_rows
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
 
 _Driver = tuple[str, str]
+"""A path: the query and the alias that drives."""
+STATES: Final = 5_000
+"""The most states that planning looks at, over all paths and their orders."""
 
 
 def reorder_joins(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:
     """The plan with orders by shared cost; before anything is measured it stays."""
     if not facts.settings.reordering or not facts.statistics.streams:
         return plan, ()
-    open_orders = {
-        (name, driver): orders_of(paths.query, driver)
+    options = {
+        (name, driver): _options(plan, facts, name, driver)
         for name, paths in facts.queries.items()
         if len(paths.query.aliases) > 2 and (facts.scratch or name in plan.changed)
         for driver in paths.query.aliases
     }
-    if not open_orders:
+    if not options:
         return plan, ()
-    chosen = _iterated(plan, facts, open_orders)
+    staying = {name: choice for name, choice in plan.choices.items() if (name, choice.orders[0][0]) not in options}
+    most = max(1, STATES // sum(map(len, options.values())))
+    chosen = choose_orders(options, _step_rows(staying, facts), most)
     names = dict.fromkeys(name for name, _ in chosen)
-    found = plan.with_choices(
+    reordered = plan.with_choices(
         {
             name: Choice(
                 plan.choices[name].group, tuple(chosen[name, driver] for driver in facts.queries[name].query.aliases)
@@ -39,22 +48,32 @@ def reorder_joins(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
             for name in names
         }
     )
-    before, after = (plan_cost(p, facts, results=False) for p in (plan, found))
+    before, after = (plan_cost(p, facts) for p in (plan, reordered))
     figures = {"cost before": before, "cost after": after, "queries": len(names)}
-    if found.choices == plan.choices or after > before * (1 - facts.settings.hysteresis):
-        why = "nothing is cheaper" if found.choices == plan.choices else "another order saves too little"
+    enough = facts.settings.hysteresis * (before - _result_rows(plan, facts))
+    if reordered.choices == plan.choices or after >= before or before - after < enough:
+        why = "nothing is cheaper" if reordered.choices == plan.choices else "another order saves too little"
         return plan, (Decision("reorder_joins", "orders stay", why, figures, queries=tuple(names)),)
-    moved = tuple(name for name in names if found.choices[name] != plan.choices[name])
+    moved = tuple(name for name in names if reordered.choices[name] != plan.choices[name])
     what = f"{len(moved)} queries join in another order"
-    return found, (Decision("reorder_joins", what, "its shared cost is less", figures, queries=moved),)
+    return reordered, (Decision("reorder_joins", what, "its shared cost is less", figures, queries=moved),)
 
 
-def plan_cost(plan: Plan, facts: Facts, *, results: bool = True) -> float:
-    """The expected partial results of a batch, each shared step once, at the most that one of its queries expects.
+def plan_cost(plan: Plan, facts: Facts) -> float:
+    """The expected partial results of a batch, each shared step once, at the most that one of its queries expects."""
+    return sum(_step_rows(plan.choices, facts).values())
 
-    Without `results` the last steps of paths don't count: what they leave is the same in every order.
-    """
-    return sum(_step_rows(plan.choices, facts, results).values())
+
+def _result_rows(plan: Plan, facts: Facts) -> float:
+    """The part of the cost that are results."""
+    last: dict[PathKey, float] = {}
+    for name, choice in plan.choices.items():
+        paths = facts.queries[name]
+        for order in choice.orders:
+            key = paths.keys(choice.group, order)[-1]
+            rows = path_rows(paths.of(order), paths.query, facts.statistics)[-1]
+            last[key] = max(rows, last.get(key, 0.0))
+    return sum(last.values())
 
 
 def cost_apart(plan: Plan, facts: Facts) -> float:
@@ -66,52 +85,97 @@ def cost_apart(plan: Plan, facts: Facts) -> float:
     )
 
 
-def _step_rows(choices: Mapping[str, Choice], facts: Facts, results: bool) -> dict[PathKey, float]:
-    found: dict[PathKey, float] = {}
+def _step_rows(choices: Mapping[str, Choice], facts: Facts) -> dict[PathKey, float]:
+    expected_rows: dict[PathKey, float] = {}
     for name, choice in choices.items():
         paths = facts.queries[name]
         for order in choice.orders:
             path = paths.of(order)
             expected = path_rows(path, paths.query, facts.statistics)
-            for length, rows in enumerate(expected if results else expected[:-1], 1):
-                key = path.key(choice.group, length)
-                found[key] = max(rows, found.get(key, 0.0))
-    return found
+            for key, rows in zip(paths.keys(choice.group, order), expected, strict=True):
+                expected_rows[key] = max(rows, expected_rows.get(key, 0.0))
+    return expected_rows
 
 
-def _iterated(plan: Plan, facts: Facts, open_orders: dict[_Driver, list[Order]]) -> dict[_Driver, Order]:
-    left = dict(open_orders)
-    longest = max(len(orders[0]) for orders in left.values())
-    for length in range(1, longest):
-        takers = Counter(
-            key for (name, _), orders in left.items() for key in dict.fromkeys(_keys(plan, facts, name, orders, length))
-        )
-        # What runs already and stays is shared too.
-        for name, choice in plan.choices.items():
-            if (name, facts.queries[name].query.aliases[0]) not in left:
-                takers.update(_keys(plan, facts, name, choice.orders, length))
-        for driver, orders in left.items():
-            left[driver] = _cheapest(plan, facts, driver[0], orders, length, takers)
-    return {driver: orders[0] for driver, orders in left.items()}
+def choose_orders(
+    options: Mapping[_Driver, Sequence[Option]], paid: Mapping[PathKey, float], most: int
+) -> dict[_Driver, Order]:
+    """An order for every path, such that the steps of all together are cheapest; `paid` are those that run anyway.
+
+    Paths come one after the other. A state holds the orders of the paths so far, their cost, and the steps among
+    theirs that later paths could take as well; of states with the same such steps the cheapest is kept. With no more
+    than `most` states at any time the choice is the best there is. Beyond that the most promising go on: those
+    whose shared cost is least, in which an open step counts by the paths that may still take it.
+    """
+    takers = Counter(key for choices in options.values() for key in {k for o in choices for k, _ in o.steps})
+    states = [_State(0.0, {key: rows for key, rows in paid.items() if takers[key]}, None)]
+    for driver in _by_neighbours(options):
+        choices = options[driver]
+        takers.subtract({key for option in choices for key, _ in option.steps})
+        cheapest: dict[frozenset[tuple[PathKey, float]], _State] = {}
+        for state in states:
+            for option in choices:
+                after = state.after(driver, option, takers)
+                key = frozenset(after.steps.items())
+                if key not in cheapest or after.cost < cheapest[key].cost:
+                    cheapest[key] = after
+        states = list(cheapest.values())
+        if len(states) > most:
+            states = sorted(states, key=lambda state: state.shared_cost(takers))[:most]
+    return dict(min(states, key=lambda state: state.cost).chosen())
 
 
-def _keys(plan: Plan, facts: Facts, name: str, orders: Iterable[Order], length: int) -> Iterable[PathKey]:
+@dataclass(frozen=True)
+class Option:
+    """An order of a path: its steps, with the partial results that each is expected to leave."""
+
+    order: Order
+    steps: tuple[tuple[PathKey, float], ...]
+
+
+@dataclass(frozen=True)
+class _State:
+    """Paths with their orders, the last first: the cost of their steps, and those that others may take."""
+
+    cost: float
+    steps: Mapping[PathKey, float]
+    last: tuple[_Driver, Order, _State] | None
+
+    def after(self, driver: _Driver, option: Option, takers: Mapping[PathKey, int]) -> _State:
+        steps, cost = dict(self.steps), self.cost
+        for key, rows in option.steps:
+            known = steps.get(key, 0.0)
+            cost += max(0.0, rows - known)
+            steps[key] = max(rows, known)
+        return _State(cost, {key: rows for key, rows in steps.items() if takers[key]}, (driver, option.order, self))
+
+    def shared_cost(self, takers: Mapping[PathKey, int]) -> float:
+        saved = sum(rows * (1 - 1 / (1 + takers[key])) for key, rows in self.steps.items())
+        return self.cost - saved
+
+    def chosen(self) -> Iterator[tuple[_Driver, Order]]:
+        state: _State = self
+        while state.last is not None:
+            driver, order, state = state.last
+            yield driver, order
+
+
+def _by_neighbours(options: Mapping[_Driver, Sequence[Option]]) -> list[_Driver]:
+    """The paths, those that can share steps next to each other: the sooner a step is closed, the fewer states."""
+    numbers: dict[PathKey, int] = {}
+    first = {
+        driver: min(numbers.setdefault(option.steps[0][0], len(numbers)) for option in choices)
+        for driver, choices in options.items()
+    }
+    return sorted(options, key=lambda driver: first[driver])
+
+
+def _options(plan: Plan, facts: Facts, name: str, driver: str) -> tuple[Option, ...]:
     paths, group = facts.queries[name], plan.choices[name].group
-    return (paths.of(order).key(group, length) for order in orders if length < len(order))
-
-
-def _cheapest(
-    plan: Plan, facts: Facts, name: str, orders: list[Order], length: int, takers: Counter[PathKey]
-) -> list[Order]:
-    """The orders that have the cheapest step at this length; all, where paths are shorter."""
-    if length >= len(orders[0]):
-        return orders
-    paths, group = facts.queries[name], plan.choices[name].group
-    costs: dict[PathKey, float] = {}
-    for order in orders:
-        path = paths.of(order)
-        key = path.key(group, length)
-        if key not in costs:
-            costs[key] = path_rows(path, paths.query, facts.statistics)[length - 1] / takers[key]
-    best = min(costs, key=lambda key: costs[key])
-    return [order for order in orders if paths.of(order).key(group, length) == best]
+    options: dict[tuple[PathKey, ...], Option] = {}
+    for order in orders_of(paths.query, driver):
+        rows = path_rows(paths.of(order), paths.query, facts.statistics)
+        keys = paths.keys(group, order)
+        # Orders that differ only by equal aliases are the same.
+        options.setdefault(keys, Option(order, tuple(zip(keys, rows, strict=True))))
+    return tuple(options.values())
