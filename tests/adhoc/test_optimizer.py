@@ -16,7 +16,7 @@ from streamjoin.adhoc.core.probe_plan import Choice, Order, Paths, orders_of
 from streamjoin.adhoc.core.running_plan import steps_of
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, merged
+from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, unite
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.optimizer import RULES
@@ -262,7 +262,7 @@ def test_the_cost_is_equation_2() -> None:
     unions = [cost.union(query.selections) for query in queries]
     apart = [cost.of(union) for union in unions]
     # Disjoint: the union has all tuples, 600 a batch and 1200 held of each stream, 5 keys; sets cost half a probe.
-    whole = cost.of(reduce(merged, unions))
+    whole = cost.of(reduce(unite, unions))
     assert whole == pytest.approx(7 + 600 + 1200 + 5 + 0.25 * 2 * 600 * 1200 / 5)
     assert sum(apart) < whole
 

@@ -127,7 +127,7 @@ def test_sets_are_made_narrowed_and_dealt_out_as_by_a_plain_loop(data: st.DataOb
     left = [(i, tuple(a & int(b) for a, b in zip(row, mask, strict=True))) for i, row in enumerate(wanted)]
     left = [(i, row) for i, row in left if any(row)]
     out, places = np.empty((n + 1, width), np.uint64), np.empty(n + 1, np.int64)
-    count = shared_sets.narrowed(sets, mask, out, places)
+    count = shared_sets.narrow(sets, mask, out, places)
     assert [(int(places[i]), tuple(map(int, out[i]))) for i in range(count)] == left
 
     bits = [(64 * w + b, i) for i, row in left for w, word in enumerate(row) for b in range(64) if word >> b & 1]

@@ -124,7 +124,7 @@ def arrive(
     untimed: dict[str, pa.Table] = {}
     horizons, activity = dict(clocks.horizons), dict(clocks.activity)
     for name in sorted(tables):
-        table = _checked(name, tables[name], streams)
+        table = _check_table(name, tables[name], streams)
         stream = streams[name]
         ticks, bad = to_ticks(table.column(stream.time), stream.tick_ns or 1)
         most = _latest_time(stream, clocks, rules)
@@ -149,7 +149,7 @@ def arrive(
     for name in streams:
         activity.setdefault(name, Activity(NEVER, rules.now))
     horizons = _past_idle(horizons, activity, rules)
-    buckets, after = _numbered(batch, kept, replace(clocks, horizons=horizons, activity=activity))
+    buckets, after = _number_tuples(batch, kept, replace(clocks, horizons=horizons, activity=activity))
     return Arrived(buckets, late, untimed, after, batch)
 
 
@@ -180,7 +180,7 @@ def _past_idle(
     return raised
 
 
-def _checked(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Table:
+def _check_table(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Table:
     if name not in streams:
         raise InputError(f"there is no stream {name!r}; registered: {', '.join(sorted(streams)) or 'none'}")
     if not isinstance(table, pa.Table):
@@ -196,7 +196,7 @@ def _checked(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Ta
     return table.select(schema.names)
 
 
-def _numbered(
+def _number_tuples(
     batch: int, kept: Mapping[str, tuple[pa.Table, Array]], clocks: Clocks
 ) -> tuple[dict[str, Bucket], Clocks]:
     names = sorted(kept)

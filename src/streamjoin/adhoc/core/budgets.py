@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.selection_tables import packed
+from streamjoin.adhoc.core.selection_tables import pack_bits
 from streamjoin.model.errors import BudgetExceededError, InterruptedBatchError, SpecError
 
 Kind = Literal["candidates", "rows", "bytes"]
@@ -136,7 +136,7 @@ class Ledger:
 
     def living(self, accounts: Array) -> Array:
         """The bits whose accounts are within their budgets."""
-        return packed(~self._is_over[accounts], len(accounts) // 64)
+        return pack_bits(~self._is_over[accounts], len(accounts) // 64)
 
     @property
     def exceeded(self) -> Mapping[int, BudgetExceededError]:

@@ -117,7 +117,7 @@ class Explanation:
         """The steps as a graph: an edge is the flow of partial results, with how many a batch."""
         lines = ["digraph plan {", "  rankdir=LR;", "  node [shape=box];"]
         lines += [
-            f"  {_quoted('stream ' + stream.name)} [label={_quoted(stream.name)}, shape=ellipse];"
+            f"  {_quote('stream ' + stream.name)} [label={_quote(stream.name)}, shape=ellipse];"
             for stream in self.streams
         ]
         for number, root in enumerate(self.roots):
@@ -139,7 +139,7 @@ def explain(
             found.rate,
             found.held,
             {column: count for (column, _), count in sorted(found.distinct.items(), key=str)},
-            _selected(name, queries, facts),
+            _selected_share(name, queries, facts),
         )
         for name, found in sorted(optimizer.statistics.streams.items())
     )
@@ -158,7 +158,7 @@ def explain(
     )
 
 
-def _selected(stream: str, queries: Mapping[str, Paths], facts: Facts) -> float:
+def _selected_share(stream: str, queries: Mapping[str, Paths], facts: Facts) -> float:
     selections = [
         tuple(predicate.condition for predicate in paths.query.selection(source.alias))
         for paths in queries.values()
@@ -204,13 +204,13 @@ def _edges(step: StepFigures, source: str, name: str) -> list[str]:
     node = f"step {name}"
     text = f"{step.stream}\n{step.condition}\n{len(step.queries)} queries"
     lines = [
-        f"  {_quoted(node)} [label={_quoted(text)}];",
-        f"  {_quoted(source)} -> {_quoted(node)} [label={_quoted(f'{step.probes:,.4g}')}];",
+        f"  {_quote(node)} [label={_quote(text)}];",
+        f"  {_quote(source)} -> {_quote(node)} [label={_quote(f'{step.probes:,.4g}')}];",
     ]
     for number, child in enumerate(step.steps):
         lines += _edges(child, node, f"{name}.{number}")
     return lines
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

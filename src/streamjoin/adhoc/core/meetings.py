@@ -128,13 +128,13 @@ class Meetings:
 
     def add(self, entry: LiveQuery, choice: Choice) -> None:
         """Take a query in."""
-        for meeting, node, member in self._placed(entry, choice):
+        for meeting, node, member in self._places(entry, choice):
             node.add(member)
             self.touched[meeting.key] = meeting
 
     def remove(self, entry: LiveQuery, choice: Choice) -> None:
         """Take a query out, as it went in."""
-        for meeting, node, member in self._placed(entry, choice):
+        for meeting, node, member in self._places(entry, choice):
             node.remove(member)
             self.touched[meeting.key] = meeting
 
@@ -142,7 +142,7 @@ class Meetings:
         """Drop a meeting that nobody is in any more."""
         del self._found[key]
 
-    def _placed(self, entry: LiveQuery, choice: Choice) -> Iterator[tuple[Meeting, MeetingNode, Member]]:
+    def _places(self, entry: LiveQuery, choice: Choice) -> Iterator[tuple[Meeting, MeetingNode, Member]]:
         for order in choice.orders:
             path = entry.paths.of(order)
             root = path.key(choice.group, 1)

@@ -20,7 +20,7 @@ from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.gathering import Read
 from streamjoin.adhoc.core.query_classes import QueryClass
 from streamjoin.adhoc.core.stored_stream import StoredStream
-from streamjoin.adhoc.core.tuple_columns import joined, pooled
+from streamjoin.adhoc.core.tuple_columns import allocate, concatenate
 from streamjoin.kernels.gather import gather
 from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
@@ -43,14 +43,14 @@ class EndingResults:
     refs: tuple[Array, ...]
 
 
-def found_by(
+def list_results(
     sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]
 ) -> EndingResults | None:
     """What sets of bits say, whose numbers are in `owners`; `roles` says which of `refs` is which source's."""
     count = count_bits(sets, mask)
     if not count:
         return None
-    found = EndingResults(pooled(count, np.int64), pooled(count, np.int64), tuple(refs[role] for role in roles))
+    found = EndingResults(allocate(count, np.int64), allocate(count, np.int64), tuple(refs[role] for role in roles))
     list_owners(sets, mask, owners, 0, found.owners, found.rows)
     return found
 
@@ -98,18 +98,18 @@ class OutputClass:
         self, results: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger, workers: Workers
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The rows of every query that gained some, or why it has none."""
-        refs = [joined([part.refs[source] for part in results]) for source in range(self._sources)]
+        refs = [concatenate([part.refs[source] for part in results]) for source in range(self._sources)]
         shifts = np.cumsum([0, *(len(part.refs[0]) for part in results)])
         for part, shift in zip(results, shifts, strict=False):
             part.rows += shift
-        rows = joined([part.rows for part in results])
-        owners = joined([part.owners for part in results])
-        starts, dealt = np.zeros(len(self._members) + 1, np.int64), pooled(len(rows), np.int64)
+        rows = concatenate([part.rows for part in results])
+        owners = concatenate([part.owners for part in results])
+        starts, dealt = np.zeros(len(self._members) + 1, np.int64), allocate(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
         starts, dealt = self._within_budgets(starts, dealt, refs, streams, ledger)
         columns = [streams[stream].column(name) for _, stream, name in self.reads]
         spread = workers.spread if len(dealt) * len(columns) >= _WORTH_THREADS else _one_by_one
-        chosen = spread(lambda ref: _chosen(ref, dealt), refs)
+        chosen = spread(lambda ref: _gather(ref, dealt), refs)
         taken = spread(lambda n: columns[n].take(chosen[self.reads[n][0]]), range(len(columns)))
         yield from self._cut(taken, starts)
 
@@ -217,7 +217,7 @@ def _one_by_one(step: Callable[[T], R], items: Sequence[T]) -> list[R]:
     return [step(item) for item in items]
 
 
-def _chosen(numbers: Array, places: Array) -> Array:
-    found = pooled(len(places), np.int64)
+def _gather(numbers: Array, places: Array) -> Array:
+    found = allocate(len(places), np.int64)
     gather(numbers, places, 0, found, 0, len(places))
     return found

@@ -34,7 +34,7 @@ class Partial:
         """The chosen rows."""
         return Partial(tuple(ref[chosen] for ref in self.refs), self.sets[chosen])
 
-    def cleared(self, kept: Array) -> Partial:
+    def clear(self, kept: Array) -> Partial:
         """With the bits of `kept` alone; rows without any are gone."""
         sets = self.sets & kept
         live = np.asarray(sets.any(axis=1))
@@ -42,7 +42,7 @@ class Partial:
         return found if live.all() else found.keep(live)
 
 
-def tested(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: Streams) -> Partial:
+def apply_tests(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: Streams) -> Partial:
     """The pairs with the bits of the paths that they satisfy; the new role's tuples are the last of their refs.
 
     The term by which they were found holds already.
@@ -55,11 +55,11 @@ def tested(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: 
     for table in tests.windows:
         if pairs.n:
             limits = np.searchsorted(table.limits, _distances(tests, table, pairs, streams), side="left")
-            pairs = pairs.cleared(table.keeps[limits])
+            pairs = pairs.clear(table.keeps[limits])
     for earlier, kept in tests.apart:
         same = pairs.refs[earlier] == pairs.refs[-1]
         if same.any():
-            pairs = pairs.cleared(np.where(same[:, np.newaxis], kept, ~np.uint64(0)))
+            pairs = pairs.clear(np.where(same[:, np.newaxis], kept, ~np.uint64(0)))
     for test in tests.conditions:
         if pairs.n:
             columns = {
@@ -67,7 +67,7 @@ def tested(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: 
                 for column, number in columns_by_role(test.condition).items()
             }
             holds = truth(evaluate(test.condition, columns), (pairs.n,))
-            pairs = pairs.cleared(np.where(holds[:, np.newaxis], ~np.uint64(0), test.without))
+            pairs = pairs.clear(np.where(holds[:, np.newaxis], ~np.uint64(0), test.without))
     return pairs
 
 

@@ -91,7 +91,7 @@ class PathKey(_HashedOnce):
         step = self.steps[0]
         if step.stream == self.driver:
             return None
-        terms = (_relabelled(term.flipped(), {role(0): role(1), role(1): role(0)}) for term in step.terms)
+        terms = (_relabel(term.flipped(), {role(0): role(1), role(1): role(0)}) for term in step.terms)
         other = StepKey(self.driver, tuple(sorted(terms, key=_rank)), False)
         return PathKey(self.group, step.stream, (_KNOWN.setdefault(other, other),))
 
@@ -204,7 +204,7 @@ def path_of(query: Query, order: Order) -> Path:
     steps, tests = [], []
     for number in range(1, len(order)):
         alias, known = order[number], order[: number + 1]
-        terms = [_placed(t, roles, alias) for step in query.steps for t in step.terms if _new(t, alias, known)]
+        terms = [_place_term(t, roles, alias) for step in query.steps for t in step.terms if _new(t, alias, known)]
         inclusive = (
             streams[alias] == streams[order[0]]
             and frozenset((alias, order[0])) not in windows
@@ -235,13 +235,13 @@ def _new(term: Term, alias: str, known: Sequence[str]) -> bool:
     return alias in sides and sides <= set(known)
 
 
-def _placed(term: Term, roles: Mapping[str, str], alias: str) -> Term:
+def _place_term(term: Term, roles: Mapping[str, str], alias: str) -> Term:
     if term.left.qualifier == alias:
         term = term.flipped()
-    return _relabelled(term, roles)
+    return _relabel(term, roles)
 
 
-def _relabelled(term: Term, roles: Mapping[str, str]) -> Term:
+def _relabel(term: Term, roles: Mapping[str, str]) -> Term:
     left, right = (Column(roles[column.qualifier], column.name) for column in (term.left, term.right))
     if isinstance(term, Equality):
         return Equality(left, right)

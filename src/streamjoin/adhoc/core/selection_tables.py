@@ -64,7 +64,7 @@ class SelectionTables:
     def __init__(self, bits: Bits, schema: pa.Schema) -> None:
         self.bits = bits
         self.width = words_of(len(bits))
-        self._base = packed(np.array([selected is not None for selected in bits], np.bool_), self.width)
+        self._base = pack_bits(np.array([selected is not None for selected in bits], np.bool_), self.width)
         self._latest = max((selected.created for selected in bits if selected is not None), default=-1)
         simple: dict[str, list[tuple[int, str, int]]] = {}
         others: dict[Expression, list[int]] = {}
@@ -94,7 +94,7 @@ class SelectionTables:
     def _in_force(self, batch: int) -> Array:
         """The bits of the queries that there were when the batch came."""
         there = [selected is not None and selected.created <= batch for selected in self.bits]
-        return packed(np.array(there, np.bool_), self.width)
+        return pack_bits(np.array(there, np.bool_), self.width)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _table(tests: Sequence[tuple[int, str, int]], bits: int, width: int) -> _Tab
         places, numbers = (np.array(column) for column in zip(*chosen, strict=True))
         passing[:-1, places] &= _OPERATORS[sign](values[:, np.newaxis], numbers[np.newaxis, :])
         passing[-1, places] = False
-    return _Table(least, None if dense else constants, packed(passing, width))
+    return _Table(least, None if dense else constants, pack_bits(passing, width))
 
 
 def _rounds(tests: Iterable[tuple[int, str, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
@@ -152,7 +152,7 @@ def _rounds(tests: Iterable[tuple[int, str, int]]) -> list[tuple[str, list[tuple
     return [(sign, list(taken.items())) for sign, taken in found]
 
 
-def packed(bits: Array, width: int) -> Array:
+def pack_bits(bits: Array, width: int) -> Array:
     """Truth values, bit by bit along the last axis, as words."""
     room = np.zeros((*bits.shape[:-1], width * BITS), np.bool_)
     room[..., : bits.shape[-1]] = bits

@@ -17,14 +17,14 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import KeyAttribute
 from streamjoin.adhoc.core.budgets import Ledger, is_small
-from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, found_by
-from streamjoin.adhoc.core.pair_tests import Partial, tested
+from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, list_results
+from streamjoin.adhoc.core.pair_tests import Partial, apply_tests
 from streamjoin.adhoc.core.probe_plan import PathKey
 from streamjoin.adhoc.core.query_sets import SetColumn
 from streamjoin.adhoc.core.running_plan import Ending, ReadyMeeting, Step
 from streamjoin.adhoc.core.shared_step import UNBOUNDED, FittedTerm, Tests
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
-from streamjoin.adhoc.core.tuple_columns import pooled
+from streamjoin.adhoc.core.tuple_columns import allocate
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.shared_queries.probe import (
     ANY_ORDER,
@@ -38,7 +38,7 @@ from streamjoin.kernels.shared_queries.probe import (
     Probes,
     probe_shared,
 )
-from streamjoin.kernels.shared_queries.sets import add_by_bit, narrowed
+from streamjoin.kernels.shared_queries.sets import add_by_bit, narrow
 
 Share = Mapping[str, tuple[int, int]]
 """Rows of a batch's buckets by stream, from and to: the tuples that drive."""
@@ -102,13 +102,13 @@ class Scratch:
         """Whether the pairs are enough to go on with."""
         return self._used == self._rows.shape[1] and self._used * (2 + self._sets.shape[1]) * 8 >= _PORTION
 
-    def taken(self) -> Pairs:
+    def copy_pairs(self) -> Pairs:
         """A copy of all pairs."""
         used = self._used
-        left, right = pooled(used, np.int64), pooled(used, np.int64)
+        left, right = allocate(used, np.int64), allocate(used, np.int64)
         left[:], right[:] = self._rows[0, :used], self._rows[1, :used]
         width = self._sets.shape[1]
-        sets = pooled(used * width, np.uint64).reshape(used, width)
+        sets = allocate(used * width, np.uint64).reshape(used, width)
         sets[:] = self._sets[:used]
         return left, right, sets
 
@@ -221,9 +221,9 @@ class MeetingRun:
         scratch.begin(width)
 
         def go_on() -> None:
-            left, right, sets = scratch.taken()
+            left, right, sets = scratch.copy_pairs()
             if len(sets):
-                self._split(tested(forward.tests, lookup, Partial((left, right), sets), self._streams))
+                self._split(apply_tests(forward.tests, lookup, Partial((left, right), sets), self._streams))
             scratch.begin(width)
 
         directions = (forward, sides[0], sides[1]), (backward, sides[1], sides[0])
@@ -286,7 +286,7 @@ class MeetingRun:
                 if ledger.charge("rows", accounts, by_bit, str(step.key)):
                     self._living = ledger.living(accounts)
                     mask = self._mask(mask)
-            results = found_by(pairs.sets, mask, ending.owners, pairs.refs, ending.roles)
+            results = list_results(pairs.sets, mask, ending.owners, pairs.refs, ending.roles)
             if results is not None:
                 self.results.setdefault(ending.sink, []).append(results)
 
@@ -298,14 +298,14 @@ class MeetingRun:
         if fresh is not None:
             first, end = (0, fresh.n) if self._share is None else self._share[step.key.driver]
             drivers = Partial((np.arange(fresh.first + first, fresh.first + end),), sets.of(fresh)[first:end])
-            self._advance(step, _narrowed(drivers, self._mask(step.mask)))
+            self._advance(step, _narrow(drivers, self._mask(step.mask)))
 
     def _go_on(self, step: Step, pairs: Partial) -> None:
         """Deal out the results that end at a step, and take the rest further."""
         if pairs.n:
             self._deal(step, step.endings, pairs)
             for child in step.children:
-                self._advance(child, _narrowed(pairs, self._mask(child.mask)))
+                self._advance(child, _narrow(pairs, self._mask(child.mask)))
 
     def _advance(self, step: Step, partial: Partial) -> None:
         """Take partial results to every earlier tuple of the next stream that the index finds, and further."""
@@ -325,9 +325,9 @@ class MeetingRun:
         scratch.begin(width)
 
         def go_on() -> None:
-            probed, numbers, sets = scratch.taken()
+            probed, numbers, sets = scratch.copy_pairs()
             refs = (*(ref[probed] for ref in partial.refs), numbers)
-            pairs = tested(tests, lookup, Partial(refs, sets), self._streams)
+            pairs = apply_tests(tests, lookup, Partial(refs, sets), self._streams)
             counts.pairs += pairs.n
             self._go_on(step, pairs)
             scratch.begin(width)
@@ -457,10 +457,10 @@ def _near(ticks: Array, run: BucketRun, reach: int) -> bool:
     )
 
 
-def _narrowed(partial: Partial, mask: Array) -> Partial:
+def _narrow(partial: Partial, mask: Array) -> Partial:
     """The partial results that have a bit of the mask, with these bits alone."""
     sets, places = np.empty((partial.n + 1, partial.sets.shape[1]), np.uint64), np.empty(partial.n + 1, np.int64)
-    n = narrowed(partial.sets, mask, sets, places)
+    n = narrow(partial.sets, mask, sets, places)
     if n == partial.n:
         return Partial(partial.refs, sets[:n])
     return Partial(tuple(ref[places[:n]] for ref in partial.refs), sets[:n])

@@ -66,7 +66,7 @@ class BucketRun:
         while len(indexes) > 1:
             pairs = range(0, len(indexes) - 1, 2)
             rest = indexes[len(pairs) * 2 :], starts[len(pairs) * 2 :]
-            merged = [_merged(indexes[i], indexes[i + 1], starts[i + 1] - starts[i]) for i in pairs]
+            merged = [_merge_indexes(indexes[i], indexes[i + 1], starts[i + 1] - starts[i]) for i in pairs]
             indexes, starts = merged + rest[0], [starts[i] for i in pairs] + rest[1]
         return indexes[0]
 
@@ -104,12 +104,12 @@ class BucketRun:
             if serial in serials and (key is None or key in indexes)
         }
 
-    def joined(self, later: BucketRun) -> BucketRun:
+    def join_with(self, later: BucketRun) -> BucketRun:
         """This run and the next as one."""
         ticks, gates = (np.concatenate(pair) for pair in ((self.ticks, later.ticks), (self.gates, later.gates)))
         run = BucketRun((*self.buckets, *later.buckets), ticks, gates)
         for key in self.indexes.keys() & later.indexes.keys():
-            run.indexes[key] = _merged(self.indexes[key], later.indexes[key], self.n)
+            run.indexes[key] = _merge_indexes(self.indexes[key], later.indexes[key], self.n)
             run._hand_over(key)
         return run
 
@@ -121,7 +121,7 @@ class BucketRun:
         return times + sum(index.nbytes for index in (*own.values(), *self._live.values()))
 
 
-def _merged(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
+def _merge_indexes(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
     """Two indexes as one; the rows of the second are `shift` further."""
     return SortedIndex(*merged_entries((one.words, one.rows), (two.words, two.rows + shift)))
 
@@ -196,7 +196,7 @@ class StoredStream:
         runs = self.runs
         limit = max(SMALL, SHARE * sum(run.n for run in runs))
         while len(runs) > 1 and runs[-2].n < 2 * runs[-1].n and runs[-2].n + runs[-1].n <= limit:
-            runs[-2:] = [runs[-2].joined(runs[-1])]
+            runs[-2:] = [runs[-2].join_with(runs[-1])]
 
     def take(self, name: str, numbers: Array) -> pa.Array:
         """A column of chosen tuples."""

@@ -71,7 +71,7 @@ class TupleArray:
         return int(self._buffer.values.nbytes)
 
 
-def pooled(count: int, dtype: Any) -> Array:
+def allocate(count: int, dtype: Any) -> Array:
     """An array from Arrow's memory pool, which keeps what is given back.
 
     Large arrays that come and go with every batch would otherwise go back to the system, and every page of
@@ -81,11 +81,11 @@ def pooled(count: int, dtype: Any) -> Array:
     return np.frombuffer(pa.allocate_buffer(max(1, count) * type_.itemsize), type_)[:count]
 
 
-def joined(arrays: Sequence[Array]) -> Array:
+def concatenate(arrays: Sequence[Array]) -> Array:
     """Arrays one after the other; a single one as it is."""
     if len(arrays) == 1:
         return arrays[0]
-    return np.concatenate(arrays, out=pooled(sum(map(len, arrays)), arrays[0].dtype))
+    return np.concatenate(arrays, out=allocate(sum(map(len, arrays)), arrays[0].dtype))
 
 
 class TupleColumn:
@@ -121,7 +121,7 @@ class TupleColumn:
     def take(self, numbers: Array) -> pa.Array:
         """The values of chosen tuples."""
         if self._is_plain:
-            found = pooled(len(numbers), self._plain.view().dtype)
+            found = allocate(len(numbers), self._plain.view().dtype)
             gather(self._plain.view(), numbers, self._plain.first, found, 0, len(numbers))
             return pa.Array.from_buffers(self.type, len(found), [None, pa.py_buffer(found)])
         places = pa.array(numbers - self._first)

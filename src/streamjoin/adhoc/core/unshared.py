@@ -108,7 +108,7 @@ class Unshared:
 
     def _own_tuples(self, name: str, arrived: Arrived) -> Arrived:
         read = {source.stream.name for source in self._registry.queries[name].query.sources}
-        return replace(arrived, buckets={s: _copied(bucket) for s, bucket in arrived.buckets.items() if s in read})
+        return replace(arrived, buckets={s: _copy_bucket(bucket) for s, bucket in arrived.buckets.items() if s in read})
 
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
         """Make a batch part of the state; queries that failed are paused."""
@@ -136,7 +136,7 @@ class Unshared:
             read = {source.stream.name for source in entry.query.sources}
             core = self._cores[name] = self._core()
             buckets = {
-                stream: tuple(_copied(b) for b in held if b.batch >= entry.created) if stream in read else ()
+                stream: tuple(_copy_bucket(b) for b in held if b.batch >= entry.created) if stream in read else ()
                 for stream, held in snapshot.buckets.items()
             }
             alone = QueryRegistry({name: entry}, snapshot.registry.next_serial)
@@ -161,7 +161,7 @@ class Unshared:
         return found
 
 
-def _copied(bucket: Bucket) -> Bucket:
+def _copy_bucket(bucket: Bucket) -> Bucket:
     """The same tuples, with nothing derived from them."""
     return Bucket(bucket.stream, bucket.batch, bucket.table, bucket.ticks, bucket.gates, bucket.first, bucket.seen)
 

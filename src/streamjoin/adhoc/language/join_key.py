@@ -59,7 +59,7 @@ def keyed(
     streams: Mapping[str, str], terms: Sequence[Term], others: Sequence[Expression], aliases: Sequence[str]
 ) -> KeyedJoin:
     """The key of a join of `aliases`, in the order of the query; `streams` names the stream of each."""
-    candidates = [_labelled(streams, terms, others, dealt) for dealt in _dealings(streams, aliases)]
+    candidates = [_label(streams, terms, others, dealt) for dealt in _dealings(streams, aliases)]
     return min(candidates, key=lambda found: str(found.key))
 
 
@@ -71,11 +71,11 @@ def _dealings(streams: Mapping[str, str], aliases: Sequence[str]) -> Iterator[tu
         yield tuple(alias for group in dealt for alias in group)
 
 
-def _labelled(
+def _label(
     streams: Mapping[str, str], terms: Sequence[Term], others: Sequence[Expression], dealt: tuple[str, ...]
 ) -> KeyedJoin:
     roles = {alias: role(number) for number, alias in enumerate(dealt)}
-    placed = [_placed(term, roles) for term in terms]
+    placed = [_place_term(term, roles) for term in terms]
     key = JoinKey(
         tuple(streams[alias] for alias in dealt),
         tuple(sorted((t for t in placed if isinstance(t, Equality)), key=str)),
@@ -85,7 +85,7 @@ def _labelled(
     return KeyedJoin(key, dealt)
 
 
-def _placed(term: Term, roles: Mapping[str, str]) -> Term:
+def _place_term(term: Term, roles: Mapping[str, str]) -> Term:
     left, right = (Column(roles[column.qualifier], column.name) for column in (term.left, term.right))
     if isinstance(term, Equality):
         found: Term = Equality(left, right)

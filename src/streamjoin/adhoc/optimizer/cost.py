@@ -72,7 +72,7 @@ class GroupCost:
         return self._apart + sum(joins)
 
 
-def merged(one: Union, two: Union) -> Union:
+def unite(one: Union, two: Union) -> Union:
     """What either wants."""
     return tuple(None if a is None or b is None else a | b for a, b in zip(one, two, strict=True))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamjoin.adhoc.language.join_key import JoinKey
-from streamjoin.adhoc.optimizer.cost import GroupCost, Union, merged
+from streamjoin.adhoc.optimizer.cost import GroupCost, Union, unite
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
 
 
@@ -25,16 +25,16 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
     for key, names in classes.items():
         moving = [name for name in names if facts.scratch or name in plan.changed]
         if len(names) > 1 and moving:
-            plan, made = _regrouped(plan, facts, key, names, moving)
+            plan, made = _regroup(plan, facts, key, names, moving)
             decisions.append(made)
     return plan, tuple(decisions)
 
 
-def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
+def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
     cost = GroupCost(key, facts.statistics, facts.settings.group_cost)
     members = {name: cost.union(facts.queries[name].selections) for name in names}
     now = {name: plan.choices[name].group for name in names}
-    found = _placed({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
+    found = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
     before, after = (_total(groups, members, cost) for groups in (now, found))
     apart = sum(map(cost.of, members.values()))
     figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
@@ -48,18 +48,20 @@ def _regrouped(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving:
     return plan.with_choices(choices), Decision("group_by_cost", what, why, figures, queries=tuple(names))
 
 
-def _placed(groups: dict[str, int], moving: list[str], members: dict[str, Union], cost: GroupCost) -> dict[str, int]:
+def _place_queries(
+    groups: dict[str, int], moving: list[str], members: dict[str, Union], cost: GroupCost
+) -> dict[str, int]:
     held = _unions(groups, members)
     costs = {group: cost.of(union) for group, union in held.items()}
     found = dict(groups)
     for name in moving:
         own = members[name]
         alone = cost.of(own)
-        saved = {group: costs[group] + alone - cost.of(merged(union, own)) for group, union in held.items()}
+        saved = {group: costs[group] + alone - cost.of(unite(union, own)) for group, union in held.items()}
         best = max(saved, key=lambda group: saved[group], default=None)
         if best is None or saved[best] <= 0:
             best = next(number for number in range(len(held) + 1) if number not in held)
-        held[best] = merged(held[best], own) if best in held else own
+        held[best] = unite(held[best], own) if best in held else own
         costs[best] = cost.of(held[best])
         found[name] = best
     return found
@@ -72,5 +74,5 @@ def _total(groups: dict[str, int], members: dict[str, Union], cost: GroupCost) -
 def _unions(groups: dict[str, int], members: dict[str, Union]) -> dict[int, Union]:
     held: dict[int, Union] = {}
     for name, group in groups.items():
-        held[group] = merged(held[group], members[name]) if group in held else members[name]
+        held[group] = unite(held[group], members[name]) if group in held else members[name]
     return held

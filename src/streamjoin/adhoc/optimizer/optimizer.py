@@ -20,7 +20,7 @@ from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.ordering import reorder_joins
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan, Rule
-from streamjoin.adhoc.optimizer.statistics import Statistics, measured
+from streamjoin.adhoc.optimizer.statistics import Statistics, measure
 
 RULES: Final[tuple[Rule, ...]] = (share_eagerly, group_by_cost, reorder_joins)
 """All rules, in the order in which they run."""
@@ -59,7 +59,7 @@ class Optimizer:
 
     def measured(self, registry: QueryRegistry, buckets: Mapping[str, tuple[Bucket, ...]]) -> Optimizer:
         """With the statistics of what is held."""
-        return replace(self, statistics=measured(buckets, registry.selections(), self.statistics))
+        return replace(self, statistics=measure(buckets, registry.selections(), self.statistics))
 
     def replanned(self, queries: Mapping[str, Paths], batch: int, *, forced: bool = False) -> Optimizer:
         """The rules run over the plan."""

@@ -63,7 +63,7 @@ class Statistics:
         return max(1, min(counts) if counts else found.held)
 
 
-def measured(
+def measure(
     buckets: Mapping[str, tuple[Bucket, ...]],
     selections: Mapping[str, Iterable[tuple[Expression, ...]]],
     before: Statistics,
@@ -73,11 +73,11 @@ def measured(
     for stream, held in buckets.items():
         filled = [bucket for bucket in held if bucket.n]
         if filled:
-            streams[stream] = _measured(filled, selections.get(stream, ()))
+            streams[stream] = _measure_stream(filled, selections.get(stream, ()))
     return Statistics(streams, before.batches + 1)
 
 
-def _measured(held: list[Bucket], selections: Iterable[tuple[Expression, ...]]) -> StreamStatistics:
+def _measure_stream(held: list[Bucket], selections: Iterable[tuple[Expression, ...]]) -> StreamStatistics:
     newest = held[-1]
     chosen = np.linspace(0, newest.n - 1, min(SAMPLE, newest.n)).astype(np.int64)
     masks: dict[tuple[Expression, ...], Array] = {}

@@ -68,7 +68,7 @@ def count_live(sets: Array) -> int:
 
 
 @kernel
-def narrowed(sets: Array, mask: Array, out: Array, places: Array) -> int:
+def narrow(sets: Array, mask: Array, out: Array, places: Array) -> int:
     """The rows that have a bit of the mask: their sets with these bits, and their places; returns their number."""
     count = 0
     for i in range(sets.shape[0]):
