@@ -88,8 +88,8 @@ class Arrived:
         """What was set aside, by stream; streams of which everything was taken are left out."""
         kinds = (self.late, self.untimed, self.malformed)
         return {
-            name: Aside(*(found[name].num_rows if name in found else 0 for found in kinds))
-            for name in sorted({name for found in kinds for name in found})
+            name: Aside(*(tables[name].num_rows if name in tables else 0 for tables in kinds))
+            for name in sorted({name for tables in kinds for name in tables})
         }
 
 

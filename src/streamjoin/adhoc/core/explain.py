@@ -136,12 +136,12 @@ def explain(
     streams = tuple(
         StreamFigures(
             name,
-            found.rate,
-            found.held,
-            {column: count for (column, _), count in sorted(found.distinct.items(), key=str)},
+            measured.rate,
+            measured.held,
+            {column: count for (column, _), count in sorted(measured.distinct.items(), key=str)},
             _selected_share(name, queries, facts),
         )
-        for name, found in sorted(optimizer.statistics.streams.items())
+        for name, measured in sorted(optimizer.statistics.streams.items())
     )
     return Explanation(
         settings.sharing,
@@ -169,18 +169,18 @@ def _selected_share(stream: str, queries: Mapping[str, Paths], facts: Facts) -> 
 
 
 def _figures(step: Step, counts: Mapping[PathKey, StepCounts]) -> StepFigures:
-    found = counts.get(step.key, StepCounts())
-    batches = max(1, found.batches)
+    done = counts.get(step.key, StepCounts())
+    batches = max(1, done.batches)
     terms = " AND ".join(map(str, step.key.steps[-1].terms)) or "any tuple in the window"
     return StepFigures(
         step.stream,
         terms,
         step.queries,
         step.ends,
-        found.probes / batches,
-        found.candidates / batches,
-        found.pairs / batches,
-        found.pairs / found.candidates if found.candidates else 0.0,
+        done.probes / batches,
+        done.candidates / batches,
+        done.pairs / batches,
+        done.pairs / done.candidates if done.candidates else 0.0,
         tuple(_figures(child, counts) for child in step.children),
     )
 

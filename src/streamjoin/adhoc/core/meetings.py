@@ -98,16 +98,16 @@ class Meeting:
 
     def columns_of(self, asked: Iterable[tuple[StoredStream, Bits]]) -> list[SetColumn]:
         """The sets for these bits of these streams: those that there are, as far as they fit."""
-        found: list[SetColumn] = []
+        columns: list[SetColumn] = []
         for stream, bits in asked:
-            same = next((c for c in found if c.stream is stream and c.bits == bits), None)
+            same = next((c for c in columns if c.stream is stream and c.bits == bits), None)
             # One that is taken already stands for other bits: it may be shared as it is, not changed again.
-            free = (c for c in self._columns if c not in found and c.fits(stream, bits))
+            free = (c for c in self._columns if c not in columns and c.fits(stream, bits))
             column = same or next(free, None) or SetColumn(stream, bits)
             column.extend(bits)
-            found.append(column)
-        self._columns = list(dict.fromkeys(found))
-        return found
+            columns.append(column)
+        self._columns = list(dict.fromkeys(columns))
+        return columns
 
     @property
     def columns(self) -> tuple[SetColumn, ...]:

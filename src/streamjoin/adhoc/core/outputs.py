@@ -50,9 +50,9 @@ def list_results(
     count = count_bits(sets, mask)
     if not count:
         return None
-    found = EndingResults(allocate(count, np.int64), allocate(count, np.int64), tuple(refs[role] for role in roles))
-    list_owners(sets, mask, owners, 0, found.owners, found.rows)
-    return found
+    results = EndingResults(allocate(count, np.int64), allocate(count, np.int64), tuple(refs[role] for role in roles))
+    list_owners(sets, mask, owners, 0, results.owners, results.rows)
+    return results
 
 
 class OutputClass:
@@ -218,6 +218,6 @@ def _one_by_one(step: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def _gather(numbers: Array, places: Array) -> Array:
-    found = allocate(len(places), np.int64)
-    gather(numbers, places, 0, found, 0, len(places))
-    return found
+    chosen = allocate(len(places), np.int64)
+    gather(numbers, places, 0, chosen, 0, len(places))
+    return chosen

@@ -38,8 +38,8 @@ class Partial:
         """With the bits of `kept` alone; rows without any are gone."""
         sets = self.sets & kept
         live = np.asarray(sets.any(axis=1))
-        found = Partial(self.refs, sets)
-        return found if live.all() else found.keep(live)
+        pairs = Partial(self.refs, sets)
+        return pairs if live.all() else pairs.keep(live)
 
 
 def apply_tests(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: Streams) -> Partial:
@@ -96,5 +96,5 @@ def _distances(tests: Tests, table: WindowTable, pairs: Partial, streams: Stream
 def _apart(a: Array, b: Array) -> Array:
     """|a - b| without wrapping around."""
     most, least = np.maximum(a, b).view(np.uint64), np.minimum(a, b).view(np.uint64)
-    found: Array = most - least
-    return found
+    distance: Array = most - least
+    return distance

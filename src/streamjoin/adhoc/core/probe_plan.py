@@ -168,13 +168,13 @@ class Paths:
 
 def shared_steps(queries: Iterable[Paths], choices: Mapping[str, Choice]) -> dict[PathKey, set[str]]:
     """Every step of every path, with the queries that take it."""
-    found: dict[PathKey, set[str]] = {}
+    takers: dict[PathKey, set[str]] = {}
     for paths in queries:
         choice = choices[paths.query.name]
         for order in choice.orders:
             for key in paths.keys(choice.group, order):
-                found.setdefault(key, set()).add(paths.query.name)
-    return found
+                takers.setdefault(key, set()).add(paths.query.name)
+    return takers
 
 
 def orders_of(query: Query, driver: str) -> list[Order]:

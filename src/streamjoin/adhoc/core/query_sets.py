@@ -54,11 +54,11 @@ class BitLayout:
 
     def of(self, owners: Iterable[Owner]) -> Array:
         """The set of these owners."""
-        found = np.zeros(self.words, np.uint64)
+        bits = np.zeros(self.words, np.uint64)
         for owner in owners:
             word, bit = divmod(self._places[owner], BITS)
-            found[word] |= np.uint64(1 << bit)
-        return found
+            bits[word] |= np.uint64(1 << bit)
+        return bits
 
 
 class SetColumn:

@@ -72,22 +72,22 @@ class _Reach:
         self._shape = shape
         self._progress = progress
         by_stream = {stream: buckets.get(stream, ()) for stream in shape.streams}
-        held = {stream: _Held(found) for stream, found in by_stream.items()}
+        held = {stream: _Held(buckets) for stream, buckets in by_stream.items()}
         self._held = [held[stream] for stream in shape.streams]
         self._seen = [np.array([b.batch >= created and b.n > 0 for b in by_stream[s]], np.bool_) for s in shape.streams]
 
     def needed(self, alias: int, passed: frozenset[int]) -> Array:
         """Which buckets of an alias a tuple to come can reach without the aliases passed."""
-        found = np.zeros(self._held[alias].end.size, np.bool_)
+        needed = np.zeros(self._held[alias].end.size, np.bool_)
         for other, window in self._shape.neighbours(alias):
             if other in passed:
                 continue
-            found |= self._awaited(alias, other, window)
-            if not found.all():
+            needed |= self._awaited(alias, other, window)
+            if not needed.all():
                 behind = self.needed(other, passed | {alias})
                 if behind.any():
-                    found |= (self._near(alias, other, window) & behind[np.newaxis, :]).any(axis=1)
-        return found & self._seen[alias]
+                    needed |= (self._near(alias, other, window) & behind[np.newaxis, :]).any(axis=1)
+        return needed & self._seen[alias]
 
     def _awaited(self, alias: int, other: int, window: Window) -> Array:
         """Which buckets a tuple of `other` that is to come can be in the window of."""

@@ -159,8 +159,8 @@ class Preparer:
         children = []
         for child in node.children.values():
             by = {owner: member.path.tests[child.role - 1] for owner, member in child.members.items()}
-            made = self._compiler.tests(child.key, by, layout)
-            children.append(self._step(child, layout, made, sets[id(child)], sets, child.enders))
+            child_tests = self._compiler.tests(child.key, by, layout)
+            children.append(self._step(child, layout, child_tests, sets[id(child)], sets, child.enders))
         return Step(
             node.key,
             tests,
@@ -181,13 +181,13 @@ class Preparer:
                 order = member.path.order
                 roles = tuple(order.index(alias) for alias in member.entry.query.aliases)
                 groups.setdefault((sink, roles), {})[owner] = number
-        found = []
+        endings = []
         for (sink, roles), numbers in groups.items():
             owners = np.zeros(layout.words * BITS, np.int64)
             for owner, number in numbers.items():
                 owners[layout.place(owner)] = number
-            found.append(Ending(sink, roles, layout.of(numbers), owners))
-        return tuple(found)
+            endings.append(Ending(sink, roles, layout.of(numbers), owners))
+        return tuple(endings)
 
 
 def _ending_both_ways(meeting: Meeting) -> set[Owner]:

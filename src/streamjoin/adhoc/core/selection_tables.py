@@ -70,11 +70,11 @@ class SelectionTables:
         others: dict[Expression, list[int]] = {}
         for place, selected in enumerate(bits):
             for condition in selected.conditions if selected is not None else ():
-                found = _simple(condition, schema)
-                if found is None:
+                test = _simple(condition, schema)
+                if test is None:
                     others.setdefault(condition, []).append(place)
                 else:
-                    simple.setdefault(found[0], []).append((place, *found[1:]))
+                    simple.setdefault(test[0], []).append((place, *test[1:]))
         self._tables = {name: _table(tests, len(bits), self.width) for name, tests in simple.items()}
         self._others = [(condition, _by_word(places)) for condition, places in others.items()]
 
@@ -141,15 +141,15 @@ def _table(tests: Sequence[tuple[int, str, int]], bits: int, width: int) -> _Tab
 
 def _rounds(tests: Iterable[tuple[int, str, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
     """The tests by operator; a bit that has one twice gets a second round."""
-    found: list[tuple[str, dict[int, int]]] = []
+    rounds: list[tuple[str, dict[int, int]]] = []
     for place, sign, constant in tests:
-        for name, taken in found:
+        for name, taken in rounds:
             if name == sign and place not in taken:
                 taken[place] = constant
                 break
         else:
-            found.append((sign, {place: constant}))
-    return [(sign, list(taken.items())) for sign, taken in found]
+            rounds.append((sign, {place: constant}))
+    return [(sign, list(taken.items())) for sign, taken in rounds]
 
 
 def pack_bits(bits: Array, width: int) -> Array:
@@ -173,8 +173,8 @@ def _simple(condition: Expression, schema: pa.Schema) -> tuple[str, str, int] | 
 
 
 def _by_word(places: Iterable[int]) -> list[tuple[int, np.uint64]]:
-    found: dict[int, int] = {}
+    bits_by_word: dict[int, int] = {}
     for place in places:
         word, bit = divmod(place, BITS)
-        found[word] = found.get(word, 0) | 1 << bit
-    return [(word, np.uint64(bits)) for word, bits in found.items()]
+        bits_by_word[word] = bits_by_word.get(word, 0) | 1 << bit
+    return [(word, np.uint64(bits)) for word, bits in bits_by_word.items()]

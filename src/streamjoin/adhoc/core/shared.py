@@ -284,9 +284,9 @@ class Shared:
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes held: tuples, what is kept of them by number, indexes, and query-sets."""
-        found = {"tuples": 0, **self._execution.nbytes}
+        sizes = {"tuples": 0, **self._execution.nbytes}
         for held in self._state.buckets.values():
             for bucket in held:
                 for what, size in bucket.nbytes.items():
-                    found[what] += size
-        return found
+                    sizes[what] += size
+        return sizes

@@ -147,23 +147,23 @@ class Compiler:
 
 
 def _windows(by: By, layout: BitLayout) -> dict[tuple[int, bool], WindowTable]:
-    found: dict[tuple[int, bool], dict[int, list[Owner]]] = {}
+    by_role: dict[tuple[int, bool], dict[int, list[Owner]]] = {}
     for owner, tests in by.items():
         for earlier, window in tests.windows:
-            sizes = found.setdefault((earlier, isinstance(window, CountWindow)), {})
+            sizes = by_role.setdefault((earlier, isinstance(window, CountWindow)), {})
             sizes.setdefault(_size(window), []).append(owner)
-    return {where: _table(layout, *where, sizes) for where, sizes in sorted(found.items())}
+    return {where: _table(layout, *where, sizes) for where, sizes in sorted(by_role.items())}
 
 
 def _apart(streams: Sequence[str], by: By, layout: BitLayout) -> list[tuple[int, Array]]:
-    found = []
+    masks = []
     new = len(streams) - 1
     for earlier in range(1, new):
         if streams[earlier] == streams[new]:
             related = [owner for owner, tests in by.items() if any(r == earlier for r, _ in tests.windows)]
             if related:
-                found.append((earlier, ~layout.of(related)))
-    return found
+                masks.append((earlier, ~layout.of(related)))
+    return masks
 
 
 def _conditions(by: By, layout: BitLayout, terms: Sequence[FittedTerm]) -> tuple[ConditionMask, ...]:

@@ -226,13 +226,13 @@ class StoredStream:
 
     def missing(self, end: int) -> list[Bucket]:
         """The buckets from number `end` on, or all where that is not where one begins."""
-        found: list[Bucket] = []
+        buckets: list[Bucket] = []
         for run in reversed(self.runs):
             for bucket in reversed(run.buckets):
                 if bucket.first < end:
-                    return found[::-1]
-                found.append(bucket)
-        return found[::-1]
+                    return buckets[::-1]
+                buckets.append(bucket)
+        return buckets[::-1]
 
     def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
         """What the tuples match on the other side of a term, by number from `first` on."""
@@ -243,10 +243,10 @@ class StoredStream:
             words, valid = self._words[key]
             if words.end != self.ticks.end:
                 for bucket in self.missing(words.end):
-                    found = bucket.probe_words(attribute)
+                    encoded = bucket.probe_words(attribute)
                     room = words.grow(bucket.first, bucket.n)
-                    room[:, 0], room[:, 1], room[:, 2] = found.words.word, found.words.lo, found.words.hi
-                    valid.append(bucket.first, found.valid)
+                    room[:, 0], room[:, 1], room[:, 2] = encoded.words.word, encoded.words.lo, encoded.words.hi
+                    valid.append(bucket.first, encoded.valid)
         view = words.view(self.first)
         return ProbeWords(TermWords(view[:, 0], view[:, 1], view[:, 2]), valid.view(self.first))
 

@@ -114,24 +114,24 @@ class TupleColumn:
     @classmethod
     def in_chunks(cls, first: int, type_: pa.DataType) -> TupleColumn:
         """One that holds anything."""
-        made = cls(first, type_)
-        made._is_plain = False
-        return made
+        column = cls(first, type_)
+        column._is_plain = False
+        return column
 
     def take(self, numbers: Array) -> pa.Array:
         """The values of chosen tuples."""
         if self._is_plain:
-            found = allocate(len(numbers), self._plain.view().dtype)
-            gather(self._plain.view(), numbers, self._plain.first, found, 0, len(numbers))
-            return pa.Array.from_buffers(self.type, len(found), [None, pa.py_buffer(found)])
+            values = allocate(len(numbers), self._plain.view().dtype)
+            gather(self._plain.view(), numbers, self._plain.first, values, 0, len(numbers))
+            return pa.Array.from_buffers(self.type, len(values), [None, pa.py_buffer(values)])
         places = pa.array(numbers - self._first)
         if len(self._chunks) == 1:
             return self._chunks[0].take(places)
         whole = pa.chunked_array(self._chunks, self.type)
         if pa.types.is_dictionary(self.type):
             whole = whole.unify_dictionaries()
-        found = whole.take(places)
-        return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+        column = whole.take(places)
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def sizes(self, numbers: Array) -> Array:
         """The bytes of chosen tuples' values: of texts and binaries their own, of nested values an average."""

@@ -125,7 +125,7 @@ class Unshared:
         for core in self._cores.values():
             for stream, buckets in core.snapshot().buckets.items():
                 held[stream].update({bucket.batch: bucket for bucket in buckets})
-        ordered = {stream: tuple(found[b] for b in sorted(found)) for stream, found in held.items()}
+        ordered = {stream: tuple(buckets[b] for b in sorted(buckets)) for stream, buckets in held.items()}
         return Snapshot(self._batch, self._registry, ordered, self._clocks, Optimizer(self.settings))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -145,20 +145,20 @@ class Unshared:
 
     def explain(self) -> Explanation:
         """The plans of all queries, one after the other: a group each."""
-        found = [core.explain() for core in self._cores.values()]
-        streams = {figures.name: figures for one in found for figures in one.streams}
-        roots = [replace(root, group=number) for number, one in enumerate(found) for root in one.roots]
-        cost = sum(one.cost_apart for one in found)
-        return Explanation("nothing", len(found), cost, cost, tuple(streams.values()), tuple(roots), ())
+        explanations = [core.explain() for core in self._cores.values()]
+        streams = {figures.name: figures for one in explanations for figures in one.streams}
+        roots = [replace(root, group=number) for number, one in enumerate(explanations) for root in one.roots]
+        cost = sum(one.cost_apart for one in explanations)
+        return Explanation("nothing", len(explanations), cost, cost, tuple(streams.values()), tuple(roots), ())
 
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes held by all cores together."""
-        found = {"tuples": 0, "columns": 0, "indexes": 0, "sets": 0}
+        sizes = {"tuples": 0, "columns": 0, "indexes": 0, "sets": 0}
         for core in self._cores.values():
             for what, size in core.nbytes.items():
-                found[what] = found.get(what, 0) + size
-        return found
+                sizes[what] = sizes.get(what, 0) + size
+        return sizes
 
 
 def _copy_bucket(bucket: Bucket) -> Bucket:

@@ -159,9 +159,9 @@ class _Reader:
         return self._source.of(self._words[place]) if place < len(self._words) else ""
 
     def _take(self, kind: str) -> bool:
-        found = self._kind() == kind
-        self._at += found
-        return found
+        is_next = self._kind() == kind
+        self._at += is_next
+        return is_next
 
     def _error(self, message: str, word: Word | None = None) -> ExpressionError:
         if word is None:

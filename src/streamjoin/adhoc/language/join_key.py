@@ -60,7 +60,7 @@ def keyed(
 ) -> KeyedJoin:
     """The key of a join of `aliases`, in the order of the query; `streams` names the stream of each."""
     candidates = [_label(streams, terms, others, dealt) for dealt in _dealings(streams, aliases)]
-    return min(candidates, key=lambda found: str(found.key))
+    return min(candidates, key=lambda candidate: str(candidate.key))
 
 
 def _dealings(streams: Mapping[str, str], aliases: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -88,7 +88,7 @@ def _label(
 def _place_term(term: Term, roles: Mapping[str, str]) -> Term:
     left, right = (Column(roles[column.qualifier], column.name) for column in (term.left, term.right))
     if isinstance(term, Equality):
-        found: Term = Equality(left, right)
+        placed: Term = Equality(left, right)
     else:
-        found = BandTerm(left, right, term.below, term.above, term.strict, term.is_duration)
-    return found if left.qualifier < right.qualifier else found.flipped()
+        placed = BandTerm(left, right, term.below, term.above, term.strict, term.is_duration)
+    return placed if left.qualifier < right.qualifier else placed.flipped()

@@ -121,8 +121,8 @@ class JoinStep:
     @property
     def related(self) -> tuple[str, ...]:
         """The earlier aliases that the window holds against, by name."""
-        found = {alias for condition in self.conditions for alias in _aliases(condition)}
-        return tuple(sorted(found - {self.right}))
+        aliases = {alias for condition in self.conditions for alias in _aliases(condition)}
+        return tuple(sorted(aliases - {self.right}))
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def parse(text: str, streams: Mapping[str, Stream] | Iterable[Stream], name: str
     """
     if not isinstance(text, str):
         raise ExpressionError(f"a query is a text such as {clauses.SHAPE!r}, not {text!r}")
-    found = streams.values() if isinstance(streams, Mapping) else streams
-    return _Planning(Scan.of(QueryText(text)), {stream.name: stream for stream in found}).query(name)
+    known = streams.values() if isinstance(streams, Mapping) else streams
+    return _Planning(Scan.of(QueryText(text)), {stream.name: stream for stream in known}).query(name)
 
 
 @dataclass
@@ -106,8 +106,8 @@ class _Names:
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The name that was probably meant."""
     known = list(names)
-    found = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.lower() == name.lower()]
-    return found[0] if found else None
+    near = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.lower() == name.lower()]
+    return near[0] if near else None
 
 
 class _Planning:
@@ -225,23 +225,23 @@ class _Planning:
             self._selections[next(iter(aliases), self._sources[0].alias)].append(term)
 
     def _selection(self, source: QuerySource) -> tuple[Predicate, ...]:
-        found = [renamed(term, {source.alias: ROW}) for term in self._selections[source.alias]]
-        return tuple(Predicate(source.stream.name, term) for term in sorted(dict.fromkeys(found), key=str))
+        terms = [renamed(term, {source.alias: ROW}) for term in self._selections[source.alias]]
+        return tuple(Predicate(source.stream.name, term) for term in sorted(dict.fromkeys(terms), key=str))
 
     # Outputs ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, frame: Clauses) -> tuple[Output, ...]:
-        found: list[Output] = []
+        outputs: list[Output] = []
         for item in frame.items:
             for output in self._item(item):
-                if any(output.name.lower() == earlier.name.lower() for earlier in found):
+                if any(output.name.lower() == earlier.name.lower() for earlier in outputs):
                     raise self._error(
                         f"two outputs are called {output.name!r} (upper and lower case count as the same); "
                         "name one with AS",
                         item.span,
                     )
-                found.append(output)
-        return tuple(found)
+                outputs.append(output)
+        return tuple(outputs)
 
     def _item(self, item: Item) -> tuple[Output, ...]:
         words = self._scan.source.words[item.words.first : item.words.end]

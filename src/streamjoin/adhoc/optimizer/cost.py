@@ -66,8 +66,8 @@ class GroupCost:
         """The cost of a batch for the queries that together want these tuples."""
         measured = [self._statistics.of(stream) for stream in self._streams]
         shares = [1.0 if mask is None else float(np.count_nonzero(mask)) / max(1, mask.size) for mask in union]
-        rates = [found.rate * share for found, share in zip(measured, shares, strict=True)]
-        held = [found.held * share for found, share in zip(measured, shares, strict=True)]
+        rates = [one.rate * share for one, share in zip(measured, shares, strict=True)]
+        held = [one.held * share for one, share in zip(measured, shares, strict=True)]
         joins = (join_cost((rates[a], rates[b]), (held[a], held[b]), keys) for a, b, keys in self._pairs)
         return self._apart + sum(joins)
 
@@ -82,13 +82,13 @@ def path_rows(path: Path, query: Query, statistics: Statistics) -> list[float]:
     first = statistics.of(path.driver)
     rows = first.rate * first.share([_selection(query, path.order[0])])
     streams = (path.driver, *(step.stream for step in path.steps))
-    found = []
+    expected = []
     for alias, step in zip(path.order[1:], path.steps, strict=True):
         measured = statistics.of(step.stream)
         stored = measured.held * measured.share([_selection(query, alias)])
         rows *= stored * _match_share(step, streams, statistics)
-        found.append(rows)
-    return found
+        expected.append(rows)
+    return expected
 
 
 def _match_share(step: StepKey, streams: Sequence[str], statistics: Statistics) -> float:

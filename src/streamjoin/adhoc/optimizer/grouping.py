@@ -25,8 +25,8 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
     for key, names in classes.items():
         moving = [name for name in names if facts.scratch or name in plan.changed]
         if len(names) > 1 and moving:
-            plan, made = _regroup(plan, facts, key, names, moving)
-            decisions.append(made)
+            plan, decision = _regroup(plan, facts, key, names, moving)
+            decisions.append(decision)
     return plan, tuple(decisions)
 
 
@@ -34,15 +34,15 @@ def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: l
     cost = GroupCost(key, facts.statistics, facts.settings.group_cost)
     members = {name: cost.union(facts.queries[name].selections) for name in names}
     now = {name: plan.choices[name].group for name in names}
-    found = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
-    before, after = (_total(groups, members, cost) for groups in (now, found))
+    placed = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
+    before, after = (_total(groups, members, cost) for groups in (now, placed))
     apart = sum(map(cost.of, members.values()))
     figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
-    count = len(set(found.values()))
-    if found == now or after > before * (1 - facts.settings.hysteresis):
-        why = "nothing is cheaper" if found == now else "another grouping saves too little"
+    count = len(set(placed.values()))
+    if placed == now or after > before * (1 - facts.settings.hysteresis):
+        why = "nothing is cheaper" if placed == now else "another grouping saves too little"
         return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names))
-    choices = {name: replace(plan.choices[name], group=group) for name, group in found.items()}
+    choices = {name: replace(plan.choices[name], group=group) for name, group in placed.items()}
     what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
     why = "it is cheaper by equation 2"
     return plan.with_choices(choices), Decision("group_by_cost", what, why, figures, queries=tuple(names))
@@ -53,7 +53,7 @@ def _place_queries(
 ) -> dict[str, int]:
     held = _unions(groups, members)
     costs = {group: cost.of(union) for group, union in held.items()}
-    found = dict(groups)
+    placed = dict(groups)
     for name in moving:
         own = members[name]
         alone = cost.of(own)
@@ -63,8 +63,8 @@ def _place_queries(
             best = next(number for number in range(len(held) + 1) if number not in held)
         held[best] = unite(held[best], own) if best in held else own
         costs[best] = cost.of(held[best])
-        found[name] = best
-    return found
+        placed[name] = best
+    return placed
 
 
 def _total(groups: dict[str, int], members: dict[str, Union], cost: GroupCost) -> float:

@@ -69,8 +69,8 @@ class Optimizer:
         plan = self.plan
         decisions: tuple[Decision, ...] = ()
         for rule in RULES:
-            plan, made = rule(plan, facts)
-            decisions += made
+            plan, taken = rule(plan, facts)
+            decisions += taken
         if self.statistics.streams and plan.changed:
             plan = replace(plan, changed=frozenset())
         return self._with(plan, decisions, batch)

@@ -29,10 +29,10 @@ class Plan:
     @property
     def groups(self) -> dict[int, tuple[str, ...]]:
         """The queries of each group."""
-        found: dict[int, list[str]] = {}
+        members: dict[int, list[str]] = {}
         for name, choice in self.choices.items():
-            found.setdefault(choice.group, []).append(name)
-        return {group: tuple(names) for group, names in sorted(found.items())}
+            members.setdefault(choice.group, []).append(name)
+        return {group: tuple(names) for group, names in sorted(members.items())}
 
 
 def check_plan(plan: Plan, queries: Mapping[str, Paths]) -> None:

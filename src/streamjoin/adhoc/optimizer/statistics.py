@@ -34,15 +34,15 @@ class StreamStatistics:
 
     def share(self, selections: Iterable[tuple[Expression, ...]]) -> float:
         """The share of tuples that pass at least one of the selections."""
-        found: Array | None = None
+        passing: Array | None = None
         for selection in selections:
             if not selection:
                 return 1.0
             mask = self.masks.get(selection)
             if mask is None:
                 return 1.0
-            found = mask if found is None else found | mask
-        return float(found.mean()) if found is not None and found.size else 0.0
+            passing = mask if passing is None else passing | mask
+        return float(passing.mean()) if passing is not None and passing.size else 0.0
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Statistics:
 
     def key_count(self, stream: str, column: str) -> int:
         """The distinct values of an attribute, as far as it is indexed; otherwise as many as tuples."""
-        found = self.of(stream)
-        counts = [count for (name, _), count in found.distinct.items() if name == column]
-        return max(1, min(counts) if counts else found.held)
+        measured = self.of(stream)
+        counts = [count for (name, _), count in measured.distinct.items() if name == column]
+        return max(1, min(counts) if counts else measured.held)
 
 
 def measure(
@@ -93,9 +93,9 @@ def _measure_stream(held: list[Bucket], selections: Iterable[tuple[Expression, .
 
 def _distinct(held: list[Bucket], rows: int) -> dict[IndexKey, int]:
     """The keys of the bucket with most of them, a lower bound for the window's."""
-    found: dict[IndexKey, int] = {}
+    distinct: dict[IndexKey, int] = {}
     for bucket in held:
         for key in bucket.index_keys:
             count = bucket.distinct(key)
-            found[key] = min(rows, max(count, found.get(key, 1)))
-    return found
+            distinct[key] = min(rows, max(count, distinct.get(key, 1)))
+    return distinct
