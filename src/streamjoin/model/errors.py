@@ -13,6 +13,7 @@ Each message says what was wrong, where, and what to do; state is left as it was
     │   └── BudgetExceededError         an ad-hoc query took more of a batch than it may; knows figures and place
     ├── StateError (RuntimeError)       the call is not allowed now: closed or broken join, forked process
     ├── InterruptedBatchError (RuntimeError)  a batch of ad-hoc queries was stopped from outside; it can be run again
+    ├── BackPressureError (RuntimeError) a live join has no room for tuples now; push them again later
     ├── TooManyRowsError (RuntimeError) a call has more result rows than it may return; `push_iter` streams them
     ├── CheckpointError (RuntimeError)  stored state is missing, foreign or damaged
     ├── SetupError (RuntimeError)       an external component is missing: Java, pyspark, a jar
@@ -93,6 +94,10 @@ class InterruptedBatchError(StreamJoinError, RuntimeError):
 
 class StateError(StreamJoinError, RuntimeError):
     """The call is not allowed in the current state."""
+
+
+class BackPressureError(StreamJoinError, RuntimeError):
+    """A live join has no room for the pushed tuples; none was taken."""
 
 
 class TooManyRowsError(StreamJoinError, RuntimeError):
