@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import END, START, Bound, Key, floor_of
-from streamjoin.gate.source import GateSource
+from streamjoin.gate.source import GateChunk, GateSource, stamps_of
 from streamjoin.model.errors import InputError
 from streamjoin.windows.merging import merged_order
 
 LEFT, RIGHT = 0, 1
+# Beyond so many sources, one sort is cheaper than merging them one after another.
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Released:
     tables: tuple[pa.Table, pa.Table]
     ticks: tuple[Array, Array]
     is_right: Array
+    stamps: Array | None = None
+    """The stamp of each tuple in gate order, where the sources gave them."""
 
 
 class EventTimeGate:
@@ -41,14 +45,22 @@ class EventTimeGate:
         self._lateness = lateness
         self._sides = sides
         self._sources: dict[Key, GateSource] = {}
+        self._in_order = True
+        self._known_sides: set[int] = set()
+        # Whether other sources may come after all of today's have ended.
+        self._open_ended = False
         self._bound: Bound = START
 
     def add(self, side: int, name: str) -> None:
         """Register a source before it sends: the gate waits for it from now on."""
         key = side, name
-        if key not in self._sources:
-            source = GateSource(key, floor_of(key, self._bound))
-            self._sources = dict(sorted({**self._sources, key: source}.items()))
+        source = self._sources.get(key)
+        if source is None:
+            self._sources[key] = GateSource(key, floor_of(key, self._bound))
+            self._known_sides.add(side)
+            self._in_order = False
+        elif source.left:
+            source.reopen(floor_of(key, self._bound))
 
     def check(self, sources: list[tuple[int, str]]) -> None:
         """Reject finished sources, before any rows are taken from the others."""
@@ -56,16 +68,17 @@ class EventTimeGate:
             if key in self._sources and self._sources[key].finished:
                 raise InputError(f"source {key[1]!r} is finished and can't send more tuples")
 
-    def push(self, side: int, name: str, table: pa.Table, ticks: Array) -> Array:
+    def push(self, side: int, name: str, table: pa.Table, ticks: Array, stamps: Array | None = None) -> Array:
         """Take tuples of one source; returns the mask of late ones, which are not taken."""
         self.add(side, name)
-        return self._sources[side, name].take(table, ticks, self._lateness, self._bound)
+        return self._sources[side, name].take(table, ticks, self._lateness, self._bound, stamps)
 
     def advance(self, side: int, name: str, tick: int) -> None:
         """Declare that a source has no tuples before `tick`, so that an idle source does not block the others."""
         self.add(side, name)
         source = self._sources[side, name]
         source.clock = max(source.clock, min(tick + self._lateness, (1 << 63) - 1))
+        source.resting = False
 
     def retype(self, schemas: tuple[pa.Schema, pa.Schema]) -> None:
         """Change the schemas of the waiting rows; see `GateSource.retype`."""
@@ -77,6 +90,34 @@ class EventTimeGate:
         """Declare that a source has ended."""
         self.add(side, name)
         self._sources[side, name].finished = True
+
+    def leave(self, side: int, name: str) -> None:
+        """Declare that a source has ended and give its place back: its name may come again, and others after it."""
+        self.finish(side, name)
+        self._sources[side, name].left = True
+        self._open_ended = True
+
+    def rest(self, side: int, name: str) -> None:
+        """Stop waiting for a source until its next tuples or `advance`."""
+        self.add(side, name)
+        self._sources[side, name].resting = True
+        self._open_ended = True
+
+    @property
+    def time(self) -> int:
+        """The time before which no more tuples are released."""
+        return self._bound[0]
+
+    @property
+    def holder(self) -> Key | None:
+        """The source that holds back the bound: the gate releases nothing more before it has sent more."""
+        awaited = [source.passed(self._lateness) for source in self._sources.values() if source.awaited]
+        return min(awaited)[1:] if awaited else None
+
+    @property
+    def sources(self) -> int:
+        """The number of sources."""
+        return len(self._sources)
 
     @property
     def waiting(self) -> int:
@@ -92,44 +133,65 @@ class EventTimeGate:
         """Release the ready tuples in order; with `everything`, all waiting tuples, as at the end of input."""
         if everything:
             self._bound = END
-        elif all(any(side == own for own, _ in self._sources) for side in self._sides):
-            awaited = [source.passed(self._lateness) for source in self._sources.values() if not source.finished]
-            self._bound = max(self._bound, min(awaited, default=END))
+        elif self._known_sides.issuperset(self._sides):
+            awaited = [source.passed(self._lateness) for source in self._sources.values() if source.awaited]
+            self._bound = max(self._bound, min(awaited) if awaited else self._bound_of_nobody())
+        if not self._in_order:
+            self._sources, self._in_order = dict(sorted(self._sources.items())), True
         left, right = (self._ready(side) for side in (LEFT, RIGHT))
-        is_right = merged_order((left[1], right[1])) >= left[1].size
-        return Released((left[0], right[0]), (left[1], right[1]), is_right)
+        if self._open_ended:
+            for key in [key for key, source in self._sources.items() if source.left and not source.waiting]:
+                del self._sources[key]
+        order = merged_order((left[1], right[1]))
+        is_right = order >= left[1].size
+        stamps = None
+        if left[2] is not None and right[2] is not None:
+            stamps = np.concatenate([left[2], right[2]])[order]
+        return Released((left[0], right[0]), (left[1], right[1]), is_right, stamps)
 
-    def _ready(self, side: int) -> tuple[pa.Table, Array]:
+    def _bound_of_nobody(self) -> Bound:
+        """The bound when the gate waits for no source: the end, or the furthest place if others may come."""
+        if not self._open_ended:
+            return END
+        resting = [source.passed(self._lateness) for source in self._sources.values() if source.resting]
+        ended = [source.newest for source in self._sources.values() if source.finished]
+        return max([START, *resting, *(place for place in ended if place is not None)])
+
+    def _ready(self, side: int) -> GateChunk:
         """The rows of one side up to the bound, in order."""
         sources = [source.ready(self._bound) for source in self._sources.values() if source.key[0] == side]
-        return _in_order([chunks for chunks in sources if chunks]) or (self._none[side], np.empty(0, np.int64))
+        none = np.empty(0, np.int64)
+        return _in_order([chunks for chunks in sources if chunks]) or (self._none[side], none, none)
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores the gate: sources, clocks, waiting rows and the bound."""
-        state = self._none, self._bound
+        state = self._none, self._bound, self._in_order, self._open_ended
+        known_sides = set(self._known_sides)
         sources = dict(self._sources)
         parts = [source.saved() for source in sources.values()]
 
         def restore() -> None:
             for part in parts:
                 part()
-            self._none, self._bound = state
+            self._none, self._bound, self._in_order, self._open_ended = state
+            self._known_sides = set(known_sides)
             self._sources = dict(sources)
 
         return restore
 
 
-def _in_order(sources: list[list[tuple[pa.Table, Array]]]) -> tuple[pa.Table, Array] | None:
+def _in_order(sources: list[list[GateChunk]]) -> GateChunk | None:
     """The ready rows of one side's sources, by name, as one table by time."""
     if not sources:
         return None
     chunks = [chunk for source in sources for chunk in source]
-    table = chunks[0][0] if len(chunks) == 1 else pa.concat_tables([table for table, _ in chunks])
-    runs = [_joined([ticks for _, ticks in source]) for source in sources]
+    table = chunks[0][0] if len(chunks) == 1 else pa.concat_tables([table for table, _, _ in chunks])
+    runs = [_joined([ticks for _, ticks, _ in source]) for source in sources]
+    stamps = stamps_of(chunks)
     if len(runs) == 1:
-        return table, runs[0]
-    order = merged_order(runs)
-    return table.take(pa.array(order)), np.concatenate(runs)[order]
+        return table, runs[0], stamps
+    order = merged_order(runs) if len(runs) <= _FEW else np.argsort(np.concatenate(runs), kind="stable")
+    return table.take(pa.array(order)), np.concatenate(runs)[order], None if stamps is None else stamps[order]
 
 
 def _joined(arrays: list[Array]) -> Array:

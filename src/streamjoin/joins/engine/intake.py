@@ -56,7 +56,15 @@ class Intake:
         # Whether tuples are joined as they come, whatever their times are.
         self._is_plain = self._gate is None and not operator.stores[LEFT].timed
 
-    def feed(self, inputs: list[pa.Table | None], is_right: Array, source: str, *, left_first: bool = False) -> Work:
+    def feed(
+        self,
+        inputs: list[pa.Table | None],
+        is_right: Array,
+        source: str,
+        arrived: Array | None = None,
+        *,
+        left_first: bool = False,
+    ) -> Work:
         """Take one push; returns the tuples that can be joined now.
 
         `is_right` says which side each tuple belongs to, in arrival order; `left_first` that the left ones come first.
@@ -84,7 +92,10 @@ class Intake:
             return self._released(self._gate)
         if self._self_join:
             tables[RIGHT], ticks[RIGHT] = tables[LEFT], ticks[LEFT]
-        ordered = Ordered((tables[LEFT], tables[RIGHT]), (ticks[LEFT], ticks[RIGHT]), is_right, left_first)
+        if arrived is not None and arrived.size != is_right.size:
+            # Some tuples were set aside; the others get the time of the first.
+            arrived = np.full(is_right.size, arrived.min())
+        ordered = Ordered((tables[LEFT], tables[RIGHT]), (ticks[LEFT], ticks[RIGHT]), is_right, left_first, arrived)
         return self._operator.begin(ordered, self._bounds())
 
     def release(self, everything: bool = False) -> Work | None:
@@ -97,7 +108,29 @@ class Intake:
         tables, ticks = ready.tables, ready.ticks
         if self._self_join:
             tables, ticks = (tables[LEFT], tables[LEFT]), (ticks[LEFT], ticks[LEFT])
-        return self._operator.begin(Ordered(tables, ticks, ready.is_right), None)
+        return self._operator.begin(Ordered(tables, ticks, ready.is_right, arrived=ready.stamps), None)
+
+    def collect(self, side: int, source: str, table: pa.Table, arrived: Array) -> None:
+        """Take tuples of one source into the gate and release none."""
+        if self._gate is None:
+            raise AssertionError("event-time order without a gate")
+        self._gate.check([(side, source)])
+        tables = [schema.empty_table() for schema in (self._bound.left_schema, self._bound.right_schema)]
+        tables[side] = _fitted(table, tables[side].schema)
+        if side == LEFT:
+            self._counts.tuples_left += table.num_rows
+        else:
+            self._counts.tuples_right += table.num_rows
+        with self._counts.step("order"):
+            ticks, _ = self._timed(tables, np.full(table.num_rows, side == RIGHT), source)
+            if tables[side].num_rows != arrived.size:
+                arrived = np.full(tables[side].num_rows, arrived.min())
+            self._push_gate(self._gate, side, source, tables[side], ticks[side], arrived)
+
+    @property
+    def gate(self) -> EventTimeGate | None:
+        """The gate, in event-time order."""
+        return self._gate
 
     def saved(self) -> Restore:
         """Return a function that restores the order of the input and the operator."""
@@ -117,20 +150,9 @@ class Intake:
 
     def advance(self, side: int, source: str, time: object) -> None:
         """Move a source's clock to `time`, a value of its time column."""
-        plan, gate = self._bound.time, self._gate
-        if plan is None or gate is None:
+        if self._gate is None:
             raise AssertionError("event-time order without a gate")
-        schema, name = ((self._bound.left_schema, plan.left), (self._bound.right_schema, plan.right))[side]
-        try:
-            column = _one_time(time, schema.field(name).type)
-        except (pa.ArrowException, OverflowError) as error:
-            raise InputError(
-                f"advance({time!r}): {name!r} is {schema.field(name).type}; give a time of that type"
-            ) from error
-        ticks, bad = to_ticks(column, plan.multipliers[side])
-        if bad is not None and bad.any():
-            raise InputError(f"advance({time!r}): this time is out of range")
-        gate.advance(side, source, int(ticks[0]))
+        self._gate.advance(side, source, tick_of(self._bound, side, time))
 
     def retype(self, bound: BoundSpec) -> None:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
@@ -181,10 +203,18 @@ class Intake:
         keep[own[bad]] = False
         return table.filter(pa.array(~bad)), ticks[~bad], is_right[keep]
 
-    def _push_gate(self, gate: EventTimeGate, side: int, source: str, table: pa.Table, ticks: Array | None) -> None:
+    def _push_gate(
+        self,
+        gate: EventTimeGate,
+        side: int,
+        source: str,
+        table: pa.Table,
+        ticks: Array | None,
+        arrived: Array | None = None,
+    ) -> None:
         if ticks is None:
             raise AssertionError("event-time order without ticks")
-        late = gate.push(side, source, table, ticks)
+        late = gate.push(side, source, table, ticks, arrived)
         if late.any():
             self._counts.late += int(late.sum())
             self._late.add(SIDES[side], source, "late", table.filter(pa.array(late)))
@@ -208,6 +238,24 @@ class Intake:
             return NEVER, NEVER
         left, right = (NEVER if horizon is None else horizon.bound for horizon in self._horizons)
         return (left, left) if self._self_join else (left, right)
+
+
+def tick_of(bound: BoundSpec, side: int, time: object) -> int:
+    """`time`, a value of a side's time column, in ticks."""
+    plan = bound.time
+    if plan is None:
+        raise AssertionError("a time without a time column")
+    schema, name = ((bound.left_schema, plan.left), (bound.right_schema, plan.right))[side]
+    try:
+        column = _one_time(time, schema.field(name).type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(
+            f"advance({time!r}): {name!r} is {schema.field(name).type}; give a time of that type"
+        ) from error
+    ticks, bad = to_ticks(column, plan.multipliers[side])
+    if bad is not None and bad.any():
+        raise InputError(f"advance({time!r}): this time is out of range")
+    return int(ticks[0])
 
 
 def _one_time(time: object, type_: pa.DataType) -> pa.Array:

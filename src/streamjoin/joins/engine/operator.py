@@ -77,6 +77,8 @@ class Operator:
         # The compiled steps run in one thread, the general ones share large chunks among the workers.
         self._most_compiled = _LARGEST_COMPILED if workers.n == 1 else _LEAST_CHUNK
         self.no_rows = bound.schema.empty_table()
+        self.later = np.empty(0, np.int64)
+        """For each row of the newest step, the place of its later tuple among the tuples of the step."""
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
         """Prepare tuples to be joined with the windows and with each other.
@@ -312,9 +314,10 @@ class Operator:
     def _materialize(self, chunk: Chunk, pairs: Pairs) -> pa.Table:
         """Gather the rows of the pairs, once, column by column."""
         left, right = positions(chunk, pairs.probe, pairs.seq)
+        self.later = pairs.probe
         if self._self_join:
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
-            left, right = left[order], right[order]
+            left, right, self.later = left[order], right[order], pairs.probe[order] >> 1
 
         rows, time = {}, self.bound.time
         for side, seqs in (("left", left), ("right", right)):

@@ -19,6 +19,8 @@ class Ordered:
     is_right: Array
     left_first: bool = False
     """Whether all left tuples come before the right ones."""
+    arrived: Array | None = None
+    """When each tuple was pushed, where that is recorded: an integer by gate position."""
 
 
 @dataclass

@@ -50,7 +50,7 @@ Fail = Callable[[BaseException], None]
 """Reports the error that ended one of the runner's threads."""
 
 
-class Stopped(StateError):
+class Stopped(StateError):  # noqa: N818
     """The join was stopped: a runner's thread that meets it ends and reports nothing."""
 
 
