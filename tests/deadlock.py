@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from streamjoin.joins.live.live import running
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import live
 
@@ -17,11 +18,15 @@ def no_deadlock(seconds: float = 120) -> Iterator[None]:
     """Give what runs inside this long; then say where every crew stands, and stop them all."""
 
     def give_up() -> None:
-        told = "\n".join(crew.standing() for crew in live())
-        print(f"no end after {seconds} s\n{told}", file=sys.__stderr__)
+        standing = "\n".join(crew.standing() for crew in live())
+        print(f"no end after {seconds} s\n{standing}", file=sys.__stderr__)
         faulthandler.dump_traceback(sys.__stderr__ or 2)
+        error = StateError(f"deadlock: no end after {seconds} s\n{standing}")
         for crew in live():
-            crew.stop(StateError(f"deadlock: no end after {seconds} s\n{told}"))
+            crew.stop(error)
+        for join in running():
+            join._hub.fail(error)
+            join._reap()
 
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True

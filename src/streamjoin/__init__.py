@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from streamjoin._lazy import lazy
 from streamjoin._version import __version__
 from streamjoin.model.errors import (
+    BackPressureError,
     BudgetExceededError,
     CheckpointError,
     ExpressionError,
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
     from streamjoin import testing as testing
     from streamjoin.joins.engine.driver import Join
     from streamjoin.joins.engine.opening import open as open  # noqa: A004
+    from streamjoin.joins.live.live import Live
+    from streamjoin.joins.live.opening import live
     from streamjoin.model.predicates import Band, Equi, Theta
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow
 
 __all__ = [
+    "BackPressureError",
     "Band",
     "BudgetExceededError",
     "CheckpointError",
@@ -47,6 +51,7 @@ __all__ = [
     "InterruptedBatchError",
     "Join",
     "JoinSpec",
+    "Live",
     "NotSupportedError",
     "PipelineFileError",
     "QueryError",
@@ -60,6 +65,7 @@ __all__ = [
     "TimeWindow",
     "TooManyRowsError",
     "__version__",
+    "live",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -70,8 +76,10 @@ __getattr__, __dir__ = lazy(
         "Equi": "model.predicates",
         "Join": "joins.engine.driver",
         "JoinSpec": "model.spec",
+        "Live": "joins.live.live",
         "Theta": "model.predicates",
         "TimeWindow": "model.window",
+        "live": "joins.live.opening",
         "open": "joins.engine.opening",
     },
     submodules=("adhoc", "service", "spark", "testing"),

@@ -1,0 +1,220 @@
+"""The embedded join as a live join drives it: the input of many sources in one call, rows with their gate positions.
+
+It is `Join` with every rule of its gate, windows and lateness; only the way in and the way out differ. Invariant:
+a call hands out all rows of the tuples it released before the next call begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.joins.base import Overflow
+from streamjoin.joins.engine.calls import Begin
+from streamjoin.joins.engine.driver import Join
+from streamjoin.joins.engine.lossless import known_schema
+from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.live.latency import Histogram
+from streamjoin.joins.live.runner import Setup
+from streamjoin.model.plain_types import retyped
+
+Event = Literal["add", "push", "advance", "finish", "rest"]
+# A step with too many rows is cut into this many steps.
+_CUT = 8
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a source, as it waits for the driver."""
+
+    event: Event
+    side: int
+    source: str
+    arrived: int
+    rows: pa.Table | None = None
+    """The tuples of a push."""
+    time: int = 0
+    """The ticks of an `advance`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Rows of some consecutive tuples."""
+
+    rows: pa.Table
+    later: Array
+    """The gate position of each row's later tuple."""
+    arrived: Array
+    """When that tuple was pushed."""
+    reached: int
+    """The gate position up to which tuples are joined."""
+    time: int | None
+    """The time of the gate's bound."""
+
+
+class DrivenJoin(Join):
+    """A join that one driver thread feeds."""
+
+    def __init__(self, setup: Setup, schemas: tuple[pa.Schema, pa.Schema]) -> None:
+        request = setup.request
+        super().__init__(
+            setup.spec,
+            request.algorithm,
+            setup.workers,
+            index=request.index,
+            index_options=request.index_options,
+            options=request.options,
+            left_schema=schemas[0],
+            right_schema=schemas[1],
+            max_rows=None,
+            columns=setup.columns,
+        )
+        self._batch_rows = setup.batch_rows
+        self._position = 0
+        self._time: int | None = None
+        self.released = Histogram()
+        """How long after their push tuples were ready."""
+
+    def run(self, calls: list[Call]) -> Iterator[Step]:
+        """Process the calls of the sources, and return the rows of the tuples that they made ready."""
+        return self._steps(self._receiving(calls))
+
+    def end(self) -> Iterator[Step]:
+        """End the input: the rows of all waiting tuples."""
+        return self._steps(self._closing())
+
+    @property
+    def gate_rows(self) -> int:
+        """The number of tuples that wait in the gate."""
+        return self._intake.waiting
+
+    @property
+    def holder(self) -> tuple[int, str] | None:
+        """The source for which the gate waits, in event-time order."""
+        return None if self._intake.gate is None else self._intake.gate.holder
+
+    def _steps(self, begin: Begin) -> Iterator[Step]:
+        with self._lock:
+            self._check_usable()
+            work = self._attempt(begin)
+        if work is not None and work.ordered.arrived is not None:
+            self.released.add(time.monotonic_ns() - work.ordered.arrived)
+        gate = self._intake.gate
+        tuples = 0 if work is None else work.waiting
+        first = self._position
+        while work is not None and work.waiting:
+            before = work.begin
+            try:
+                with self._lock:
+                    rows = self._attempt(lambda tuples=tuples: self._step(work, self._limit(tuples), tuples))  # type: ignore[misc]
+            except Overflow:
+                tuples = max(1, work.tried // _CUT)
+                continue
+            later = self._operator.later
+            if later.size != rows.num_rows:
+                # Not only pairs: such rows belong to the newest tuple of the step.
+                later = np.full(rows.num_rows, work.tried - 1)
+            if not work.waiting:
+                self._time = None if gate is None else gate.time
+            self._position = first + work.begin
+            yield Step(rows, first + before + later, _arrived(work, before + later), self._position, self._time)
+            tuples = work.tried * (_CUT if _CUT * rows.num_rows <= self._batch_rows else 1)
+        if gate is not None and self._time != gate.time:
+            # No tuple was ready, but the bound has moved.
+            self._time = gate.time
+            rows = self._joined([])
+            yield Step(rows, _NONE, _NONE, self._position, self._time)
+
+    def _limit(self, tuples: int) -> int | None:
+        # A single tuple has at most one row per tuple of the other window.
+        return self._batch_rows if tuples > 1 else None
+
+    def _receiving(self, calls: list[Call]) -> Begin:
+        if self.spec.order == "event_time":
+            return lambda: self._collect(calls)
+        return lambda: self._feed(calls)
+
+    def _feed(self, calls: list[Call]) -> Work | None:
+        """In arrival order: the tuples of all sources as they were pushed."""
+        pushes = [call for call in calls if call.rows is not None]
+        if not pushes:
+            return None
+        sides: list[list[pa.Table]] = [[], []]
+        for call in pushes:
+            sides[call.side].append(call.rows)
+        tables = [self._one_table(side, parts) for side, parts in enumerate(sides)]
+        self._learn_schemas(tables)
+        tables = [self._fitted(side, table) for side, table in enumerate(tables)]
+        sizes = [call.rows.num_rows for call in pushes if call.rows is not None]
+        is_right = np.repeat(np.array([call.side == 1 for call in pushes], np.bool_), sizes)
+        arrived = np.repeat(np.array([call.arrived for call in pushes], np.int64), sizes)
+        return self._intake.feed(tables, is_right, "", arrived)
+
+    def _collect(self, calls: list[Call]) -> Work | None:
+        """In event-time order: everything into the gate, then one release."""
+        gate = self._intake.gate
+        if gate is None:
+            raise AssertionError("event-time order without a gate")
+        by_source: dict[tuple[int, str], list[Call]] = {}
+        for call in calls:
+            by_source.setdefault((call.side, call.source), []).append(call)
+        for (side, source), own in by_source.items():
+            pushes: list[Call] = []
+            for call in own:
+                if call.event == "push":
+                    pushes.append(call)
+                    continue
+                self._collect_pushes(side, source, pushes)
+                pushes = []
+                if call.event == "add":
+                    gate.add(side, source)
+                elif call.event == "advance":
+                    gate.advance(side, source, call.time)
+                elif call.event == "finish":
+                    gate.leave(side, source)
+                else:
+                    gate.rest(side, source)
+            self._collect_pushes(side, source, pushes)
+        return self._intake.release()
+
+    def _collect_pushes(self, side: int, source: str, pushes: list[Call]) -> None:
+        if not pushes:
+            return
+        tables: list[pa.Table | None] = [None, None]
+        tables[side] = self._one_table(side, [call.rows for call in pushes if call.rows is not None])
+        self._learn_schemas(tables)
+        sizes = [call.rows.num_rows for call in pushes if call.rows is not None]
+        arrived = np.repeat(np.array([call.arrived for call in pushes], np.int64), sizes)
+        self._intake.collect(side, source, self._fitted(side, tables[side]), arrived)
+
+    def _one_table(self, side: int, parts: list[pa.Table]) -> pa.Table | None:
+        """The tuples of several pushes as one table; columns that were all NULL take the first type that came."""
+        if not parts:
+            return None
+        known = self._schemas[side]
+        if known is None:
+            raise AssertionError("tuples before the schema is known")
+        if any(part.schema is not known and not part.schema.equals(known) for part in parts):
+            for part in parts:
+                known = known_schema(known, part.schema)
+            parts = [retyped(part, known) for part in parts]
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+    def _fitted(self, side: int, table: pa.Table | None) -> pa.Table | None:
+        """The stored columns of the tuples, each in one piece."""
+        if table is None or self._bound is None:
+            return table
+        names = (self._bound.left_schema, self._bound.right_schema)[side].names
+        return (table if table.num_columns == len(names) else table.select(names)).combine_chunks()
+
+
+def _arrived(work: Work, places: Array) -> Array:
+    arrived = work.ordered.arrived
+    return np.zeros(places.size, np.int64) if arrived is None else arrived[places]

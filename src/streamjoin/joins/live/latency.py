@@ -1,0 +1,67 @@
+"""Latencies as histograms: some kilobytes for any number of rows, and percentiles to within some percent."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import numpy as np
+
+from streamjoin._arrays import Array
+
+# A bucket is a power of two nanoseconds and four bits after it.
+_SHIFT: Final = 48
+_FIRST: Final = 1023 << 4
+_BUCKETS: Final = 44 << 4
+# Of a batch with more rows, so many are sampled at even distances.
+_SAMPLES: Final = 1024
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+class Histogram:
+    """Counts of latencies. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_BUCKETS, np.int64)
+        self._lock = threading.Lock()
+
+    def add(self, nanoseconds: Array) -> None:
+        """Count the latencies of a batch of rows or tuples."""
+        n = nanoseconds.size
+        if not n:
+            return
+        stride = -(-n // _SAMPLES)
+        values = np.maximum(nanoseconds[::stride], 1).astype(np.float64)
+        buckets = np.minimum((values.view(np.int64) >> _SHIFT) - _FIRST, _BUCKETS - 1)
+        counts = np.bincount(buckets, minlength=_BUCKETS)
+        with self._lock:
+            self._counts += counts * stride
+
+    def add_one(self, nanoseconds: int, n: int = 1) -> None:
+        """Count one latency that `n` tuples have."""
+        bucket = (int(np.float64(max(nanoseconds, 1)).view(np.int64)) >> _SHIFT) - _FIRST
+        with self._lock:
+            self._counts[min(bucket, _BUCKETS - 1)] += n
+
+    def figures(self) -> dict[str, float]:
+        """The percentiles in milliseconds, and how many were counted; empty before the first.
+
+        >>> histogram = Histogram()
+        >>> histogram.add(np.array([1_000_000] * 99 + [64_000_000]))
+        >>> histogram.figures()
+        {'p50': 1.031, 'p90': 1.031, 'p99': 1.031, 'max': 66.06, 'count': 100}
+        """
+        with self._lock:
+            counts = self._counts.copy()
+        total = int(counts.sum())
+        if not total:
+            return {}
+        upto = np.cumsum(counts)
+        places = {name: int(np.searchsorted(upto, share * total)) for name, share in PERCENTILES.items()}
+        return {**{name: float(f"{_value(place) / 1e6:.4g}") for name, place in places.items()}, "count": total}
+
+
+def _value(bucket: int) -> float:
+    """The middle of a bucket, in nanoseconds."""
+    ends = np.array([bucket + _FIRST, bucket + 1 + _FIRST], np.int64) << _SHIFT
+    return float(ends.view(np.float64).mean())

@@ -1,0 +1,552 @@
+"""`Live`: a join that runs by itself. Sources push from any thread, consumers read results as they are found.
+
+The live join owns sources, consumers, back-pressure, errors and the end; a runner does the joining (`runner.py`).
+Invariants: an error in any thread reaches every source and consumer; once `stop` or the end of the block has returned,
+no thread of the join is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from streamjoin.joins.auto import AlgorithmRequest, choose
+from streamjoin.joins.engine.explain import explain
+from streamjoin.joins.engine.inputs import as_schema, as_table, conform, named_columns, untyped
+from streamjoin.joins.engine.intake import SIDES, tick_of
+from streamjoin.joins.live.consumer import Consumer, Subscription
+from streamjoin.joins.live.driven import DrivenRunner
+from streamjoin.joins.live.hub import Hub, LiveBatch, failure
+from streamjoin.joins.live.idle import Clock, IdleWatch
+from streamjoin.joins.live.registry import RUNNERS
+from streamjoin.joins.live.runner import Runner, Setup, Stopped
+from streamjoin.joins.live.settings import Limits
+from streamjoin.joins.live.source import Source
+from streamjoin.joins.live.waiting import Replaced, WaitingInput
+from streamjoin.model.binding import BoundSpec, bind, narrowed
+from streamjoin.model.errors import InputError, StateError
+from streamjoin.model.spec import JoinSpec
+
+_LOG = logging.getLogger("streamjoin")
+# What the description of a join tells of it, where a runner does not count it.
+_COUNTED = ("tuples_left", "tuples_right", "compared", "results", "expired", "window_left", "window_right")
+# How long the end waits for a callback that is under way.
+_CALLBACK_SECONDS = 10.0
+# Rates are over the last so many seconds.
+_RATE_SECONDS = 10.0
+_ALL: weakref.WeakSet[Live] = weakref.WeakSet()
+
+
+def running() -> list[Live]:
+    """The live joins of this process that have not ended."""
+    return [live for live in list(_ALL) if not live._done.is_set()]
+
+
+class Live:
+    """A running join with sources and consumers of its own; made by `streamjoin.live`."""
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        request: AlgorithmRequest,
+        workers: int,
+        *,
+        ordered: bool,
+        schemas: tuple[object, object],
+        columns: Sequence[str] | None,
+        idle: float | None,
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
+        self.spec = spec
+        self._request, self._workers, self._columns = request, workers, columns
+        self._limits, self._ordered = limits, ordered
+        self._clock = clock
+        self._named = named_columns(spec)
+        self._schemas: list[pa.Schema | None] = [
+            as_schema(schema, side) for schema, side in zip(schemas, SIDES, strict=True)
+        ]
+        self._bound: BoundSpec | None = None
+        self._runner: Runner | None = None
+        self._waiting = WaitingInput(max(1, limits.queue_rows // 2))
+        self._target: Runner | WaitingInput = self._waiting
+        self._hub = Hub(limits.result_rows, limits.result_bytes, ordered)
+        self._lock = threading.Lock()
+        self._binding = threading.Lock()
+        self._sources: set[Source] = set()
+        self._names: set[tuple[int, str]] = set()
+        self._gone_tuples = [0, 0]
+        self._sources_in_all = 0
+        self._own: Consumer | None = None
+        self._subscriptions: list[Subscription] = []
+        self._closer: threading.Thread | None = None
+        self._reaper: threading.Thread | None = None
+        self._done = threading.Event()
+        self._forked = False
+        self._snapshots = deque([(time.monotonic(), 0, 0)])
+        self._threads = _Threads()
+        with self._binding:
+            self._bind(self._schemas)
+        if idle is not None:
+            own = weakref.ref(self)
+            self._threads.watch = IdleWatch(idle, clock, lambda: _sources_of(own), _reporter(self._hub, own))
+        self._finalizer = weakref.finalize(self, _release, self._hub, self._threads)
+        self._finalizer.atexit = False
+        _ALL.add(self)
+
+    # -- sources -------------------------------------------------------------------------------------------
+
+    def source(self, side: str, name: str = "") -> Source:
+        """Open a source: a handle to push tuples of one side with, from any thread.
+
+        Args:
+            side: "left" or "right"; a self-join has only "left".
+            name: in event-time order, the name under which tuples of one time are ordered; no two open sources of a
+                side share it. In arrival order it is only a label.
+        """
+        if side not in SIDES:
+            raise InputError(f"side={side!r}: it is 'left' or 'right'")
+        if not isinstance(name, str):
+            raise InputError(f"name={name!r}: a source's name is a string")
+        if self.spec.self_join and side == "right":
+            raise InputError("a self-join has one stream: open its sources as 'left'")
+        index = SIDES.index(side)
+        source = Source(self, index, name)
+        with self._lock:
+            self._check_input()
+            if self.spec.order == "event_time":
+                if (index, name) in self._names:
+                    raise InputError(
+                        f"the {side} side has an open source {name!r}: push to that one, finish it, or give this one "
+                        "another name="
+                    )
+                self._names.add((index, name))
+            self._sources.add(source)
+            self._sources_in_all += 1
+        try:
+            self.attempt(lambda runner: runner.add_source(index, name))
+        except BaseException:
+            self.left(source)
+            raise
+        self.woken()
+        return source
+
+    # -- consumers -----------------------------------------------------------------------------------------
+
+    def consumer(self) -> Consumer:
+        """A consumer that reads every row from now on; the first one gets also those that were found before."""
+        self._check_process()
+        return Consumer(self._hub, self._check_process)
+
+    def on_rows(self, function: Callable[[pa.RecordBatch], object]) -> Subscription:
+        """Call `function` with every record batch of the result, in a thread of its own.
+
+        If it raises an error it is not called any more, and the end of the block raises an error that says so.
+        """
+        if not callable(function):
+            raise InputError(f"on_rows takes a function of a record batch, not {function!r}")
+        subscription = Subscription(self.consumer(), function)
+        with self._lock:
+            self._subscriptions.append(subscription)
+        return subscription
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._own_consumer()
+
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return self._own_consumer()
+
+    def batches(self) -> Iterator[LiveBatch]:
+        """The result as `for rows in join` reads it, each batch with how far the result reaches."""
+        return self._own_consumer().batches()
+
+    def late(self) -> pa.Table:
+        """Rows that were late or without a time since the last call: side, source, reason and the columns."""
+        self._check_process()
+        return pa.table({}) if self._runner is None else self._runner.late()
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the input; returns at once. Consumers read the remaining rows, then they end."""
+        self._check_process()
+        with self._lock:
+            if self._closer is not None or self._done.is_set():
+                return
+            self._closer = threading.Thread(target=self._drain, name="streamjoin-close", daemon=True)
+            self._closer.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all rows are in the consumers' queues, after `close`, or the join has ended in another way."""
+        self._check_process()
+        return self._done.wait(timeout)
+
+    def stop(self) -> None:
+        """End at once: tuples and rows that wait are dropped, and no thread is left. May be called twice."""
+        if self._forked:
+            return
+        self._hub.stop()
+        self._end_threads()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.stop()
+            return
+        self._finish_block(threading.get_ident())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            await asyncio.to_thread(self.stop)
+            return
+        await asyncio.to_thread(self._finish_block, threading.get_ident())
+
+    def _finish_block(self, thread: int) -> None:
+        if self._forked:
+            return
+        if self._hub.stopped:
+            self._end_threads()
+            return
+        try:
+            self.close()
+            self._hub.abandon(thread)
+            self._done.wait()
+            for subscription in self._subscriptions:
+                subscription.wait()
+            unread = self._hub.unread
+        finally:
+            self.stop()
+        if self._hub.error is not None:
+            raise failure(self._hub.error)
+        for subscription in self._subscriptions:
+            subscription.check()
+        if unread:
+            rows = "1 row" if unread == 1 else f"{unread:,} rows"
+            raise StateError(
+                f"the block ended with {rows} of the result that nobody read: "
+                "call close() inside the block and read the join to its end, or stop() to drop the rest"
+            )
+
+    # -- what there is to see ------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the result, once both sides' schemas are known."""
+        return None if self._bound is None else self._bound.schema
+
+    def metrics(self) -> dict[str, Any]:
+        """Figures of this moment, as plain numbers: rates, queues, latencies in milliseconds, seconds by thread.
+
+        Latencies are measured from the push of a row's later tuple: until it left the queue, until it was ready, until
+        the row was found, and until a consumer had it.
+        """
+        self._check_process()
+        runner = self._runner
+        figures: dict[str, Any] = {} if runner is None else dict(runner.metrics())
+        output = self._hub.figures()
+        with self._lock:
+            tuples = list(self._gone_tuples)
+            for source in self._sources:
+                tuples[SIDES.index(source.side)] += source.tuples
+            open_sources, in_all = len(self._sources), self._sources_in_all
+            threads = {f"callback {s.name}": {"call": s.busy} for s in self._subscriptions}
+        stages = {**figures.pop("latency", {}), "join": self._hub.found.figures(), "delivery": self._hub.read.figures()}
+        figures["threads"] = {**figures.get("threads", {}), **threads}
+        if runner is None:
+            figures["waiting"] = self._waiting.rows
+        return {
+            **figures,
+            **output,
+            "pushed_left": tuples[0],
+            "pushed_right": tuples[1],
+            "sources": open_sources,
+            "sources_in_all": in_all,
+            "rates": self._rates(sum(tuples), output["rows"]),
+            "latency": stages,
+        }
+
+    def explain(self) -> str:
+        """The plan in words: condition, windows, order, algorithm, and how the join runs."""
+        figures = self.metrics()
+        lines = []
+        if isinstance(self._runner, DrivenRunner):
+            lines.append(self._runner.join.explain())
+        else:
+            choice = None if self._bound is None else choose(self._bound, self._request)
+            counted = {**dict.fromkeys(_COUNTED, 0), "seconds": {}, **figures}
+            lines.append(explain(self.spec, self._bound, choice, self._workers, counted))
+        runs = "behind one driver thread" if isinstance(self._runner, DrivenRunner) else "in threads of its own"
+        order = "in result order" if self._ordered else "as rows are found, with punctuations"
+        lines.append(f"runs        {'not yet' if self._runner is None else runs}; output {order}")
+        lines.append(f"sources     {figures['sources']:,} open, {figures['sources_in_all']:,} in all")
+        lines.append(f"consumers   {figures['consumers']}")
+        return "\n".join(lines)
+
+    def _rates(self, tuples: int, rows: int) -> dict[str, float]:
+        """Tuples and rows per second, over the last seconds."""
+        now = time.monotonic()
+        with self._lock:
+            while len(self._snapshots) > 1 and now - self._snapshots[1][0] >= _RATE_SECONDS:
+                self._snapshots.popleft()
+            before = self._snapshots[0]
+            if now - self._snapshots[-1][0] >= _RATE_SECONDS / 20:
+                self._snapshots.append((now, tuples, rows))
+        seconds = max(now - before[0], 1e-9)
+        return {"tuples": (tuples - before[1]) / seconds, "rows": (rows - before[2]) / seconds}
+
+    # -- what sources use ----------------------------------------------------------------------------------
+
+    def prepare(self, side: int, data: object) -> pa.Table:
+        """Pushed data as a table of the side's schema."""
+        schema = self._schemas[side]
+        if schema is not None and isinstance(data, pa.RecordBatch | pa.Table) and data.schema.equals(schema):
+            return data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+        self._check_process()
+        table = as_table(data, SIDES[side], self._named[side])
+        with self._binding:
+            schema = self._schemas[side]
+            table = conform(table, schema, SIDES[side])
+            if schema is None or not table.schema.equals(schema):
+                self._learn(side, table.schema)
+            return table
+
+    def attempt(self, call: Callable[[Runner | WaitingInput], None]) -> None:
+        """Call the runner, once there is one; raises an error if the join takes no more input."""
+        while True:
+            if self._forked or self._done.is_set() or self._hub.error is not None:
+                self._check_input()
+            try:
+                call(self._target)
+                return
+            except Replaced:
+                if self._target is self._waiting:
+                    self._check_input()
+            except Stopped:
+                self._check_input()
+                raise
+
+    def ticks(self, side: int, time: object) -> int:
+        """A value of a side's time column in ticks."""
+        self._check_process()
+        if self.spec.order != "event_time":
+            raise StateError("advance() is for order='event_time'")
+        if self._bound is None:
+            raise StateError(
+                "advance() needs the schemas of both sides: push both sides first, or give left_schema= and "
+                "right_schema= to live"
+            )
+        return tick_of(self._bound, side, time)
+
+    def now(self) -> float:
+        """The join's clock."""
+        return self._clock.now()
+
+    def woken(self) -> None:
+        """A source is active that was not."""
+        if self._threads.watch is not None:
+            self._threads.watch.look_again()
+
+    def left(self, source: Source) -> None:
+        """A source has finished."""
+        with self._lock:
+            if source in self._sources:
+                self._sources.discard(source)
+                self._names.discard((SIDES.index(source.side), source.name))
+                self._gone_tuples[SIDES.index(source.side)] += source.tuples
+
+    # -- internals -----------------------------------------------------------------------------------------
+
+    def _own_consumer(self) -> Consumer:
+        self._check_process()
+        with self._lock:
+            if self._own is None:
+                self._own = Consumer(self._hub, self._check_process)
+            return self._own
+
+    def _check_process(self) -> None:
+        if self._forked:
+            raise StateError(
+                "this live join runs in the process that was forked, and its threads are not in this one; open a new "
+                "join here"
+            )
+
+    def _check_input(self) -> None:
+        """Reject input if there can't be any."""
+        self._check_process()
+        self._hub.check()
+        if self._closer is not None:
+            raise StateError("the input of this live join has ended: close() was called; open a new join")
+
+    def _learn(self, side: int, schema: pa.Schema) -> None:
+        schemas = list(self._schemas)
+        schemas[side] = schema
+        if self._bound is not None and not isinstance(self._runner, DrivenRunner):
+            raise InputError(
+                f"a {SIDES[side]} column that had only NULLs has a type now, which algorithm="
+                f"{self._request.algorithm!r} can't adopt while it runs: give {SIDES[side]}_schema= to live"
+            )
+        self._bind(schemas)
+        self._schemas = schemas
+
+    def _bind(self, schemas: list[pa.Schema | None]) -> None:
+        left, right = schemas
+        if left is None or (right is None and not self.spec.self_join) or untyped(self.spec, left, right):
+            return
+        bound = narrowed(bind(self.spec, left, right), self._columns)
+        if self._bound is None:
+            # Not after the end: nobody would end its threads.
+            self._check_input()
+            choose(bound, self._request)
+            self._start(bound, (left, left if right is None else right))
+        self._bound = bound
+
+    def _start(self, bound: BoundSpec, schemas: tuple[pa.Schema, pa.Schema]) -> None:
+        limits = self._limits
+        setup = Setup(
+            self.spec,
+            bound,
+            self._request,
+            self._workers,
+            self._columns,
+            limits.queue_rows,
+            limits.queue_bytes,
+            limits.batch_rows,
+        )
+        build = RUNNERS.get(self._request.algorithm)
+        runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
+        self._hub.begin(bound.schema, None if bound.time is None else bound.time.type, runner.in_order)
+        runner.start(self._hub.deliver, _reporter(self._hub, weakref.ref(self)))
+        self._runner = self._threads.runner = runner
+
+        def switch() -> None:
+            self._target = runner
+
+        self._waiting.hand_over(runner, switch)
+
+    def _drain(self) -> None:
+        """End the input in a thread of its own, since consumers may have to read before the last row is delivered."""
+        try:
+            with self._binding:
+                runner = self._runner
+                if runner is None:
+                    self._waiting.wake()
+            with self._lock:
+                sources = list(self._sources)
+            for source in sources:
+                source.end()
+            if runner is not None:
+                runner.drain()
+            if self._hub.error is None:
+                self._hub.end()
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._hub.fail(error)
+        finally:
+            self._done.set()
+
+    def _reap(self) -> None:
+        """End all threads after one has failed; not in that thread, which is one of them."""
+        with self._lock:
+            if self._reaper is None:
+                self._reaper = threading.Thread(target=self._end_threads, name="streamjoin-end", daemon=True)
+                self._reaper.start()
+
+    def _end_threads(self) -> None:
+        self._waiting.wake()
+        self._threads.stop()
+        self._done.set()
+        own = threading.current_thread()
+        for thread in (self._closer, self._reaper):
+            if thread is not None and thread is not own:
+                thread.join()
+        deadline = time.monotonic() + _CALLBACK_SECONDS
+        for subscription in self._subscriptions:
+            if not subscription.wait(max(0.0, deadline - time.monotonic())) and not subscription.is_current:
+                _LOG.warning("the callback %s of a live join has not returned and is left behind", subscription.name)
+
+    def _orphan(self) -> None:
+        """Called in a forked process, which has only the thread that forked."""
+        self._forked = True
+        self._finalizer.detach()
+
+
+@dataclass
+class _Threads:
+    """What has to be stopped when a live join is dropped."""
+
+    runner: Runner | None = None
+    watch: IdleWatch | None = None
+
+    def stop(self) -> None:
+        for part in (self.watch, self.runner):
+            if part is not None:
+                part.stop()
+
+
+def _sources_of(live: weakref.ref[Live]) -> list[Source]:
+    join = live()
+    if join is None:
+        return []
+    with join._lock:
+        return list(join._sources)
+
+
+def _reporter(hub: Hub, live: weakref.ref[Live]) -> Callable[[BaseException], None]:
+    """Reports the failure of a thread; the thread must not keep a dropped join alive."""
+
+    def report(error: BaseException) -> None:
+        hub.fail(error)
+        join = live()
+        if join is not None:
+            join._reap()
+
+    return report
+
+
+def _release(hub: Hub, threads: _Threads) -> None:
+    """Stop a join that was dropped; in another thread, since the collector may run while this one holds a lock."""
+
+    def stop() -> None:
+        hub.stop()
+        threads.stop()
+
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=stop, name="streamjoin-end", daemon=True).start()
+
+
+def _stop_all() -> None:
+    for live in list(_ALL):
+        live.stop()
+
+
+def _after_fork() -> None:
+    for live in list(_ALL):
+        live._orphan()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
