@@ -25,7 +25,7 @@ def no_deadlock(seconds: float = 120) -> Iterator[None]:
         for crew in live():
             crew.stop(error)
         for join in running():
-            join._hub.fail(error)
+            join._broadcast.fail(error)
             join._reap()
 
     timer = threading.Timer(seconds, give_up)

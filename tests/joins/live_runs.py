@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
-from streamjoin.joins.live.hub import LiveBatch
+from streamjoin.joins.live.broadcast import LiveBatch
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.conformance import IdPair, table

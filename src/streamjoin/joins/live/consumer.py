@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.joins.live.hub import Hub, LiveBatch
+from streamjoin.joins.live.broadcast import Broadcast, LiveBatch
 from streamjoin.model.errors import StateError
 
 _LOG = logging.getLogger("streamjoin")
@@ -26,11 +26,11 @@ _LOG = logging.getLogger("streamjoin")
 class Consumer(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
     """Iterates over the result as record batches, also with `async for`; `batches()` adds how far they reach."""
 
-    def __init__(self, hub: Hub, check: Callable[[], None] = lambda: None) -> None:
-        self._hub = hub
+    def __init__(self, broadcast: Broadcast, check: Callable[[], None] = lambda: None) -> None:
+        self._broadcast = broadcast
         self._check = check
-        self._queue = hub.attach()
-        self._close = weakref.finalize(self, hub.detach, self._queue)
+        self._queue = broadcast.attach()
+        self._close = weakref.finalize(self, broadcast.detach, self._queue)
         self._close.atexit = False
         self.reached = 0
         """No row follows whose later tuple has a gate position before this one."""
@@ -44,7 +44,7 @@ class Consumer(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             TimeoutError: there was none for `timeout` seconds.
         """
         self._check()
-        return self._note(self._hub.take(self._queue, timeout))
+        return self._note(self._broadcast.take(self._queue, timeout))
 
     def batches(self) -> Iterator[LiveBatch]:
         """The batches, each with how far the result reaches; some are punctuations without rows."""
@@ -85,7 +85,7 @@ class Consumer(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(ready.set)
 
-            batch = self._hub.take_or_call(self._queue, wake)
+            batch = self._broadcast.take_or_call(self._queue, wake)
             if batch is not None:
                 self._note(batch)
                 return batch

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.joins.live.driven_join import Call, DrivenJoin, Step
+from streamjoin.joins.live.driven_join import Call, DrivenJoin, JoinedRows
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.row_bytes import RowBytes
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
@@ -178,7 +178,7 @@ class DrivenRunner:
                 self._room.notify_all()
         self._busy += time.perf_counter() - begin - (self._delivering - delivering)
 
-    def _deliver_all(self, steps: Iterator[Step]) -> None:
+    def _deliver_all(self, steps: Iterator[JoinedRows]) -> None:
         for step in steps:
             begin = time.perf_counter()
             rows = step.rows

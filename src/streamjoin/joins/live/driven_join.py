@@ -45,7 +45,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JoinedRows:
     """Rows of some consecutive tuples."""
 
     rows: pa.Table
@@ -82,11 +82,11 @@ class DrivenJoin(Join):
         self.released = Histogram()
         """How long after their push tuples were ready."""
 
-    def run(self, calls: list[Call]) -> Iterator[Step]:
+    def run(self, calls: list[Call]) -> Iterator[JoinedRows]:
         """Process the calls of the sources, and return the rows of the tuples that they made ready."""
         return self._steps(self._receiving(calls))
 
-    def end(self) -> Iterator[Step]:
+    def end(self) -> Iterator[JoinedRows]:
         """End the input: the rows of all waiting tuples."""
         return self._steps(self._closing())
 
@@ -100,7 +100,7 @@ class DrivenJoin(Join):
         """The source for which the gate waits, in event-time order."""
         return None if self._intake.gate is None else self._intake.gate.holder
 
-    def _steps(self, begin: Begin) -> Iterator[Step]:
+    def _steps(self, begin: Begin) -> Iterator[JoinedRows]:
         with self._lock:
             self._check_usable()
             work = self._attempt(begin)
@@ -124,13 +124,13 @@ class DrivenJoin(Join):
             if not work.waiting:
                 self._time = None if gate is None else gate.time
             self._position = first + work.begin
-            yield Step(rows, first + before + later, _arrived(work, before + later), self._position, self._time)
+            yield JoinedRows(rows, first + before + later, _arrived(work, before + later), self._position, self._time)
             tuples = work.tried * (_CUT if _CUT * rows.num_rows <= self._batch_rows else 1)
         if gate is not None and self._time != gate.time:
             # No tuple was ready, but the bound has moved.
             self._time = gate.time
             rows = self._joined([])
-            yield Step(rows, _NONE, _NONE, self._position, self._time)
+            yield JoinedRows(rows, _NONE, _NONE, self._position, self._time)
 
     def _limit(self, tuples: int) -> int | None:
         # A single tuple has at most one row per tuple of the other window.

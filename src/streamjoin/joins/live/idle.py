@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 
-class Clock(Protocol):
+class WaitClock(Protocol):
     """A clock for waiting."""
 
     def now(self) -> float:
@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
+class MonotonicClock:
     """The system's monotonic clock."""
 
     def now(self) -> float:
@@ -82,7 +82,11 @@ class IdleWatch:
     """Looks after the sources of one join, in a thread of its own."""
 
     def __init__(
-        self, idle: float, clock: Clock, sources: Callable[[], Iterable[Silent]], fail: Callable[[BaseException], None]
+        self,
+        idle: float,
+        clock: WaitClock,
+        sources: Callable[[], Iterable[Silent]],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._idle = idle
         self._clock = clock

@@ -29,12 +29,12 @@ from streamjoin.joins.engine.inputs import as_schema, as_table, conform, named_c
 from streamjoin.joins.engine.intake import SIDES, tick_of
 from streamjoin.joins.live.consumer import Consumer, Subscription
 from streamjoin.joins.live.driven import DrivenRunner
-from streamjoin.joins.live.hub import Hub, LiveBatch, failure
-from streamjoin.joins.live.idle import Clock, IdleWatch
+from streamjoin.joins.live.broadcast import Broadcast, LiveBatch, failure
+from streamjoin.joins.live.idle import WaitClock, IdleWatch
 from streamjoin.joins.live.registry import RUNNERS
 from streamjoin.joins.live.runner import Runner, Setup, Stopped
-from streamjoin.joins.live.settings import Limits
-from streamjoin.joins.live.source import Source
+from streamjoin.joins.live.settings import LiveLimits
+from streamjoin.joins.live.source import LiveSource
 from streamjoin.joins.live.waiting import Replaced, WaitingInput
 from streamjoin.model.binding import BoundSpec, bind, narrowed
 from streamjoin.model.errors import InputError, StateError
@@ -68,8 +68,8 @@ class Live:
         schemas: tuple[object, object],
         columns: Sequence[str] | None,
         idle: float | None,
-        clock: Clock,
-        limits: Limits,
+        clock: WaitClock,
+        limits: LiveLimits,
     ) -> None:
         self.spec = spec
         self._request, self._workers, self._columns = request, workers, columns
@@ -83,10 +83,10 @@ class Live:
         self._runner: Runner | None = None
         self._waiting = WaitingInput(max(1, limits.queue_rows // 2))
         self._target: Runner | WaitingInput = self._waiting
-        self._hub = Hub(limits.result_rows, limits.result_bytes, ordered)
+        self._broadcast = Broadcast(limits.result_rows, limits.result_bytes, ordered)
         self._lock = threading.Lock()
         self._binding = threading.Lock()
-        self._sources: set[Source] = set()
+        self._sources: set[LiveSource] = set()
         self._names: set[tuple[int, str]] = set()
         self._gone_tuples = [0, 0]
         self._sources_in_all = 0
@@ -102,14 +102,14 @@ class Live:
             self._bind(self._schemas)
         if idle is not None:
             own = weakref.ref(self)
-            self._threads.watch = IdleWatch(idle, clock, lambda: _sources_of(own), _reporter(self._hub, own))
-        self._finalizer = weakref.finalize(self, _release, self._hub, self._threads)
+            self._threads.watch = IdleWatch(idle, clock, lambda: _sources_of(own), _reporter(self._broadcast, own))
+        self._finalizer = weakref.finalize(self, _release, self._broadcast, self._threads)
         self._finalizer.atexit = False
         _ALL.add(self)
 
     # -- sources -------------------------------------------------------------------------------------------
 
-    def source(self, side: str, name: str = "") -> Source:
+    def source(self, side: str, name: str = "") -> LiveSource:
         """Open a source: a handle to push tuples of one side with, from any thread.
 
         Args:
@@ -124,7 +124,7 @@ class Live:
         if self.spec.self_join and side == "right":
             raise InputError("a self-join has one stream: open its sources as 'left'")
         index = SIDES.index(side)
-        source = Source(self, index, name)
+        source = LiveSource(self, index, name)
         with self._lock:
             self._check_input()
             if self.spec.order == "event_time":
@@ -149,7 +149,7 @@ class Live:
     def consumer(self) -> Consumer:
         """A consumer that reads every row from now on; the first one gets also those that were found before."""
         self._check_process()
-        return Consumer(self._hub, self._check_process)
+        return Consumer(self._broadcast, self._check_process)
 
     def on_rows(self, function: Callable[[pa.RecordBatch], object]) -> Subscription:
         """Call `function` with every record batch of the result, in a thread of its own.
@@ -198,7 +198,7 @@ class Live:
         """End at once: tuples and rows that wait are dropped, and no thread is left. May be called twice."""
         if self._forked:
             return
-        self._hub.stop()
+        self._broadcast.stop()
         self._end_threads()
 
     def __enter__(self) -> Self:
@@ -226,20 +226,20 @@ class Live:
     def _finish_block(self, thread: int) -> None:
         if self._forked:
             return
-        if self._hub.stopped:
+        if self._broadcast.stopped:
             self._end_threads()
             return
         try:
             self.close()
-            self._hub.abandon(thread)
+            self._broadcast.abandon(thread)
             self._done.wait()
             for subscription in self._subscriptions:
                 subscription.wait()
-            unread = self._hub.unread
+            unread = self._broadcast.unread
         finally:
             self.stop()
-        if self._hub.error is not None:
-            raise failure(self._hub.error)
+        if self._broadcast.error is not None:
+            raise failure(self._broadcast.error)
         for subscription in self._subscriptions:
             subscription.check()
         if unread:
@@ -265,14 +265,18 @@ class Live:
         self._check_process()
         runner = self._runner
         figures: dict[str, Any] = {} if runner is None else dict(runner.metrics())
-        output = self._hub.figures()
+        output = self._broadcast.figures()
         with self._lock:
             tuples = list(self._gone_tuples)
             for source in self._sources:
                 tuples[SIDES.index(source.side)] += source.tuples
             open_sources, in_all = len(self._sources), self._sources_in_all
             threads = {f"callback {s.name}": {"call": s.busy} for s in self._subscriptions}
-        stages = {**figures.pop("latency", {}), "join": self._hub.found.figures(), "delivery": self._hub.read.figures()}
+        stages = {
+            **figures.pop("latency", {}),
+            "join": self._broadcast.found.figures(),
+            "delivery": self._broadcast.read.figures(),
+        }
         figures["threads"] = {**figures.get("threads", {}), **threads}
         if runner is None:
             figures["waiting"] = self._waiting.rows
@@ -335,7 +339,7 @@ class Live:
     def attempt(self, call: Callable[[Runner | WaitingInput], None]) -> None:
         """Call the runner, once there is one; raises an error if the join takes no more input."""
         while True:
-            if self._forked or self._done.is_set() or self._hub.error is not None:
+            if self._forked or self._done.is_set() or self._broadcast.error is not None:
                 self._check_input()
             try:
                 call(self._target)
@@ -368,7 +372,7 @@ class Live:
         if self._threads.watch is not None:
             self._threads.watch.look_again()
 
-    def left(self, source: Source) -> None:
+    def left(self, source: LiveSource) -> None:
         """A source has finished."""
         with self._lock:
             if source in self._sources:
@@ -382,7 +386,7 @@ class Live:
         self._check_process()
         with self._lock:
             if self._own is None:
-                self._own = Consumer(self._hub, self._check_process)
+                self._own = Consumer(self._broadcast, self._check_process)
             return self._own
 
     def _check_process(self) -> None:
@@ -395,7 +399,7 @@ class Live:
     def _check_input(self) -> None:
         """Reject input if there can't be any."""
         self._check_process()
-        self._hub.check()
+        self._broadcast.check()
         if self._closer is not None:
             raise StateError("the input of this live join has ended: close() was called; open a new join")
 
@@ -436,8 +440,8 @@ class Live:
         )
         build = RUNNERS.get(self._request.algorithm)
         runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
-        self._hub.begin(bound.schema, None if bound.time is None else bound.time.type, runner.in_order)
-        runner.start(self._hub.deliver, _reporter(self._hub, weakref.ref(self)))
+        self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type, runner.in_order)
+        runner.start(self._broadcast.deliver, _reporter(self._broadcast, weakref.ref(self)))
         self._runner = self._threads.runner = runner
 
         def switch() -> None:
@@ -458,12 +462,12 @@ class Live:
                 source.end()
             if runner is not None:
                 runner.drain()
-            if self._hub.error is None:
-                self._hub.end()
+            if self._broadcast.error is None:
+                self._broadcast.end()
         except Stopped:
             pass
         except BaseException as error:
-            self._hub.fail(error)
+            self._broadcast.fail(error)
         finally:
             self._done.set()
 
@@ -506,7 +510,7 @@ class _Threads:
                 part.stop()
 
 
-def _sources_of(live: weakref.ref[Live]) -> list[Source]:
+def _sources_of(live: weakref.ref[Live]) -> list[LiveSource]:
     join = live()
     if join is None:
         return []
@@ -514,11 +518,11 @@ def _sources_of(live: weakref.ref[Live]) -> list[Source]:
         return list(join._sources)
 
 
-def _reporter(hub: Hub, live: weakref.ref[Live]) -> Callable[[BaseException], None]:
+def _reporter(broadcast: Broadcast, live: weakref.ref[Live]) -> Callable[[BaseException], None]:
     """Reports the failure of a thread; the thread must not keep a dropped join alive."""
 
     def report(error: BaseException) -> None:
-        hub.fail(error)
+        broadcast.fail(error)
         join = live()
         if join is not None:
             join._reap()
@@ -526,11 +530,11 @@ def _reporter(hub: Hub, live: weakref.ref[Live]) -> Callable[[BaseException], No
     return report
 
 
-def _release(hub: Hub, threads: _Threads) -> None:
+def _release(broadcast: Broadcast, threads: _Threads) -> None:
     """Stop a join that was dropped; in another thread, since the collector may run while this one holds a lock."""
 
     def stop() -> None:
-        hub.stop()
+        broadcast.stop()
         threads.stop()
 
     with contextlib.suppress(RuntimeError):

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.engine.settings import check_workers
-from streamjoin.joins.live.idle import Clock, SystemClock
+from streamjoin.joins.live.idle import WaitClock, MonotonicClock
 from streamjoin.joins.live.live import Live
-from streamjoin.joins.live.settings import Limits, idle_seconds
+from streamjoin.joins.live.settings import LiveLimits, idle_seconds
 from streamjoin.model.errors import SpecError
 from streamjoin.model.output import check_wanted
 from streamjoin.model.spec import JoinSpec
@@ -30,12 +30,12 @@ def live(
     right_schema: pa.Schema | None = None,
     columns: Sequence[str] | None = None,
     idle: str | timedelta | None = None,
-    queue_rows: int = Limits.queue_rows,
-    queue_bytes: int = Limits.queue_bytes,
-    result_rows: int = Limits.result_rows,
-    result_bytes: int = Limits.result_bytes,
-    batch_rows: int = Limits.batch_rows,
-    clock: Clock | None = None,
+    queue_rows: int = LiveLimits.queue_rows,
+    queue_bytes: int = LiveLimits.queue_bytes,
+    result_rows: int = LiveLimits.result_rows,
+    result_bytes: int = LiveLimits.result_bytes,
+    batch_rows: int = LiveLimits.batch_rows,
+    clock: WaitClock | None = None,
 ) -> Live:
     """Start a join that runs by itself: sources push from any thread, consumers read rows as they are found.
 
@@ -73,6 +73,6 @@ def live(
         schemas=(left_schema, right_schema),
         columns=check_wanted(columns),
         idle=idle_seconds(spec, idle),
-        clock=clock or SystemClock(),
-        limits=Limits(queue_rows, queue_bytes, result_rows, result_bytes, batch_rows),
+        clock=clock or MonotonicClock(),
+        limits=LiveLimits(queue_rows, queue_bytes, result_rows, result_bytes, batch_rows),
     )

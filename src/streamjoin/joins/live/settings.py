@@ -11,7 +11,7 @@ from streamjoin.model.spec import JoinSpec
 
 
 @dataclass(frozen=True)
-class Limits:
+class LiveLimits:
     """How much may wait where."""
 
     queue_rows: int = 1 << 18

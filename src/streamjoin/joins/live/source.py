@@ -45,12 +45,12 @@ class Owner(Protocol):
         """A source that rested is active again."""
         ...
 
-    def left(self, source: Source) -> None:
+    def left(self, source: LiveSource) -> None:
         """A source has finished."""
         ...
 
 
-class Source:
+class LiveSource:
     """One physical source. Use it as a context manager to finish it at the end of a block."""
 
     def __init__(self, owner: Owner, side: int, name: str) -> None:

@@ -43,7 +43,7 @@ class LiveBatch:
 
 
 @dataclass(slots=True)
-class Item:
+class QueuedBatch:
     """A batch in a queue."""
 
     batch: LiveBatch
@@ -52,11 +52,11 @@ class Item:
 
 
 @dataclass(eq=False, slots=True)
-class Queue:
+class ConsumerQueue:
     """The batches that one consumer has not read."""
 
     filled: threading.Condition
-    items: deque[Item] = field(default_factory=deque)
+    items: deque[QueuedBatch] = field(default_factory=deque)
     rows: int = 0
     nbytes: int = 0
     claimed: bool = False
@@ -69,7 +69,7 @@ class Queue:
     wakes: list[Callable[[], None]] = field(default_factory=list)
     """Wake the asynchronous readers that wait, once."""
 
-    def put(self, item: Item) -> None:
+    def put(self, item: QueuedBatch) -> None:
         """Add a batch."""
         rows = item.batch.rows.num_rows
         if self.unread is not None:
@@ -102,7 +102,7 @@ class Queue:
         self.rows = self.nbytes = 0
 
 
-class Hub:
+class Broadcast:
     """Distributes the deliveries of one runner."""
 
     def __init__(self, result_rows: int, result_bytes: int, ordered: bool) -> None:
@@ -114,7 +114,7 @@ class Hub:
         self._result_rows, self._result_bytes = result_rows, result_bytes
         self._ordered = ordered
         self._sorter: Sorter | None = None
-        self._queues: list[Queue] = [self._new_queue()]
+        self._queues: list[ConsumerQueue] = [self._new_queue()]
         self.error: BaseException | None = None
         self.stopped = False
         self.ended = False
@@ -176,7 +176,7 @@ class Hub:
         if self.stopped:
             raise StateError("this live join was stopped; open a new one")
 
-    def _items(self, delivery: Delivery) -> list[Item]:
+    def _items(self, delivery: Delivery) -> list[QueuedBatch]:
         if self._row_bytes is None:
             raise AssertionError("a delivery before the schema is known")
         before, before_time = self._reached, self._time
@@ -188,18 +188,18 @@ class Hub:
             if not moved:
                 return []
             empty = pa.RecordBatch.from_pylist([], schema=delivery.rows.schema)
-            return [Item(LiveBatch(empty, self._reached, self._time), _NO_TIMES, 0)]
+            return [QueuedBatch(LiveBatch(empty, self._reached, self._time), _NO_TIMES, 0)]
         items, at = [], 0
         batches = [batch for batch in delivery.rows.to_batches() if batch.num_rows]
         for number, batch in enumerate(batches, 1):
             # Only with the last batch is the delivery complete.
             place = (self._reached, self._time) if number == len(batches) else (before, before_time)
             arrived = delivery.arrived[at : at + batch.num_rows]
-            items.append(Item(LiveBatch(batch, *place), arrived, self._row_bytes.of(batch)))
+            items.append(QueuedBatch(LiveBatch(batch, *place), arrived, self._row_bytes.of(batch)))
             at += batch.num_rows
         return items
 
-    def _put(self, item: Item) -> None:
+    def _put(self, item: QueuedBatch) -> None:
         with self.lock:
             while self._is_full():
                 began = time.perf_counter()
@@ -227,7 +227,7 @@ class Hub:
 
     # -- the consumers' side -------------------------------------------------------------------------------
 
-    def attach(self) -> Queue:
+    def attach(self) -> ConsumerQueue:
         """A queue for a new consumer: the first gets all rows that wait, the others those from now on."""
         with self.lock:
             for queue in self._queues:
@@ -239,7 +239,7 @@ class Hub:
             self._queues.append(queue)
             return queue
 
-    def detach(self, queue: Queue) -> None:
+    def detach(self, queue: ConsumerQueue) -> None:
         """Forget a consumer; may run at any moment, in any thread, as the collector wants."""
         queue.gone = True
         if self.lock.acquire(blocking=False):
@@ -249,7 +249,7 @@ class Hub:
             finally:
                 self.lock.release()
 
-    def take(self, queue: Queue, timeout: float | None = None) -> LiveBatch | None:
+    def take(self, queue: ConsumerQueue, timeout: float | None = None) -> LiveBatch | None:
         """The next batch of a consumer; None at the end.
 
         Raises:
@@ -269,7 +269,7 @@ class Hub:
         self.read.add(time.monotonic_ns() - item.arrived)
         return item.batch
 
-    def take_or_call(self, queue: Queue, wake: Callable[[], None]) -> LiveBatch | None:
+    def take_or_call(self, queue: ConsumerQueue, wake: Callable[[], None]) -> LiveBatch | None:
         """The next batch if there is one; otherwise None, and `wake` is called once it is worth asking again.
 
         Raises:
@@ -286,13 +286,13 @@ class Hub:
         self.read.add(time.monotonic_ns() - item.arrived)
         return item.batch
 
-    def is_over(self, queue: Queue) -> bool:
+    def is_over(self, queue: ConsumerQueue) -> bool:
         """Whether nothing more comes into an empty queue; raises an error if the join failed. The lock is held."""
         if self.error is not None:
             raise failure(self.error)
         return self.ended or self.stopped or queue.gone or queue.unread is not None
 
-    def _pop(self, queue: Queue) -> Item:
+    def _pop(self, queue: ConsumerQueue) -> QueuedBatch:
         item = queue.items.popleft()
         queue.rows -= item.batch.rows.num_rows
         queue.nbytes -= item.nbytes
@@ -327,8 +327,8 @@ class Hub:
                 "waited_for_consumers": self.waited,
             }
 
-    def _new_queue(self) -> Queue:
-        return Queue(threading.Condition(self.lock))
+    def _new_queue(self) -> ConsumerQueue:
+        return ConsumerQueue(threading.Condition(self.lock))
 
 
 def failure(error: BaseException) -> StateError:
