@@ -27,10 +27,10 @@ from streamjoin.joins.auto import AlgorithmRequest, choose
 from streamjoin.joins.engine.explain import explain
 from streamjoin.joins.engine.inputs import as_schema, as_table, conform, named_columns, untyped
 from streamjoin.joins.engine.intake import SIDES, tick_of
+from streamjoin.joins.live.broadcast import Broadcast, LiveBatch, failure
 from streamjoin.joins.live.consumer import Consumer, Subscription
 from streamjoin.joins.live.driven import DrivenRunner
-from streamjoin.joins.live.broadcast import Broadcast, LiveBatch, failure
-from streamjoin.joins.live.idle import WaitClock, IdleWatch
+from streamjoin.joins.live.idle import IdleWatch, WaitClock
 from streamjoin.joins.live.registry import RUNNERS
 from streamjoin.joins.live.runner import Runner, Setup, Stopped
 from streamjoin.joins.live.settings import LiveLimits

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.engine.settings import check_workers
-from streamjoin.joins.live.idle import WaitClock, MonotonicClock
+from streamjoin.joins.live.idle import MonotonicClock, WaitClock
 from streamjoin.joins.live.live import Live
 from streamjoin.joins.live.settings import LiveLimits, idle_seconds
 from streamjoin.model.errors import SpecError
