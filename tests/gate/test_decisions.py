@@ -21,15 +21,19 @@ batches = st.lists(
 
 
 @settings(deadline=None, max_examples=60)
-@given(batches=batches, lateness=st.sampled_from([0, 3]))
-def test_both_gates_let_the_same_rows_out_and_find_the_same_ones_late(batches: list[Batch], lateness: int) -> None:
+@given(batches=batches, lateness=st.sampled_from([0, 3]), idle=st.sampled_from([None, 0, 1, 2]))
+def test_both_gates_let_the_same_rows_out_and_find_the_same_ones_late(
+    batches: list[Batch], lateness: int, idle: int | None
+) -> None:
+    """Also where sources are idle: a source sends or does not send once per batch, and time counts batches."""
     embedded = EventTimeGate((SCHEMA, SCHEMA), lateness)
     for source in SOURCES:
         embedded.add(*source)
     standing = Standing(dict.fromkeys(SOURCES, SourceProgress(None, None)))
     held: dict[int, list[tuple[int, int, int]]] = {LEFT: [], RIGHT: []}
     number = 0
-    for batch in batches:
+    seen = dict.fromkeys(SOURCES, 0)
+    for now, batch in enumerate(batches):
         late_embedded, late_spark = set(), set()
         out: dict[int, list[int]] = {LEFT: [], RIGHT: []}
         arrived: dict[int, list[tuple[int, int, int]]] = {LEFT: [], RIGHT: []}
@@ -40,12 +44,16 @@ def test_both_gates_let_the_same_rows_out_and_find_the_same_ones_late(batches: l
             late = embedded.push(side, name, table, np.array(ticks, np.int64))
             late_embedded |= {numbers[i] for i in np.flatnonzero(late)}
             arrived[side] += [(tick, NAMES.index(name), n) for tick, n in zip(ticks, numbers, strict=True)]
+            if ticks:
+                seen[side, name] = now
+            elif idle is not None and now - seen[side, name] > idle:
+                embedded.rest(side, name)
         released = embedded.release()
         for side in (LEFT, RIGHT):
             late = late_in(standing, side, rows(arrived[side]), lateness)
             late_spark |= {arrived[side][i][2] for i in np.flatnonzero(late)}
             held[side] += [row for i, row in enumerate(arrived[side]) if not late[i]]
-        standing = advanced(standing, [(side, rows(arrived[side])) for side in arrived], lateness, None, None)
+        standing = advanced(standing, [(side, rows(arrived[side])) for side in arrived], lateness, now, idle)
         for side in (LEFT, RIGHT):
             waiting = rows(held[side])
             ready = ready_in(standing, side, waiting)

@@ -143,3 +143,64 @@ def test_many_more_tuples_wait_than_the_gate_holds_at_a_time() -> None:
     out = sequence(gate.release(everything=True))
     assert out == sorted(out)
     assert len(out) == 3 * (n // 2 - 1)
+
+
+def test_a_source_that_leaves_gives_its_place_back() -> None:
+    gate = EventTimeGate((SCHEMA, SCHEMA), 0)
+    gate.add(RIGHT, "camera")
+    for number in range(5_000):
+        name = f"sensor {number}"
+        gate.push(LEFT, name, rows(LEFT, name, [number], 0), np.array([number]))
+        gate.leave(LEFT, name)
+        gate.advance(RIGHT, "camera", number)
+        assert sequence(gate.release()) == [(number, LEFT, name, 0)]
+        assert gate.sources == 1
+
+
+def test_a_name_that_comes_again_is_a_new_source_behind_the_rows_of_the_old() -> None:
+    gate = EventTimeGate((SCHEMA, SCHEMA), 0)
+    gate.push(RIGHT, "camera", rows(RIGHT, "camera", [1], 0), np.array([1]))
+    gate.push(LEFT, "a", rows(LEFT, "a", [5, 8], 0), np.array([5, 8]))
+    gate.leave(LEFT, "a")
+    late = gate.push(LEFT, "a", rows(LEFT, "a", [3, 8], 2), np.array([3, 8]))
+    assert not late.any()  # its own clock begins anew
+    gate.advance(RIGHT, "camera", 20)
+    assert sequence(gate.release())[1:] == [(3, LEFT, "a", 2), (5, LEFT, "a", 0), (8, LEFT, "a", 1), (8, LEFT, "a", 3)]
+
+
+def test_when_all_sources_have_left_others_may_come() -> None:
+    gate = EventTimeGate((SCHEMA, SCHEMA), 0)
+    gate.push(RIGHT, "camera", rows(RIGHT, "camera", [4], 0), np.array([4]))
+    gate.push(LEFT, "a", rows(LEFT, "a", [9], 0), np.array([9]))
+    gate.leave(LEFT, "a")
+    gate.leave(RIGHT, "camera")
+    assert [row[0] for row in sequence(gate.release())] == [4, 9]
+    late = gate.push(LEFT, "b", rows(LEFT, "b", [8, 9, 10], 0), np.array([8, 9, 10]))
+    assert late.tolist() == [True, False, False]
+    assert sequence(gate.release(everything=True)) == [(9, LEFT, "b", 1), (10, LEFT, "b", 2)]
+
+
+def test_a_resting_source_holds_nobody_until_it_sends_and_keeps_its_clock() -> None:
+    gate = EventTimeGate((SCHEMA, SCHEMA), 0)
+    gate.push(LEFT, "a", rows(LEFT, "a", [2], 0), np.array([2]))
+    gate.push(RIGHT, "b", rows(RIGHT, "b", [7], 0), np.array([7]))
+    assert [row[0] for row in sequence(gate.release())] == [2]
+    gate.rest(LEFT, "a")
+    assert [row[0] for row in sequence(gate.release())] == [7]
+    gate.push(RIGHT, "b", rows(RIGHT, "b", [9], 1), np.array([9]))
+    late = gate.push(LEFT, "a", rows(LEFT, "a", [1, 8], 1), np.array([1, 8]))
+    assert late.tolist() == [True, False]
+    assert [row[0] for row in sequence(gate.release())] == [8]
+    assert gate.holder == (LEFT, "a")
+
+
+def test_stamps_travel_with_their_rows() -> None:
+    gate = EventTimeGate((SCHEMA, SCHEMA), 5)
+    gate.push(LEFT, "a", rows(LEFT, "a", [9, 7], 0), np.array([9, 7]), np.array([90, 70]))
+    gate.push(LEFT, "b", rows(LEFT, "b", [8, 1], 0), np.array([8, 1]), np.array([80, 10]))
+    gate.push(RIGHT, "c", rows(RIGHT, "c", [6, 30], 0), np.array([6, 30]), np.array([60, 300]))
+    released = gate.release(everything=True)
+    assert released.stamps is not None
+    times = [row[0] for row in sequence(released)]
+    assert times == [6, 7, 8, 9, 30]  # 1 is late
+    assert released.stamps.tolist() == [10 * time for time in times]
