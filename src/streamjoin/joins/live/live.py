@@ -468,6 +468,7 @@ class Live:
             pass
         except BaseException as error:
             self._broadcast.fail(error)
+            self._reap()
         finally:
             self._done.set()
 
@@ -483,9 +484,11 @@ class Live:
         self._threads.stop()
         self._done.set()
         own = threading.current_thread()
-        for thread in (self._closer, self._reaper):
-            if thread is not None and thread is not own:
-                thread.join()
+        # Under the lock: a thread that is being started can't be waited for.
+        with self._lock:
+            threads = [thread for thread in (self._closer, self._reaper) if thread is not None and thread is not own]
+        for thread in threads:
+            thread.join()
         deadline = time.monotonic() + _CALLBACK_SECONDS
         for subscription in self._subscriptions:
             if not subscription.wait(max(0.0, deadline - time.monotonic())) and not subscription.is_current:
