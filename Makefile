@@ -11,7 +11,7 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test quick coverage torture fuzz lint typecheck bench clean
+.PHONY: help setup demo test quick coverage torture fuzz soak lint typecheck bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ torture: $(STAMP) ## kill drivers and executors of joins at random moments, two 
 MINUTES ?= 30
 fuzz: $(STAMP) ## compare generated joins and queries with references under fresh seeds: make fuzz MINUTES=30
 	@$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+soak: $(STAMP) ## a live join at full load for ten minutes, with its memory
+	@$(PY) -m benchmarks live_soak $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy --strict
 	@$(PY) -m ruff check .

@@ -37,9 +37,9 @@ class DrivenRunner:
         self._room = threading.Condition(self._lock)
         self._calls: list[Call] = []
         self._rows = self._bytes = 0
-        self._taken_rows = self._taken_bytes = 0
-        # What waits in the gate, as of the driver's newest round.
-        self._gate_rows = self._gate_bytes = 0
+        # Rows and bytes that the driver is joining, and that wait in the gate as of its newest round.
+        self._taken = self._gate = (0, 0)
+        self._all_rows = self._all_bytes = 0
         self._holder: tuple[int, str] | None = None
         self._asleep = False
         self._sources_wait = 0
@@ -98,11 +98,12 @@ class DrivenRunner:
                 self._filled.notify()
 
     def _has_room(self, side: int, name: str) -> bool:
-        rows, nbytes = self._rows, self._bytes
-        if rows >= self._most_rows or nbytes >= self._most_bytes:
-            return False
-        in_all = rows + self._gate_rows < self._most_rows and nbytes + self._gate_bytes < self._most_bytes
-        return in_all or self._holder == (side, name)
+        rows = self._rows + self._taken[0] + self._gate[0]
+        nbytes = self._bytes + self._taken[1] + self._gate[1]
+        if rows < self._most_rows and nbytes < self._most_bytes:
+            return True
+        # One push at a time of the source that the gate waits for: only it can empty the gate.
+        return not self._rows and self._holder == (side, name)
 
     def _wait_for_room(self, side: int, name: str, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -120,12 +121,12 @@ class DrivenRunner:
 
     def _fullness(self, timeout: float | None) -> str:
         gate = ""
-        if self._gate_rows:
+        if self._gate[0]:
             behind = "a side without a source" if self._holder is None else f"source {self._holder[1]!r}"
-            gate = f", {self._gate_rows:,} in the gate, which waits for {behind}"
+            gate = f", {self._gate[0]:,} in the gate, which waits for {behind}"
         return (
-            f"no room for more tuples within {timeout} s: {self._rows:,} wait for the join{gate}; push them again "
-            "later, read the results faster, or open the join with larger queue_rows= and queue_bytes="
+            f"no room for more tuples within {timeout} s: {self._rows + self._taken[0]:,} wait for the join{gate}; "
+            "push them again later, read the results faster, or open the join with larger queue_rows= and queue_bytes="
         )
 
     # -- the driver ----------------------------------------------------------------------------------------
@@ -155,11 +156,10 @@ class DrivenRunner:
             if self._stopped or not self._calls:
                 return None
             calls, self._calls = self._calls, []
-            self._taken_rows += self._rows
-            self._taken_bytes += self._bytes
+            self._taken = self._rows, self._bytes
+            self._all_rows += self._rows
+            self._all_bytes += self._bytes
             self._rows = self._bytes = 0
-            if self._sources_wait:
-                self._room.notify_all()
         self._idle += time.perf_counter() - begin
         return calls
 
@@ -171,9 +171,9 @@ class DrivenRunner:
         self._rounds += 1
         gate_rows, holder = self.join.gate_rows, self.join.holder
         with self._lock:
-            self._gate_rows, self._holder = gate_rows, holder
             # Counting the bytes of every waiting table would take longer than joining them.
-            self._gate_bytes = gate_rows * self._taken_bytes // max(1, self._taken_rows)
+            self._gate = gate_rows, gate_rows * self._all_bytes // max(1, self._all_rows)
+            self._taken, self._holder = (0, 0), holder
             if self._sources_wait:
                 self._room.notify_all()
         self._busy += time.perf_counter() - begin - (self._delivering - delivering)
@@ -212,7 +212,7 @@ class DrivenRunner:
         """The join's figures, the queue and the driver's time."""
         figures = self.join.metrics()
         with self._lock:
-            queued, gate = self._rows, self._gate_rows
+            queued, gate = self._rows + self._taken[0], self._gate[0]
         return {
             **figures,
             "waiting": queued + figures["waiting"],

@@ -14,7 +14,7 @@ from streamjoin.model.spec import JoinSpec
 class LiveLimits:
     """How much may wait where."""
 
-    queue_rows: int = 1 << 18
+    queue_rows: int = 1 << 19
     """Tuples between the sources and the join, in queues and in the gate."""
     queue_bytes: int = 1 << 28
     """Likewise, in bytes."""

@@ -1,0 +1,130 @@
+"""A live join at full load for ten minutes: memory stays flat, and every row comes.
+
+Four sources push as fast as they may, others come and go, one consumer reads, and the resident memory of the process is
+recorded. `make soak` runs it; the suite runs some seconds of it.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.live_feed import TYPES, Batches, LiveLoad, Reader
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SAMPLES = 60
+# The first part of a run fills windows and pools.
+_WARM = 0.25
+_GROWTH = 1.05
+
+
+class LiveSoak(Experiment):
+    """Resident memory over time at full load."""
+
+    title = "sj.live: memory over ten minutes at full load"
+    measure = "tuples_per_s"
+    unit = "tuples/s"
+    repeats = 1
+    warmups = 0
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """In both orders, ten minutes in all."""
+        seconds = 2.0 if quick else 300.0
+        orders = ("arrival", "event_time")
+        return [{"order": order, "algorithm": "auto", "seconds": seconds, "window": 1 << 14} for order in orders]
+
+    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+        """None: memory is compared with itself."""
+        return None
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Push and read for the given time."""
+        return soak(cell["algorithm"], cell["order"], cell["window"], cell["seconds"], context.seed)
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Memory over time."""
+        axes = figure.subplots()
+        for row in rows:
+            seconds, megabytes = zip(*row["memory"], strict=True)
+            axes.plot(seconds, megabytes, label=row["order"])
+        axes.set(xlabel="seconds", ylabel="resident memory, MB", ylim=(0, None))
+        axes.legend()
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """Whether memory grew after the windows were full."""
+        return [
+            f"{row['order']} order: {row['rss_mb'][0]:.0f} MB, then {row['rss_mb'][1]:.0f} MB at the most over "
+            f"{row['seconds']:,.0f} s and {human(row['tuples'])} tuples; aim {_GROWTH:g} times: "
+            f"{'met' if row['rss_mb'][1] <= _GROWTH * row['rss_mb'][0] else 'missed'}"
+            for row in rows
+        ]
+
+
+def soak(algorithm: str, order: Any, window: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Run a live join at full load; returns memory over time and what was joined."""
+    load = LiveLoad(algorithm, 1, window, order, sources=4)
+    memory: list[tuple[float, float]] = []
+    with load.open() as join:
+        reader = Reader(join, keep=False)
+        sources = [join.source(("left", "right")[n % 2], f"source {n}") for n in range(load.sources)]
+        begin = time.perf_counter()
+        over = threading.Event()
+
+        def feed(number: int) -> None:
+            batches = Batches(TYPES, load.values, 1_024, seed + number)
+            visitors = 0
+            while not over.is_set():
+                sources[number].push(batches.stamped())
+                if number == 0:
+                    # A source that comes, pushes and leaves.
+                    visitors += 1
+                    with join.source("left", f"visitor {visitors}") as visitor:
+                        visitor.push(batches.stamped())
+            sources[number].finish()
+
+        threads = [threading.Thread(target=feed, args=(number,)) for number in range(load.sources)]
+        for thread in threads:
+            thread.start()
+        for sample in range(1, _SAMPLES + 1):
+            join.wait(max(0.0, begin + seconds * sample / _SAMPLES - time.perf_counter()))
+            memory.append((round(time.perf_counter() - begin, 2), resident_megabytes()))
+        over.set()
+        for thread in threads:
+            thread.join()
+        join.close()
+        reader.result()
+        took = time.perf_counter() - begin
+        figures = join.metrics()
+    sizes = np.array([size for _, size in memory])
+    warm = int(_WARM * _SAMPLES)
+    tuples = figures["pushed_left"] + figures["pushed_right"]
+    if figures["reached"] + figures.get("late", 0) != tuples or reader.rows != figures["rows"]:
+        raise RuntimeError(f"rows were lost: {tuples:,} tuples were pushed and {reader.rows:,} rows read: {figures}")
+    return {
+        "tuples_per_s": tuples / took,
+        "tuples": tuples,
+        "rows": reader.rows,
+        "sources_in_all": figures["sources_in_all"],
+        "rss_mb": [float(np.median(sizes[warm : 2 * warm])), float(sizes[2 * warm :].max())],
+        "memory": memory,
+    }
+
+
+def resident_megabytes() -> float:
+    """The resident memory of this process."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+EXPERIMENT = LiveSoak()
