@@ -2,8 +2,8 @@
 
 Windows are seconds long instead of the papers' 100 and 200 seconds or 15 minutes; the latency of the original handshake
 join scales with them, that of the low-latency join does not. Both sides bring 8,000 tuples per second with payload
-columns, pushed from threads in batches of 4 or 64, and a consumer stamps the rows. `llhj_fig5`, `llhj_fig18` to `llhj_fig20` and
-`scalejoin_fig7b` measure the same inside the harness, without Arrow, Python or a consumer.
+columns, pushed from threads in batches of 4 or 64, and a consumer stamps the rows. `llhj_fig5`, `llhj_fig18` to
+`llhj_fig20` and `scalejoin_fig7b` measure the same inside the harness, without Arrow, Python or a consumer.
 """
 
 from __future__ import annotations

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.spark.kafka_broker import Broker
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
-def output(name: str, cwd: Path) -> str:
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+def output(name: str, cwd: Path, *arguments: str) -> str:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert list(cwd.iterdir()) == [], "an example cleans up after itself"
@@ -38,10 +44,49 @@ def test_event_time_sources(tmp_path: Path) -> None:
     ]
 
 
+def test_live_sensors(tmp_path: Path) -> None:
+    assert output("live_sensors.py", tmp_path).splitlines() == [
+        f"00:0{second} fire in the kitchen: {smoke} smoke, {heat} °C"
+        for second, heat in ((3, 64.0), (4, 70.0))
+        for smoke in (0.5, 0.7)
+    ]
+
+
+def test_live_websocket(tmp_path: Path) -> None:
+    said = output("live_websocket.py", tmp_path).splitlines()
+    assert said[:3] == [
+        "trades: {'taken': 2}",
+        "quotes: {'taken': 2}",
+        "a match: [{'sym': 'A', 'px': 10.0, 'bid': 10.1}]",
+    ]
+    assert "refused" in said[3]
+    assert "missing sym, bid; unexpected symbol (did you mean sym?)" in said[3]
+
+
+def test_live_kafka(tmp_path: Path, broker: Broker) -> None:
+    broker.create("trades", "quotes", "matches")
+    rows = [(second, sym) for second in range(40) for sym in ("A", "B", "C")]
+    trades = [{"ts": 1_000 * second, "sym": sym, "px": 10 + second / 100} for second, sym in rows]
+    quotes = [{"ts": 1_000 * second + 500, "sym": sym, "bid": 10 + second / 100} for second, sym in rows]
+    broker.send("trades", [json.dumps(trade) for trade in trades])
+    broker.send("quotes", [json.dumps(quote) for quote in quotes])
+    near = [
+        (trade["ts"], quote["ts"], trade["sym"])
+        for trade in trades
+        for quote in quotes
+        if trade["sym"] == quote["sym"] and abs(int(str(trade["ts"])) - int(str(quote["ts"]))) <= 5_000
+    ]
+    assert output("live_kafka.py", tmp_path, broker.address, "--until-end", "--idle", "1 minute").splitlines() == [
+        f"{len(near):,} matches, 0 late records"
+    ]
+    received = [(row["ts_left"], row["ts_right"], row["sym"]) for row in broker.received("matches")]
+    epoch = datetime(1970, 1, 1)
+    told = [(str(epoch + timedelta(milliseconds=a)), str(epoch + timedelta(milliseconds=b)), sym) for a, b, sym in near]
+    assert sorted(received) == sorted(told)
+
+
 @pytest.mark.spark
 def test_trades_near_quotes(tmp_path: Path) -> None:
-    from datetime import timedelta
-
     import duckdb
 
     from streamjoin.spark.demo.feeds import Market

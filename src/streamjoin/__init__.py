@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from streamjoin import testing as testing
     from streamjoin.joins.engine.driver import Join
     from streamjoin.joins.engine.opening import open as open  # noqa: A004
+    from streamjoin.joins.live.broadcast import LiveBatch
     from streamjoin.joins.live.live import Live
     from streamjoin.joins.live.opening import live
+    from streamjoin.joins.live.source import LiveSource
     from streamjoin.model.predicates import Band, Equi, Theta
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow
@@ -52,6 +54,8 @@ __all__ = [
     "Join",
     "JoinSpec",
     "Live",
+    "LiveBatch",
+    "LiveSource",
     "NotSupportedError",
     "PipelineFileError",
     "QueryError",
@@ -77,6 +81,8 @@ __getattr__, __dir__ = lazy(
         "Join": "joins.engine.driver",
         "JoinSpec": "model.spec",
         "Live": "joins.live.live",
+        "LiveBatch": "joins.live.broadcast",
+        "LiveSource": "joins.live.source",
         "Theta": "model.predicates",
         "TimeWindow": "model.window",
         "live": "joins.live.opening",

@@ -89,11 +89,11 @@ class LiveSource:
         if not wait:
             timeout = 0
         arrived = time.monotonic_ns()
-        rows = self._owner.prepare(self._side, data)
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
             raise BackPressureError(f"another push to source {self._name!r} has waited for room for {timeout} s")
         try:
             self._check_open()
+            rows = self._owner.prepare(self._side, data)
             self._active_at = self._owner.now()
             if rows.num_rows:
                 self._owner.attempt(lambda runner: runner.push(self._side, self._name, rows, arrived, timeout))
