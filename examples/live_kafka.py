@@ -2,8 +2,8 @@
 
 Each partition of a topic is a source in event-time order, so the matches and their order are the same for every run
 over the same records. The windows live in memory: after a restart the join begins with empty ones, so use `streamjoin
-run` where every match counts. Run it with `python examples/live_kafka.py BROKER` (and `pip install confluent-kafka`); Ctrl-C ends it.
-With `--until-end` it stops where the topics end now.
+run` where every match counts. Run it with `python examples/live_kafka.py BROKER` (and `pip install confluent-kafka`);
+Ctrl-C ends it. With `--until-end` it stops where the topics end now.
 """
 
 import argparse

@@ -40,6 +40,16 @@ def test_the_page_on_inputs_runs() -> None:
     assert counts == ["1", "1"]
 
 
+def test_the_page_on_live_joins_runs() -> None:
+    [program] = [
+        code for _, language, code in BLOCK.findall((ROOT / "docs" / "live.md").read_text()) if language == "python"
+    ]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program, "live.md", "exec"), {"__name__": "live"})
+    assert printed.getvalue() == "[{'sym': 'A', 'px': 10.0, 'bid': 10.1}]\n"
+
+
 def test_the_readme_commands_are_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = set(re.findall(r"make ([a-z]+)", README))
