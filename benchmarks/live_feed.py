@@ -156,7 +156,7 @@ def saturate(load: LiveLoad, rows: int, seconds: float, seed: int) -> float:
     """Tuples per second when every source pushes batches of `rows` as fast as it may, once the windows are full."""
     with _running(load, seed) as (join, sources, _):
         begin = time.perf_counter()
-        before = join.metrics()["reached"]
+        before = _joined(join)
 
         def feed(source: Any, number: int) -> None:
             batches = Batches(_types(join), load.values, rows, seed + number)
@@ -164,9 +164,9 @@ def saturate(load: LiveLoad, rows: int, seconds: float, seed: int) -> float:
                 source.push(batches.stamped())
 
         _together([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
-        reached, took = join.metrics()["reached"], time.perf_counter() - begin
+        joined, took = _joined(join), time.perf_counter() - begin
         join.stop()
-    return float((reached - before) / took)
+    return float((joined - before) / took)
 
 
 def pace(load: LiveLoad, rate: float, push_ms: float, seconds: float, seed: int, rows: int | None = None) -> Seen:
@@ -209,12 +209,18 @@ def _running(load: LiveLoad, seed: int) -> Iterator[tuple[sj.Live, list[Any], Re
         for number, source in enumerate(sources):
             source.push(Batches(_types(join), load.values, rows, seed + 100 + number, different=1).stamped())
         if load.order == "arrival":
-            wanted = rows * load.sources
-            while join.metrics()["reached"] < wanted:
+            # In event-time order some tuples wait in the gate until the sources go on.
+            while _joined(join) < rows * load.sources:
                 join.wait(0.005)
         yield join, sources, reader
         if not join.wait(0):
             join.stop()
+
+
+def _joined(join: sj.Live) -> int:
+    """How many tuples the join has taken from its queues."""
+    figures = join.metrics()
+    return int(figures["pushed_left"] + figures["pushed_right"] - figures["waiting"])
 
 
 def _filled(load: LiveLoad) -> int:
