@@ -109,7 +109,10 @@ def test_the_first_consumer_gets_the_rows_that_waited_for_it() -> None:
 
 
 def test_a_consumer_that_vanishes_holds_up_nobody() -> None:
-    with sj.live(SPEC, result_rows=4, **SCHEMAS) as join:
+    with (
+        pytest.raises(sj.StateError, match=r"callback .* raised ZeroDivisionError"),
+        sj.live(SPEC, result_rows=4, **SCHEMAS) as join,
+    ):
         reader, closed, dropped = join.consumer(), join.consumer(), join.consumer()
         failing = join.on_rows(lambda rows: 1 / 0)
         closed.close()
@@ -130,8 +133,6 @@ def test_a_consumer_that_vanishes_holds_up_nobody() -> None:
         assert sum(rows.num_rows for rows in reader) == 50
         thread.join()
         assert failing.wait(10)
-        with pytest.raises(sj.StateError, match=r"callback .* raised ZeroDivisionError"):
-            join.__exit__(None, None, None)
     assert isinstance(failing.error, ZeroDivisionError)
 
 
@@ -348,6 +349,41 @@ def test_unread_rows_are_not_dropped_silently() -> None:
         join.source("left").push(keys(1))
         join.source("right").push(keys(1, 1))
         join.stop()
+
+
+def test_consumers_in_other_threads_read_on_after_the_block() -> None:
+    go_on, counts = threading.Event(), [0, 0]
+
+    def read(number: int, consumer: Iterator[pa.RecordBatch]) -> None:
+        if number:
+            counts[number] += next(consumer).num_rows
+        go_on.wait()
+        counts[number] += sum(rows.num_rows for rows in consumer)
+
+    with sj.live(SPEC, **SCHEMAS) as join:
+        consumers = [join.consumer(), join.consumer()]
+        threads = [threading.Thread(target=read, args=pair) for pair in enumerate(consumers)]
+        for thread in threads:
+            thread.start()
+        join.source("left").push(keys(1))
+        right = join.source("right")
+        for _ in range(5):
+            right.push(keys(1))
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert counts == [5, 5]
+    with (
+        pytest.raises(sj.StateError, match="5 rows of the result that nobody read"),
+        sj.live(SPEC, result_rows=1, **SCHEMAS) as join,
+    ):
+        consumer = join.consumer()
+        join.source("left").push(keys(1))
+        join.source("right").push(keys(1, 1, 1, 1, 1))
+        while join.metrics()["rows"] < 5:
+            join.wait(0.001)
+        join.source("left", "b").push(keys(2))
+    assert list(consumer) == []
 
 
 def test_the_end_of_the_block_waits_for_callbacks() -> None:

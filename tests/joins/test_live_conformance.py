@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 
+import duckdb
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import streamjoin as sj
+from streamjoin.joins.live.consumer import Consumer
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import algorithms_for, expected
 from tests.deadlock import no_deadlock
@@ -59,6 +65,65 @@ def test_rows_as_they_are_found_are_the_same_and_punctuations_hold(
             batches = list(join.batches())
         assert sorted(pair for batch in batches for pair in pairs_of(batch.rows)) == wanted, algorithm
         check_punctuations(case, batches)
+
+
+@settings(RELAXED, max_examples=examples(16))
+@given(case=generate.cases(order="event_time"), seed=st.integers(0, 999))
+def test_slow_and_vanishing_consumers_change_nothing(case: generate.JoinCase, seed: int) -> None:
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        with no_deadlock(), opened(case, algorithm, queue_rows=5, result_rows=3) as join:
+            reader, vanishing = join.consumer(), join.consumer()
+
+            def vanish(consumer: Consumer = vanishing) -> None:
+                for _ in zip(range(seed % 3), consumer, strict=False):
+                    pass
+                consumer.close()
+
+            def feed(join: sj.Live = join) -> None:
+                push_event_time(join, case, seed)
+                join.close()
+
+            threads = [threading.Thread(target=step) for step in (vanish, feed)]
+            for thread in threads:
+                thread.start()
+            assert [pair for rows in reader for pair in pairs_of(rows)] == wanted, algorithm
+            for thread in threads:
+                thread.join()
+
+
+def test_eight_threads_agree_with_a_database() -> None:
+    rng = np.random.default_rng(3)
+    n = 400
+    feeds = [
+        pa.table({"id": np.arange(n) + n * s, "t": np.sort(rng.integers(0, 5_000, n)), "k": rng.integers(0, 40, n)})
+        for s in range(8)
+    ]
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(100), time="t", order="event_time")
+    for ordered in (True, False):
+        types = feeds[0].schema
+        with no_deadlock(), sj.live(spec, ordered=ordered, left_schema=types, right_schema=types) as join:
+            sources = [join.source(("left", "right")[s % 2], f"s{s}") for s in range(8)]
+
+            def feed(s: int, sources: list[sj.LiveSource] = sources) -> None:
+                with sources[s] as source:
+                    for at in range(0, n, 16):
+                        source.push(feeds[s].slice(at, 16))
+
+            threads = [threading.Thread(target=feed, args=(s,)) for s in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            join.close()
+            pairs = read_all(join)
+        left, right = (pa.concat_tables(feeds[side::2]) for side in (0, 1))
+        with duckdb.connect() as db:
+            db.register("l", left)
+            db.register("r", right)
+            wanted = db.sql("SELECT l.id, r.id FROM l JOIN r ON l.k = r.k AND abs(l.t - r.t) <= 100").fetchall()
+        assert sorted(pairs) == sorted(wanted)
+        assert len(pairs) > 1_000
 
 
 @RELAXED

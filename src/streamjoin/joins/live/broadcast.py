@@ -118,6 +118,7 @@ class Broadcast:
         self.error: BaseException | None = None
         self.stopped = False
         self.ended = False
+        self._leaving = False
         self._reached = 0
         self._time: Any = None
         self._ticks: int | None = None
@@ -218,7 +219,13 @@ class Broadcast:
             self._queues = [queue for queue in self._queues if not queue.gone] or [self._new_queue()]
         if self.stopped or self.error is not None:
             return False
-        return any(queue.rows >= self._result_rows or queue.nbytes >= self._result_bytes for queue in self._queues)
+        full = [q for q in self._queues if q.rows >= self._result_rows or q.nbytes >= self._result_bytes]
+        if self._leaving:
+            # The block has ended: whoever has not begun to read by now may never do so.
+            for queue in [queue for queue in full if queue.reader is None]:
+                queue.abandon()
+                full.remove(queue)
+        return bool(full)
 
     def _notify(self) -> None:
         self._room.notify_all()
@@ -300,11 +307,16 @@ class Broadcast:
             self._room.notify_all()
         return item
 
-    def abandon(self, reader: int) -> None:
-        """Don't wait for consumers that only thread `reader` reads, or nobody: their rows are counted as unread."""
+    def leave(self, thread: int) -> None:
+        """Don't wait for consumers that only `thread` reads: it is at the end of its block.
+
+        Their rows are counted as unread, as are those that no consumer has asked for. A consumer that nobody has read
+        so far keeps its rows, and they count only if there are too many to keep.
+        """
         with self.lock:
+            self._leaving = True
             for queue in self._queues:
-                if queue.reader in (None, reader):
+                if queue.reader == thread or not queue.claimed:
                     queue.abandon()
             self._room.notify_all()
 

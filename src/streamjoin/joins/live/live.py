@@ -231,13 +231,16 @@ class Live:
             return
         try:
             self.close()
-            self._broadcast.abandon(thread)
+            self._broadcast.leave(thread)
             self._done.wait()
             for subscription in self._subscriptions:
                 subscription.wait()
-            unread = self._broadcast.unread
-        finally:
+        except BaseException:
             self.stop()
+            raise
+        # Not stop(): consumers in other threads may have rows to read.
+        self._end_threads()
+        unread = self._broadcast.unread
         if self._broadcast.error is not None:
             raise failure(self._broadcast.error)
         for subscription in self._subscriptions:
