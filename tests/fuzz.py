@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 TARGETS = (
     "tests/joins/test_conformance.py",
+    "tests/joins/test_live_conformance.py",
     "tests/spark/test_combinations.py",
     "tests/adhoc/test_core.py",
     "tests/spark/test_join_stages.py",

@@ -150,9 +150,18 @@ def test_a_slow_consumer_slows_the_sources_and_loses_nothing() -> None:
             while True:
                 right.push(keys(7), timeout=0.001)
                 accepted += 1
+        pushing = threading.Thread(target=lambda: right.push(keys(7)))
+        pushing.start()
+        accepted += 1
+        with pytest.raises(sj.BackPressureError, match=r"another push to source ''|no room"):
+            right.push(keys(7), wait=False)
         assert join.metrics()["queued"] >= 8
+        counted = 0
+        while counted < accepted:
+            counted += next(reader).num_rows
+        pushing.join()
         join.close()
-        assert sum(rows.num_rows for rows in reader) == accepted
+        assert list(reader) == []
 
 
 def test_coroutines_push_and_read() -> None:
@@ -298,7 +307,7 @@ def test_a_source_ahead_waits_and_the_one_behind_never_does() -> None:
             for number in range(1_000):
                 ahead.push(at(10_000 + number), wait=False)
         # Its tuples wait for the lateness to pass, and the gate is full: it may push all the same.
-        for number in range(0, 9_000, 10):
+        for number in range(0, 9_000, 30):
             behind.push(at(number))
         join.close()
         assert list(reader) == []
@@ -394,6 +403,25 @@ def test_the_end_of_the_block_waits_for_callbacks() -> None:
         join.source("right").push(keys(1, 1))
     assert rows == [2]
     assert subscription.error is None
+
+
+@pytest.mark.parametrize("end", ["stop", "close"])
+def test_a_callback_may_end_the_join(end: str) -> None:
+    with sj.live(SPEC, **SCHEMAS) as join:
+        join.on_rows(lambda rows: getattr(join, end)())
+        join.source("left").push(keys(1))
+        join.source("right").push(keys(1))
+        assert join.wait(10)
+
+
+def test_a_tuple_with_many_matches_makes_small_batches() -> None:
+    with sj.live(SPEC, batch_rows=64, **SCHEMAS) as join:
+        join.source("left").push(keys(*[1] * 50))
+        join.source("right").push(keys(*[1] * 100))
+        join.close()
+        sizes = [rows.num_rows for rows in join]
+    assert sum(sizes) == 5_000
+    assert max(sizes) <= 64
 
 
 def test_stop_ends_sources_and_consumers() -> None:

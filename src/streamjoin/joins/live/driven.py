@@ -111,7 +111,7 @@ class DrivenRunner:
         try:
             while not (self._stopped or self._has_room(side, name)):
                 left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                if timeout is not None and left is not None and left <= 0:
                     raise BackPressureError(self._fullness(timeout))
                 self._room.wait(left)
         finally:
@@ -119,13 +119,13 @@ class DrivenRunner:
         if self._stopped:
             raise Stopped("this live join has ended")
 
-    def _fullness(self, timeout: float | None) -> str:
+    def _fullness(self, timeout: float) -> str:
         gate = ""
         if self._gate[0]:
             behind = "a side without a source" if self._holder is None else f"source {self._holder[1]!r}"
             gate = f", {self._gate[0]:,} in the gate, which waits for {behind}"
         return (
-            f"no room for more tuples within {timeout} s: {self._rows + self._taken[0]:,} wait for the join{gate}; "
+            f"no room for more tuples within {timeout:g} s: {self._rows + self._taken[0]:,} wait for the join{gate}; "
             "push them again later, read the results faster, or open the join with larger queue_rows= and queue_bytes="
         )
 

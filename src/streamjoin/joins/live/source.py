@@ -86,21 +86,27 @@ class LiveSource:
         Raises:
             BackPressureError: the join had no room in time; nothing was taken.
         """
-        if not wait:
-            timeout = 0
         arrived = time.monotonic_ns()
-        if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
-            raise BackPressureError(f"another push to source {self._name!r} has waited for room for {timeout} s")
+        if wait and timeout is None:
+            with self._lock:
+                self._push(data, arrived, None)
+            return
+        timeout = max(0.0, timeout or 0.0) if wait else 0.0
+        if not self._lock.acquire(timeout=timeout):
+            raise BackPressureError(f"another push to source {self._name!r} has waited for room for {timeout:g} s")
         try:
-            self._check_open()
-            rows = self._owner.prepare(self._side, data)
-            self._active_at = self._owner.now()
-            if rows.num_rows:
-                self._owner.attempt(lambda runner: runner.push(self._side, self._name, rows, arrived, timeout))
-                self.tuples += rows.num_rows
-                self._wake()
+            self._push(data, arrived, timeout)
         finally:
             self._lock.release()
+
+    def _push(self, data: object, arrived: int, timeout: float | None) -> None:
+        self._check_open()
+        rows = self._owner.prepare(self._side, data)
+        self._active_at = self._owner.now()
+        if rows.num_rows:
+            self._owner.attempt(lambda runner: runner.push(self._side, self._name, rows, arrived, timeout))
+            self.tuples += rows.num_rows
+            self._wake()
 
     async def push_async(self, data: object) -> None:
         """`push` for coroutines: waits for room without blocking the event loop."""
