@@ -112,7 +112,7 @@ class ChainRun:
         def step(k: int) -> None:
             if k == nodes:
                 begin = stream.filled
-                drive(self._crew.words, k, chain.mem, stream.is_right, facts_r, facts_s, begin, begin, paced)
+                drive(self._crew.words, k, chain.mem, stream.is_right, facts_r, facts_s, begin, begin, paced, True)
             elif k > nodes:
                 collect(
                     self._crew.words,

@@ -318,7 +318,10 @@ class Operator:
         if self._self_join:
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
             left, right, self.later = left[order], right[order], pairs.probe[order] >> 1
+        return self._rows_at(left, right)
 
+    def _rows_at(self, left: Array, right: Array) -> pa.Table:
+        """The result rows of pairs of positions."""
         rows, time = {}, self.bound.time
         for side, seqs in (("left", left), ("right", right)):
             names = [c.source for c in self.bound.columns if c.side == side]

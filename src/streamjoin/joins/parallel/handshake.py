@@ -25,8 +25,8 @@ class Handshake(ChainJoin):
 
     def run_node(self, k: int) -> int:
         """Run node k until it is done or full."""
-        return handshake_node(self._crew.words, k, self._chain.mem, *self._chain.columns(), self._chain.results[k])
+        return handshake_node(self.crew.words, k, self.chain.mem, *self.chain.columns(), self.chain.results[k])
 
     def ended(self) -> None:
         """All pairs of the tuples so far are found."""
-        self._chain.mem[DRAINED : DRAINED + 2] = [log.count for log in self._chain.logs]
+        self.chain.mem[DRAINED : DRAINED + 2] = [log.count for log in self.chain.logs]

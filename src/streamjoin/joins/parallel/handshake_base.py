@@ -48,8 +48,8 @@ class ChainJoin(ABC):
         self._indexed = indexed
         self._narrow = not indexed and all(bound.terms[t].narrow for t in self.decides)
         terms = 1 if indexed else len(self.decides)
-        self._chain = Chain(nodes, np.uint32 if self._narrow else np.uint64, terms, batch=batch, drains=drains)
-        self._crew = Crew(nodes + 1, PLACES)
+        self.chain = Chain(nodes, np.uint32 if self._narrow else np.uint64, terms, batch=batch, drains=drains)
+        self.crew = Crew(nodes + 1, PLACES)
         # Whether a side's bounds never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
@@ -60,8 +60,8 @@ class ChainJoin(ABC):
     def run_node(self, k: int) -> int:
         """Run node k's kernel until it is done or its results must be collected."""
 
-    def begun(self) -> None:  # noqa: B027 - most need none
-        """Called once the logs hold the chunk: make room for it elsewhere."""
+    def make_room(self, spare: int = 0) -> None:  # noqa: B027 - most need none
+        """Called before a flow: make room for the logged tuples, and `spare` more of each side, elsewhere."""
 
     def ended(self) -> None:  # noqa: B027 - likewise
         """Called once the chunk's flow has ended."""
@@ -70,34 +70,37 @@ class ChainJoin(ABC):
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Send the chunk through the chain and collect the pairs."""
-        is_right, begins = self._script(chunk)
+        is_right, begins = self.log(chunk)
         pieces: list[tuple[Array, Array]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         if is_right.size:
-            self._chain.open()
-            self.begun()
+            self.chain.open()
+            self.make_room()
 
             def step(k: int) -> None:
-                if k == self._chain.nodes:
-                    left, right = self._chain.logs
-                    drive(self._crew.words, k, self._chain.mem, is_right, left.facts, right.facts, *begins, False)
+                if k == self.chain.nodes:
+                    left, right = self.chain.logs
+                    drive(self.crew.words, k, self.chain.mem, is_right, left.facts, right.facts, *begins, False, True)
                     return
                 code = FULL
                 while code not in (DONE, STOPPED):
                     code = self.run_node(k)
-                    rows = self._chain.taken(k)
+                    rows = self.chain.taken(k)
                     if len(rows):
-                        pairs = refine(*self._chain.as_pairs(rows))
+                        pairs = refine(*self.chain.as_pairs(rows))
                         pieces.append((pairs[0].copy(), pairs[1].copy()))
 
-            self._crew.run(step)
+            self.crew.run(step)
             self.ended()
         probe, seq = (np.concatenate([pair[i] for pair in pieces]) for i in (0, 1))
         order = np.lexsort((seq, probe))
         return Pairs(probe[order], seq[order])
 
-    def _script(self, chunk: Chunk) -> tuple[Array, tuple[int, int]]:
-        """Log the tuples that can match; returns their sides in gate order, and the first place of each side."""
-        logs = self._chain.logs
+    def log(self, chunk: Chunk, gate: int = 0, dropped: tuple[int, int] = (0, 0)) -> tuple[Array, tuple[int, int]]:
+        """Log the tuples that can match; returns their sides in gate order, and the first place of each side.
+
+        `gate` is the gate position of the chunk's first tuple. Positions below `dropped` are outside every window.
+        """
+        logs = self.chain.logs
         begins = (logs[0].count, logs[1].count)
         places = []
         for side, part in enumerate((chunk.left, chunk.right)):
@@ -105,12 +108,13 @@ class ChainJoin(ABC):
             at = part.at[valid_places]
             places.append(at)
             least = chunk.min_seq[at]
-            facts = facts_of(valid_places + part.first_seq, least, least if chunk.stored_only else chunk.upto[at], at)
-            logs[side].append(words, facts)
+            upto = least if chunk.stored_only else chunk.upto[at]
+            logs[side].append(words, facts_of(valid_places + part.first_seq, least, upto, at + gate))
         for side, at in enumerate(places):
             other = logs[1 - side]
             rows = logs[side].facts[logs[side].count - at.size - logs[side].base : logs[side].count - logs[side].base]
-            rows[:, EXPIRES] = other.place_of(rows[:, MIN_SEQ]) if self._grows[1 - side] else other.base
+            bounds = rows[:, MIN_SEQ] if self._grows[1 - side] else dropped[1 - side]
+            rows[:, EXPIRES] = other.place_of(bounds)
         order = np.argsort(np.concatenate(places), kind="stable")
         return order >= places[0].size, begins
 
@@ -133,7 +137,7 @@ class ChainJoin(ABC):
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
         for side, bound in enumerate((left_min, right_min)):
-            self._chain.forget(side, int(self._chain.logs[side].place_of(bound)))
+            self.chain.forget(side, int(self.chain.logs[side].place_of(bound)))
 
     def saved(self) -> Restore | None:
         """Return None: a stopped flow leaves tuples at arbitrary nodes of the chain."""
@@ -141,13 +145,13 @@ class ChainJoin(ABC):
 
     def close(self) -> None:
         """End the threads."""
-        self._crew.close()
+        self.crew.close()
 
     def counters(self) -> dict[str, int]:
         """Pairs compared in all nodes."""
-        return {"compared": int(self._chain.node_words(COMPARED).sum())}
+        return {"compared": int(self.chain.node_words(COMPARED).sum())}
 
     @property
     def nbytes(self) -> int:
         """Bytes held by the chain."""
-        return self._chain.nbytes
+        return self.chain.nbytes

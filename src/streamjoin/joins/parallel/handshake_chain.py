@@ -33,9 +33,11 @@ from streamjoin.kernels.handshake.links import (
     chain_words,
     lay_chain,
     node_at,
+    queue_at,
     start_flow,
 )
 from streamjoin.kernels.handshake.meet import RESULT, WORD_ROWS
+from streamjoin.kernels.handshake.spsc import HEAD, TAIL
 
 I64 = npt.NDArray[np.int64]
 
@@ -70,10 +72,15 @@ class SideLog:
         self.facts[size : size + n] = facts
         self.count += n
 
+    @property
+    def room(self) -> int:
+        """How many more tuples fit."""
+        return int(self.facts.shape[0]) - (self.count - self.base)
+
     def _make_room(self, n: int) -> None:
-        size = self.count - self.base
-        if size + n <= self.facts.shape[0]:
+        if n <= self.room:
             return
+        size = self.count - self.base
         capacity = max(_LEAST, 2 * (size + n))
         words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
         words[:, :size], facts[:size] = self.words[:, :size], self.facts[:size]
@@ -97,6 +104,11 @@ class SideLog:
         self.words[:, : size - dropped] = self.words[:, dropped:size].copy()
         self.facts[: size - dropped] = self.facts[dropped:size].copy()
         self.base = place
+
+    def reserve(self, n: int) -> None:
+        """Between flows: have room for `n` more tuples, or for as many as are held if those are more."""
+        size = self.count - self.base
+        self._make_room(max(n, size, _LEAST))
 
     @property
     def nbytes(self) -> int:
@@ -145,6 +157,11 @@ class Chain:
         rows: I64 = ring[np.arange(head, tail) & (ring.shape[0] - 1)]
         self.mem[at + RESULTS_HEAD] = tail
         return rows
+
+    def has_messages(self, k: int) -> bool:
+        """Whether messages wait for node k."""
+        queues = [int(queue_at(self.mem, side, k)) for side in (0, 1)]
+        return any(self.mem[at + TAIL] != self.mem[at + HEAD] for at in queues)
 
     def as_pairs(self, rows: I64) -> tuple[I64, I64]:
         """Results as (place of the later tuple in gate order, stream position of the earlier)."""
@@ -196,12 +213,12 @@ class Copies:
         """Node k's copies of side 0 and side 1."""
         return self._rows[0][k], self._rows[1][k]
 
-    def make_room(self) -> None:
-        """Allocate a column for every logged tuple; expired ones are dropped."""
+    def make_room(self, spare: int = 0) -> None:
+        """Allocate a column for every logged tuple and `spare` more; expired ones are dropped."""
         nodes = self._chain.nodes
         for side, log in enumerate(self._chain.logs):
             rows, first = self._rows[side], int(self._chain.mem[COLUMNS + side])
-            needed = -(-log.count // nodes) + 1
+            needed = -(-(log.count + spare) // nodes) + 1
             if needed - first <= rows.shape[2]:
                 continue
             least = int(self._chain.node_words(EXPIRED + side).min()) // nodes

@@ -28,16 +28,16 @@ class ScanningChain(ChainJoin):
 
     def __init__(self, bound: BoundSpec, nodes: int, options: Mapping[str, object]) -> None:
         super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=False)
-        self._copies = Copies(self._chain, np.uint32 if self._narrow else np.uint64)
+        self._copies = Copies(self.chain, np.uint32 if self._narrow else np.uint64)
 
-    def begun(self) -> None:
-        """Make room for the copies that the chunk leaves."""
-        self._copies.make_room()
+    def make_room(self, spare: int = 0) -> None:
+        """Make room for the copies that the tuples leave."""
+        self._copies.make_room(spare)
 
     def run_node(self, k: int) -> int:
         """Run node k until it is done or full."""
-        chain = self._chain
-        return llhj_node(self._crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
+        chain = self.chain
+        return llhj_node(self.crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
 
     @property
     def nbytes(self) -> int:
@@ -55,11 +55,11 @@ class IndexedChain(ChainJoin):
     ) -> None:
         super().__init__(bound, nodes, batch_of(self.name, options), indexed=True, drains=False)
         left, right = (window.size if window.kind == "count" else None for window in bound.windows)
-        self._indexes = NodeIndexes(self._chain, index, (left, right), settings)
+        self._indexes = NodeIndexes(self.chain, index, (left, right), settings)
 
     def run_node(self, k: int) -> int:
         """Run node k until it is done or full."""
-        return self._indexes.run(self._crew.words, k)
+        return self._indexes.run(self.crew.words, k)
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""

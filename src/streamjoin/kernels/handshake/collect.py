@@ -23,6 +23,8 @@ from streamjoin.kernels.handshake.links import (
     RESULTS_TAIL,
     SEQ,
     UPTO,
+    leaves_at,
+    left_by,
     node_at,
 )
 from streamjoin.kernels.machine import I64
@@ -164,3 +166,60 @@ def collect(
             if not idle(crew, tries):
                 return
             tries += 1
+
+
+@kernel
+def await_room(crew: I64, me: int, mem: I64, ring: Array) -> bool:
+    """Wait until the collector has taken half of node `me`'s results; False if the crew was stopped."""
+    at = node_at(me)
+    tries = 0
+    while 2 * (mem[at + RESULTS_TAIL] - load(mem, at + RESULTS_HEAD)) > ring.shape[0]:
+        stand(crew, me, AWAITS_RESULTS)
+        if not idle(crew, tries):
+            return False
+        tries += 1
+    return True
+
+
+@kernel
+def _mark(mem: I64, side: int, as_they_leave: bool) -> int:
+    """The place of a side below which all is done: its high-water mark, or what has left the chain."""
+    return left_by(mem, side, leaves_at(mem, side)) if as_they_leave else load(mem, MARKS + 8 * side)
+
+
+@kernel
+def take_results(
+    crew: I64, me: int, mem: I64, results: Array, out: Array, reached: I64, as_they_leave: bool, most_tries: int
+) -> int:
+    """Take the results of a running chain, as many as `out` holds, and both marks; returns how many.
+
+    Waits until there is a result or a mark has moved, for `most_tries` at the most. `reached` moves on only if every
+    ring was emptied after the marks were read.
+    """
+    tries = 0
+    while True:
+        mark_r, mark_s = _mark(mem, 0, as_they_leave), _mark(mem, 1, as_they_leave)
+        count = 0
+        emptied = True
+        for k in range(mem[NODES]):
+            at = node_at(k)
+            head, tail = mem[at + RESULTS_HEAD], load(mem, at + RESULTS_TAIL)
+            last = min(tail, head + out.shape[0] - count)
+            for position in range(head, last):
+                row = results[k, position & (results.shape[1] - 1)]
+                out[count, 0] = row[0]
+                out[count, 1] = row[1]
+                count += 1
+            if last > head:
+                store(mem, at + RESULTS_HEAD, last)
+            emptied = emptied and last == tail
+        moved = emptied and (mark_r > reached[0] or mark_s > reached[1])
+        if moved:
+            reached[0] = mark_r
+            reached[1] = mark_s
+        if count > 0 or moved:
+            return count
+        if tries >= most_tries or not idle(crew, tries):
+            return 0
+        stand(crew, me, AWAITS_RESULTS)
+        tries += 1

@@ -31,6 +31,7 @@ START = 10  # the cycle counter when the driver began
 PUNCTUATES = 11  # 1: the ends keep high-water marks
 FINISHED = 12  # nodes that are done
 PATIENCE = 13  # how many times as long as others a node that waits for messages yields before it sleeps
+PARKS = 14  # attempts without a message after which a node's kernel returns; 0: it never does
 MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
 HEAD_WORDS = 32
 
@@ -75,7 +76,7 @@ FACTS = 8
 # What a node's kernel returns.
 DONE = 0
 FULL = 1  # no room for results: take some and call again
-STOPPED = 2  # the crew was stopped
+STOPPED = 2  # the crew was stopped, or the node has had nothing to do for long (PARKS)
 MAINTAIN = 3  # plus the side: its index must merge or grow
 
 # States of a thread.
@@ -205,8 +206,9 @@ def drive(
     begin_r: int,
     begin_s: int,
     paced: bool,
+    ends: bool,
 ) -> int:
-    """The driver: sends tuples in gate order to both ends, in batches, with expiries; then the end of the flow.
+    """The driver: sends tuples in gate order to both ends, in batches, with expiries; at last, if it `ends`, the end.
 
     Only the driver handles windows; the chain, places. `paced` sends a tuple when the cycle counter reaches its DUE.
     """
@@ -233,7 +235,17 @@ def drive(
             expiry = facts_s[row, EXPIRES] if side else facts_r[row, EXPIRES]
             if not _deliver(crew, me, mem, side, FLOW, sent[side], come[side], expiry):
                 return STOPPED
-        if not _deliver(crew, me, mem, side, FLUSH, come[side], come[side], 0):
+        if ends and not _deliver(crew, me, mem, side, FLUSH, come[side], come[side], 0):
+            return STOPPED
+    return DONE
+
+
+@kernel
+def punctuate(crew: I64, me: int, mem: I64, end_r: int, end_s: int, expired_r: int, expired_s: int) -> int:
+    """Send a message without tuples behind the last of each side: it raises the marks, and brings expiries."""
+    for side in range(2):
+        end, expired = (end_s, expired_r) if side else (end_r, expired_s)
+        if not _deliver(crew, me, mem, side, FLOW, end, end, expired):
             return STOPPED
     return DONE
 
@@ -250,9 +262,11 @@ def raise_mark(mem: I64, me: int, side: int, place: int) -> None:
 
 @kernel
 def rest(crew: I64, me: int, mem: I64, tries: int) -> bool:
-    """Yield while this node has nothing to do; False if the crew was stopped."""
+    """Yield while this node has nothing to do; False if the crew was stopped, or it is time to park."""
     if tries == 0:
         stand(crew, me, AWAITS_MESSAGES)
+    if mem[PARKS] > 0 and tries >= mem[PARKS]:
+        return False
     return idle(crew, tries // mem[PATIENCE])
 
 

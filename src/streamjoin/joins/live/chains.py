@@ -1,0 +1,196 @@
+"""The handshake joins as they run: the intake feeds both ends of the chain, the collector empties the nodes' rings.
+
+The logs are arrays of fixed size while the nodes run. When one is full, the intake ends the flow: every node returns
+once all messages have passed it, the logs are compacted or grow, and the nodes go on. That happens once for as many
+tuples as the windows hold, and takes as long as copying them.
+
+A node without messages yields, then naps, and after a while its thread sleeps until the intake wakes it. A chunk is
+followed by a message without tuples on each side, so the high-water marks reach the end of every chunk. The original
+handshake join has no such marks: there a tuple is done when it leaves the chain, after its window has passed.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from streamjoin.joins.auto import choose
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.runner import Runner, Setup
+from streamjoin.joins.live.running import POLL, Flow, FoundPairs, RunningJoin
+from streamjoin.joins.live.windowed import LiveOperator, SentChunk
+from streamjoin.joins.parallel.handshake import Handshake
+from streamjoin.joins.parallel.handshake_base import ChainJoin
+from streamjoin.kernels.crew import STOP
+from streamjoin.kernels.handshake.collect import await_room, take_results
+from streamjoin.kernels.handshake.links import DONE, DRAINS, FULL, PARKS, PUNCTUATES, drive, punctuate
+
+# Attempts without a message: the first 128 yield, the others sleep 50 us each.
+_PARKS = 512
+# Likewise, after which the collector returns to look whether the join has ended.
+_TAKES = 256
+_MOST_TAKEN = 1 << 14
+_NO_TUPLES = np.zeros(0, np.bool_)
+_NO_PAIRS = FoundPairs(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class ChainFlow(Flow):
+    """A chain whose nodes run between chunks."""
+
+    def __init__(self, join: ChainJoin) -> None:
+        self._join = join
+        self.crew = join.crew
+        self.threads = join.chain.nodes
+        self._leaving = isinstance(join, Handshake)
+        self.settles = not self._leaving
+        mem = join.chain.mem
+        mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS
+        self._out = np.empty((_MOST_TAKEN, 2), np.int64)
+        self._marks = np.zeros(2, np.int64)
+        # Held where logs are read by the collector, or moved.
+        self._logs = threading.Lock()
+        self._changed = threading.Condition()
+        self._flows = self._done = self._parked = 0
+        self._ended = False
+        # Per side: positions that no open chunk needs; that no later chunk looks up.
+        self._forgotten = self._dropped = (0, 0)
+        self._open_flow(0)
+
+    # -- the intake's ---------------------------------------------------------------------------------------
+
+    def send(self, sent: SentChunk) -> None:
+        """Log the chunk and send it to both ends of the chain, and the marks behind it."""
+        chunk, logs = sent.chunk, self._join.chain.logs
+        if logs[0].room < chunk.left.n or logs[1].room < chunk.right.n:
+            self._end_flow()
+            if self._stopped():
+                return
+            self._open_flow(max(chunk.left.n, chunk.right.n))
+        is_right, begins = self._join.log(chunk, sent.begin, self._dropped)
+        self._dropped = sent.dropped
+        ends = logs[0].count, logs[1].count
+        sent.mark[:] = ends
+        self._wake_parked()
+        self._drive(is_right, begins, ends=False)
+        expired = [int(log.place_of(bound)) for log, bound in zip(logs, sent.dropped, strict=True)]
+        punctuate(self.crew.words, self.threads, self._join.chain.mem, *ends, *expired)
+        self._wake_parked()
+
+    def end(self) -> None:
+        """End the flow; in the original handshake join, what has not met visits the rest of the chain."""
+        self._join.chain.mem[DRAINS] = self._leaving
+        self._end_flow()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _drive(self, is_right: np.ndarray, begins: tuple[int, int], *, ends: bool) -> None:
+        left, right = self._join.chain.logs
+        words, mem = self.crew.words, self._join.chain.mem
+        drive(words, self.threads, mem, is_right, left.facts, right.facts, *begins, False, ends)
+
+    def _end_flow(self) -> None:
+        left, right = self._join.chain.logs
+        self._wake_parked()
+        self._drive(_NO_TUPLES, (left.count, right.count), ends=True)
+        with self._changed:
+            self._changed.notify_all()
+            while self._done < self.threads and not self._stopped():
+                self._changed.wait(POLL)
+
+    def _open_flow(self, needed: int) -> None:
+        with self._logs:
+            self._join.forget(*self._forgotten)
+            for log in self._join.chain.logs:
+                log.reserve(needed)
+            self._join.make_room(max(log.room for log in self._join.chain.logs))
+            self._join.chain.open()
+        with self._changed:
+            self._done = 0
+            self._flows += 1
+            self._changed.notify_all()
+
+    def _stopped(self) -> bool:
+        return bool(self.crew.words[STOP])
+
+    def _wake_parked(self) -> None:
+        if self._parked:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the nodes' threads."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- the nodes' -----------------------------------------------------------------------------------------
+
+    def run(self, k: int) -> None:
+        """Node k, flow after flow."""
+        flow = 0
+        while not self._stopped():
+            with self._changed:
+                while self._flows == flow and not self._ended and not self._stopped():
+                    self._changed.wait(POLL)
+                if self._flows == flow:
+                    return
+                flow = self._flows
+            self._run_flow(k)
+            with self._changed:
+                self._done += 1
+                self._changed.notify_all()
+
+    def _run_flow(self, k: int) -> None:
+        chain = self._join.chain
+        while True:
+            code = self._join.run_node(k)
+            if code == DONE or self._stopped():
+                return
+            if code == FULL:
+                await_room(self.crew.words, k, chain.mem, chain.results[k])
+            else:
+                with self._changed:
+                    self._parked += 1
+                    if not chain.has_messages(k):
+                        self._changed.wait(POLL)
+                    self._parked -= 1
+
+    # -- the collector's ------------------------------------------------------------------------------------
+
+    def take(self) -> FoundPairs | None:
+        """Empty the nodes' rings."""
+        chain = self._join.chain
+        before = self._marks.copy()
+        count = take_results(
+            self.crew.words, self.threads + 1, chain.mem, chain.results, self._out, self._marks, self._leaving, _TAKES
+        )
+        if not count:
+            return None if np.array_equal(before, self._marks) else _NO_PAIRS
+        with self._logs:
+            return FoundPairs(*chain.as_pairs(self._out[:count]))
+
+    def reached(self, sent: SentChunk) -> bool:
+        """Whether both marks are behind the chunk."""
+        return bool(sent.mark) and bool(np.all(self._marks >= sent.mark))
+
+    def forget(self, sent: SentChunk) -> None:
+        """Let the next compaction drop what only this chunk and those before it needed."""
+        self._forgotten = sent.dropped
+
+    def counters(self) -> dict[str, int]:
+        """The pairs compared, and how often the flow was reopened."""
+        return {**self._join.counters(), "flows": self._flows}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the chain."""
+        return self._join.nbytes
+
+
+def run_chain(setup: Setup) -> Runner:
+    """The runner of a handshake join."""
+    choice = choose(setup.bound, setup.request)
+    operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
+    if not isinstance(operator.algorithm, ChainJoin):
+        raise AssertionError(f"{choice.name} is not a handshake join")
+    return RunningJoin(setup, operator, ChainFlow(operator.algorithm))

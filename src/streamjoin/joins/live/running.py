@@ -1,0 +1,386 @@
+"""A runner of joins that work continuously: an intake, the join's own threads, a collector.
+
+Sources put tuples into the inbox. The intake takes all that wait there, brings them into gate order, stores them and
+sends them to the join's threads, its *flow*. The collector takes the pairs that the flow finds, gathers their rows and
+delivers them. Nothing is drained between pushes: tuples of many chunks are on their way at the same time.
+
+Back-pressure goes against the flow: `deliver` waits, so the collector takes no more pairs, so the flow's threads find
+no room for more, so the intake waits, so the inbox fills and `push` waits. Invariant: every wait ends when the crew
+stops.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.gate.decisions import Key
+from streamjoin.gate.merge import EventTimeGate
+from streamjoin.joins.engine.intake import Intake
+from streamjoin.joins.engine.late import LateRows
+from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
+from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk
+from streamjoin.kernels.crew import STOP
+from streamjoin.model.errors import BackPressureError, StateError
+from streamjoin.windows.crew import Crew
+
+POLL = 0.02
+"""Seconds after which a waiting thread looks whether the join has ended."""
+MOST_SENT = 1 << 13
+"""How many tuples are sent as one chunk at the most."""
+_STOPPED = "the live join was stopped"
+
+
+@dataclass(frozen=True)
+class FoundPairs:
+    """Pairs as a flow finds them: gate positions of the later tuples, and positions of the earlier in their streams."""
+
+    later: Array
+    seqs: Array
+
+
+class Flow(ABC):
+    """The threads of one join, between the intake and the collector."""
+
+    threads: int
+    crew: Crew
+    in_order = False
+    """Whether pairs are found in result order."""
+    refined = False
+    """Whether its pairs are tested already."""
+    settles = True
+    """Whether all pairs of what was sent are found without further input."""
+
+    @abstractmethod
+    def send(self, sent: SentChunk) -> None:
+        """Send a chunk on its way; the intake's. Waits while there is no room."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the input; the intake's. Everything is found once the threads have returned."""
+
+    @abstractmethod
+    def run(self, k: int) -> None:
+        """Thread k, until the input has ended."""
+
+    def wake(self) -> None:  # noqa: B027 - for threads that sleep
+        """Called when the join ends: wake all threads."""
+
+    @abstractmethod
+    def take(self) -> FoundPairs | None:
+        """The next pairs; None if there are none for a while; the collector's."""
+
+    @abstractmethod
+    def reached(self, sent: SentChunk) -> bool:
+        """Whether all pairs of the oldest open chunk were among those taken; the collector's."""
+
+    @abstractmethod
+    def forget(self, sent: SentChunk) -> None:
+        """Called when a chunk is complete and its rows were delivered; the collector's."""
+
+    @abstractmethod
+    def counters(self) -> dict[str, int]:
+        """Work done."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes held."""
+
+
+Item = tuple[str, int, str, Any, int]
+"""A call that waits for the intake: its kind, side, source, argument and time of arrival."""
+
+
+class RunningJoin:
+    """A `Runner` whose threads work between pushes."""
+
+    def __init__(self, setup: Setup, operator: LiveOperator, flow: Flow) -> None:
+        self._operator, self._flow, self._counts = operator, flow, operator.counts
+        self._self_join = setup.bound.spec.self_join
+        self._late = LateRows()
+        self._intake = Intake(operator.bound, operator, ((), ()), operator.counts, self._late)
+        self._late_lock = threading.Lock()
+        self._crew = flow.crew
+        self._crew.resize(flow.threads + 2)
+        self.in_order = flow.in_order
+        # The inbox. While the gate is full, only the source that holds it back may push.
+        self._most_waiting, self._most_bytes = setup.queue_rows, setup.queue_bytes
+        self._items: deque[Item] = deque()
+        self._waiting = self._waiting_bytes = 0
+        self._gate_full = False
+        self._holder: Key | None = None
+        lock = threading.Lock()
+        self._arrivals, self._room = threading.Condition(lock), threading.Condition(lock)
+        # Chunks that were sent and are not complete.
+        self._open: deque[SentChunk] = deque()
+        self._sent = 0
+        self._sent_time: int | None = None
+        self._sent_some = threading.Event()
+        self._flowing = flow.threads + 1
+        self._delivered: tuple[int, int | None] = (0, None)
+        self._input_ended = self._stopping = False
+        self._finished = threading.Event()
+        self._error: BaseException | None = None
+        self._own_threads: set[int] = set()
+        self._host: threading.Thread | None = None
+
+    # -- calls from outside --------------------------------------------------------------------------------
+
+    def start(self, deliver: Deliver, fail: Fail) -> None:
+        """Start the threads."""
+        self._deliver, self._fail = deliver, fail
+        self._host = threading.Thread(target=self._run, name="streamjoin-live", daemon=True)
+        self._host.start()
+
+    def add_source(self, side: int, name: str) -> None:
+        """Open a source; in event-time order the gate waits for it from now on."""
+        self._call("add", side, name)
+
+    def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
+        """Take tuples of one source; waits while there is no room for them."""
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._arrivals:
+            self._check()
+            while self._is_full(side, name):
+                rest = POLL if until is None else min(POLL, until - time.monotonic())
+                if rest <= 0:
+                    raise BackPressureError(f"no room for the tuples of {name!r} within {timeout} s; none was taken")
+                self._room.wait(rest)
+                self._check()
+            self._items.append(("push", side, name, rows, arrived))
+            self._waiting += rows.num_rows
+            self._waiting_bytes += rows.nbytes
+            self._arrivals.notify()
+
+    def advance(self, side: int, name: str, time: int) -> None:
+        """Declare that a source has no tuples before `time`."""
+        self._call("advance", side, name, time)
+
+    def finish(self, side: int, name: str) -> None:
+        """Declare that a source has ended."""
+        self._call("finish", side, name)
+
+    def rest(self, side: int, name: str) -> None:
+        """Stop waiting for a source until its next tuples or `advance`."""
+        self._call("rest", side, name)
+
+    def drain(self) -> None:
+        """End the input and wait until every result has been delivered."""
+        with self._arrivals:
+            self._check()
+            self._input_ended = True
+            self._arrivals.notify_all()
+        self._finished.wait()
+        if self._error is not None:
+            raise self._error
+        if self._stopping:
+            raise Stopped(_STOPPED)
+
+    def stop(self) -> None:
+        """End the threads at once."""
+        self._stopping = True
+        self._crew.stop(Stopped(_STOPPED))
+        self._wake()
+        if self._host is not None and threading.get_ident() not in self._own_threads:
+            self._host.join()
+        if self._host is None or threading.get_ident() not in self._own_threads:
+            self._crew.close()
+
+    def late(self) -> pa.Table:
+        """Rows that were late or without a time since the last call."""
+        with self._late_lock:
+            return self._late.take(self._operator.bound)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Counters, queue lengths and bytes, as plain numbers."""
+        counts = self._counts
+        figures: dict[str, Any] = {name: value for name, value in vars(counts).items() if name != "seconds"}
+        stored = sum(store.nbytes for store in self._operator.stores)
+        return figures | {
+            "waiting": self._waiting + self._intake.waiting,
+            "open_tuples": self._sent - (self._open[0].begin if self._open else self._sent),
+            "bytes": self._waiting_bytes + self._intake.nbytes + stored + self._flow.nbytes,
+            "seconds": dict(counts.seconds),
+            **self._flow.counters(),
+        }
+
+    def _call(self, kind: str, side: int, name: str, argument: int | None = None) -> None:
+        with self._arrivals:
+            self._check()
+            self._items.append((kind, side, name, argument, 0))
+            self._arrivals.notify()
+
+    def _is_full(self, side: int, name: str) -> bool:
+        full = self._waiting >= self._most_waiting or self._waiting_bytes >= self._most_bytes
+        return full or (self._gate_full and (side, name) != self._holder)
+
+    def _check(self) -> None:
+        if self._stopping:
+            raise Stopped(_STOPPED)
+        if self._error is not None:
+            raise StateError(f"the live join was ended by {type(self._error).__name__}: {self._error}") from self._error
+        if self._input_ended:
+            raise StateError("the input of the live join has ended")
+
+    # -- the threads ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._crew.run(self._step)
+        except BaseException as error:  # handed to the live join
+            self._error = error
+            if not self._stopping and not isinstance(error, Stopped):
+                self._fail(error)
+        finally:
+            self._finished.set()
+            self._wake()
+
+    def _step(self, k: int) -> None:
+        self._own_threads.add(threading.get_ident())
+        if k > self._flow.threads:
+            self._collect()
+            return
+        if k == self._flow.threads:
+            self._take_in()
+        else:
+            self._flow.run(k)
+        with self._arrivals:
+            self._flowing -= 1
+        self._sent_some.set()
+
+    def _stopped(self) -> bool:
+        return bool(self._crew.words[STOP])
+
+    def _wake(self) -> None:
+        with self._arrivals:
+            self._arrivals.notify_all()
+            self._room.notify_all()
+        self._sent_some.set()
+        self._flow.wake()
+
+    # The intake.
+
+    def _take_in(self) -> None:
+        gate = self._intake.gate
+        while True:
+            with self._arrivals:
+                while not self._items and not self._input_ended and not self._stopped():
+                    self._arrivals.wait(POLL)
+                items, self._items = self._items, deque()
+                self._waiting = self._waiting_bytes = 0
+                self._room.notify_all()
+            if self._stopped():
+                return
+            if not items:
+                break
+            with self._late_lock:
+                self._late.trim()
+                work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
+            self._send(work)
+        self._send(self._intake.release(everything=True))
+        self._flow.end()
+
+    def _as_they_came(self, items: deque[Item]) -> Work | None:
+        pushes = [item for item in items if item[0] == "push"]
+        if not pushes:
+            return None
+        inputs = [_one_table([item[3] for item in pushes if item[1] == side]) for side in (0, 1)]
+        counts = [item[3].num_rows for item in pushes]
+        sides = np.repeat(np.array([item[1] for item in pushes], np.bool_), counts)
+        arrived = np.repeat(np.array([item[4] for item in pushes], np.int64), counts)
+        return self._intake.feed(inputs, sides, "", arrived)
+
+    def _ordered(self, gate: EventTimeGate, items: deque[Item]) -> Work | None:
+        calls = {"add": gate.add, "finish": gate.leave, "rest": gate.rest}
+        for kind, side, name, argument, arrived in items:
+            if kind == "push":
+                self._intake.collect(side, name, argument, np.full(argument.num_rows, arrived))
+            elif kind == "advance":
+                gate.advance(side, name, argument)
+            else:
+                calls[kind](side, name)
+        work = self._intake.release()
+        self._holder = gate.holder if gate.waiting >= self._most_waiting else None
+        self._gate_full = gate.waiting >= self._most_waiting
+        return work
+
+    def _send(self, work: Work | None) -> None:
+        if work is None:
+            return
+        gate = self._intake.gate
+        bound = None if gate is None else gate.time
+        while work.waiting or bound != self._sent_time:
+            time = bound if work.waiting <= MOST_SENT else self._sent_time
+            sent = self._operator.send(work, self._sent, MOST_SENT, time)
+            self._sent, self._sent_time = sent.end, time
+            self._open.append(sent)
+            self._flow.send(sent)
+            self._sent_some.set()
+            if self._stopped():
+                return
+
+    # The collector.
+
+    def _collect(self) -> None:
+        while not self._stopped():
+            self._sent_some.clear()
+            ended = self._flowing == 0
+            pairs = self._flow.take() if self._open else None
+            self._hand_out(pairs, ended and pairs is None)
+            if pairs is None:
+                if ended:
+                    return
+                if not self._open or not self._flow.settles:
+                    self._sent_some.wait(POLL)
+
+    def _hand_out(self, pairs: FoundPairs | None, everything: bool) -> None:
+        """Deliver the rows of some pairs, and how far the result is complete."""
+        result = None
+        if pairs is not None and pairs.later.size:
+            with self._counts.step("gather"):
+                result = self._operator.rows(self._by_chunk(pairs))
+        closed = None
+        while self._open and (everything or self._flow.reached(self._open[0])):
+            closed = self._open.popleft()
+        if closed is not None:
+            self._delivered = (closed.end >> 1 if self._self_join else closed.end), closed.time
+        if result is None and closed is None:
+            return
+        reached, bound = self._delivered
+        if result is None:
+            empty = np.empty(0, np.int64)
+            result = ResultRows(self._operator.bound.schema.empty_table(), empty, empty, empty)
+        with self._counts.step("deliver"):
+            self._deliver(Delivery(result.rows, result.later, result.earlier, result.arrived, reached, bound))
+        if closed is not None:
+            self._operator.close_chunk(closed)
+            self._flow.forget(closed)
+
+    def _by_chunk(self, pairs: FoundPairs) -> list[tuple[SentChunk | None, Array, Array]]:
+        """The pairs of each open chunk that has some, where they must be tested."""
+        if self._flow.refined or not self._operator.tests:
+            return [(None, pairs.later, pairs.seqs)]
+        begins = np.fromiter((sent.begin for sent in self._open), np.int64, len(self._open))
+        numbers = np.searchsorted(begins, pairs.later, side="right") - 1
+        chosen, places = np.unique(numbers, return_inverse=True)
+        return [
+            (self._open[int(number)], pairs.later[places == i], pairs.seqs[places == i])
+            for i, number in enumerate(chosen)
+        ]
+
+
+def _one_table(tables: list[pa.Table]) -> pa.Table | None:
+    if len(tables) < 2:
+        return tables[0] if tables else None
+    return pa.concat_tables(tables)
