@@ -98,13 +98,13 @@ class ScaleJoin:
     name: ClassVar[str] = "scalejoin"
 
     def __init__(self, bound: BoundSpec, workers: int, index: str | None, settings: Mapping[str, float]) -> None:
-        self._shares: Shares
+        self.shares: Shares
         if index is None:
-            self._shares = ScanShares(bound, workers)
+            self.shares = ScanShares(bound, workers)
         else:
-            self._shares = IndexShares(bound, workers, index, settings)
-        self.decides = self._shares.decides
-        self._crew = Crew(workers, _PLACES)
+            self.shares = IndexShares(bound, workers, index, settings)
+        self.decides = self.shares.decides
+        self.crew = Crew(workers, _PLACES)
         self._control = np.zeros(CONTROL_WORDS, np.int64)
         want(self._control, workers)
         self._redeals = 0
@@ -124,15 +124,15 @@ class ScaleJoin:
 
     def _resize(self) -> None:
         n = wanted(self._control)
-        if n != self._shares.n:
-            self._shares.deal_again(n)
-            self._crew.resize(n)
+        if n != self.shares.n:
+            self.shares.deal_again(n)
+            self.crew.resize(n)
             self._redeals += 1
 
     def _run(self, chunk: Chunk, refine: Refine, begin: int) -> tuple[int, Pairs]:
         """One run, up to the end of the chunk or to a change of the number of threads."""
-        shares, threads, crew = self._shares, self._shares.n, self._crew
-        shares.deal(chunk, begin)
+        shares, threads, crew = self.shares, self.shares.n, self.crew
+        deal = shares.deal(chunk, begin)
         output = OutputGate(chunk, threads)
         begin_run(self._control)
         pieces = -(-(chunk.n - begin) // _PIECE)
@@ -142,7 +142,7 @@ class ScaleJoin:
             while piece < pieces and open_piece(self._control, piece, threads) and not stopped(crew.words):
                 first = begin + piece * _PIECE
                 last = min(first + _PIECE, chunk.n)
-                output.put(k, shares.take(k, first, last, refine), last, crew)
+                output.put(k, shares.take(k, deal, first, last, refine), last, crew)
                 piece += 1
 
         if threads > 1 or stopped(crew.words):
@@ -150,7 +150,7 @@ class ScaleJoin:
         else:
             self._alone(step)
         end = min(begin + pieces_opened(self._control) * _PIECE, chunk.n)
-        shares.dealt(begin, end)
+        shares.dealt(chunk, begin, end)
         return end - begin, output.pairs()
 
     def _alone(self, step: Callable[[int], None]) -> None:
@@ -158,7 +158,7 @@ class ScaleJoin:
         try:
             step(0)
         except BaseException as error:
-            self._crew.stop(error)
+            self.crew.stop(error)
             raise
 
     @property
@@ -172,11 +172,11 @@ class ScaleJoin:
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
-        self._shares.forget(left_min, right_min)
+        self.shares.forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
         """The shares' counters, their number, and how often tuples were redistributed."""
-        return {**self._shares.counters(), "threads": self._shares.n, "redeals": self._redeals}
+        return {**self.shares.counters(), "threads": self.shares.n, "redeals": self._redeals}
 
     def saved(self) -> Restore | None:
         """Return None: stopped threads cannot be restarted."""
@@ -184,9 +184,9 @@ class ScaleJoin:
 
     def close(self) -> None:
         """End the threads."""
-        self._crew.close()
+        self.crew.close()
 
     @property
     def nbytes(self) -> int:
         """Bytes held by all shares."""
-        return self._shares.nbytes
+        return self.shares.nbytes

@@ -8,7 +8,7 @@ threads changes, all stored tuples are redistributed. Invariant: between runs, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,15 @@ from streamjoin.windows.workers import Workers
 _ALONE = Workers(1)
 
 
+@dataclass(frozen=True)
+class Deal:
+    """A chunk whose tuples are assigned to shares: by place, or in the columns of a task."""
+
+    chunk: Chunk
+    own: tuple[list[Array], ...] = ()
+    columns: tuple[Array, ...] = ()
+
+
 class Shares(Protocol):
     """All shares of one join; share k is used by thread k."""
 
@@ -33,20 +42,23 @@ class Shares(Protocol):
     def n(self) -> int:
         """The number of shares."""
 
-    def deal(self, chunk: Chunk, begin: int) -> None:
+    def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Assign the chunk's tuples from place `begin` on to shares."""
 
-    def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
-        """Look up the tuples from `begin` to `end` of the assigned chunk in share k, and store its own of them."""
+    def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
+        """Look up the tuples from `begin` to `end` of an assigned chunk in share k, and store its own of them."""
 
-    def dealt(self, begin: int, end: int) -> None:
-        """Record that all shares have processed the tuples from `begin` to `end`."""
+    def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
+        """Record that the tuples from `begin` to `end` are assigned for good; the next deal follows them."""
 
     def deal_again(self, n: int) -> None:
         """Redistribute the stored tuples over `n` shares."""
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
+
+    def forget_in(self, k: int, left_min: int, right_min: int) -> None:
+        """`forget` for share k alone, while the others' threads work."""
 
     def counters(self) -> dict[str, int]:
         """The counters of all shares."""
@@ -87,28 +99,27 @@ class ScanShares:
         """The number of shares."""
         return len(self._shares)
 
-    def deal(self, chunk: Chunk, begin: int) -> None:
+    def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Assign the tuples to shares."""
-        self._chunk = chunk
         parts = (chunk.left, chunk.right)
-        self._own = [_in_turn(part, begin, self._turn[side], self.n) for side, part in enumerate(parts)]
+        return Deal(chunk, own=tuple(_in_turn(part, begin, self._turn[s], self.n) for s, part in enumerate(parts)))
 
-    def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
+    def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
         """Scan one share."""
-        chunk = self._chunk
+        chunk = deal.chunk
         parts, stored = [], []
         for side, part in enumerate((chunk.left, chunk.right)):
             low, high = (int(place) for place in np.searchsorted(part.at, (begin, end)))
-            own = self._own[side][k]
+            own = deal.own[side][k]
             first, last = np.searchsorted(own, (low, high))
             stored.append(own[first:last] - low)
             parts.append(SidePart(part.encoded.part(slice(low, high)), part.at[low:high], part.first_seq + low))
         piece = replace(chunk, left=parts[0], right=parts[1])
         return self._shares[k].share(piece, refine, (stored[0], stored[1]))
 
-    def dealt(self, begin: int, end: int) -> None:
+    def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
         """Record which share comes next."""
-        for side, part in enumerate((self._chunk.left, self._chunk.right)):
+        for side, part in enumerate((chunk.left, chunk.right)):
             self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
 
     def deal_again(self, n: int) -> None:
@@ -126,6 +137,10 @@ class ScanShares:
         """Drop tuples that are outside every window."""
         for share in self._shares:
             share.forget(left_min, right_min)
+
+    def forget_in(self, k: int, left_min: int, right_min: int) -> None:
+        """Drop the tuples of one share."""
+        self._shares[k].forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
         """Pairs compared."""
@@ -156,23 +171,23 @@ class IndexShares:
         """The number of shares."""
         return len(self._shares)
 
-    def deal(self, chunk: Chunk, begin: int) -> None:
+    def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Prepare every share to look up all tuples and insert its own."""
-        self._chunk = chunk
-        ops, *self._columns = self._shares[0].columns(chunk)
-        self._ops = [ops & ~np.int64(INSERTS) for _ in range(self.n)]
+        ops, *columns = self._shares[0].columns(chunk)
+        own_ops = [ops & ~np.int64(INSERTS) for _ in range(self.n)]
         for side, part in enumerate((chunk.left, chunk.right)):
-            for own, places in zip(self._ops, _in_turn(part, begin, self._turn[side], self.n), strict=True):
+            for own, places in zip(own_ops, _in_turn(part, begin, self._turn[side], self.n), strict=True):
                 own[part.at[places]] |= INSERTS
+        return Deal(chunk, own=(own_ops,), columns=tuple(columns))
 
-    def take(self, k: int, begin: int, end: int, refine: Refine) -> Pairs:
+    def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
         """Look up in one share's indexes."""
-        pairs = self._shares[k].take(self._chunk.upto, (self._ops[k], *self._columns), refine, begin, end)
+        pairs = self._shares[k].take(deal.chunk.upto, (deal.own[0][k], *deal.columns), refine, begin, end)
         return Pairs(pairs.probe.copy(), pairs.seq.copy())
 
-    def dealt(self, begin: int, end: int) -> None:
+    def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
         """Record which share comes next."""
-        for side, part in enumerate((self._chunk.left, self._chunk.right)):
+        for side, part in enumerate((chunk.left, chunk.right)):
             self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
 
     def deal_again(self, n: int) -> None:
@@ -195,6 +210,10 @@ class IndexShares:
         self._mins = (max(left_min, self._mins[0]), max(right_min, self._mins[1]))
         for share in self._shares:
             share.forget(left_min, right_min)
+
+    def forget_in(self, k: int, left_min: int, right_min: int) -> None:
+        """Drop the tuples of one share."""
+        self._shares[k].forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
         """Steps of all indexes, per kind."""

@@ -1,0 +1,191 @@
+"""ScaleJoin as it runs: every thread reads all tuples, and looks each up in its own share of the windows.
+
+The intake is the sequencer: it appends chunks in gate order to a list that all threads read, each at its own pace.
+Their matches meet in a second gate, a ScaleGate with one source per thread; the collector reads it. What all threads
+have passed is complete, so results leave in result order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+import numpy as np
+
+from streamjoin._arrays import Array
+from streamjoin.gate.scalegate import ScaleGate
+from streamjoin.joins.auto import choose
+from streamjoin.joins.base import Pairs
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.runner import Runner, Setup
+from streamjoin.joins.live.running import POLL, Flow, FoundPairs, RunningJoin
+from streamjoin.joins.live.windowed import LiveOperator, SentChunk
+from streamjoin.joins.parallel.scalejoin import ScaleJoin
+from streamjoin.joins.parallel.scalejoin_shares import Deal
+from streamjoin.kernels.crew import STOP, idle, stand
+from streamjoin.kernels.scalegate.gate import add, read
+
+_ROOM = 1  # a thread's state: it waits for room in the second gate
+_RING = 1 << 13
+_BLOCK = 1 << 14
+# Tuples that the slowest thread may be behind the intake.
+_MOST_BEHIND = 1 << 15
+
+
+class ShareFlow(Flow):
+    """The threads of a ScaleJoin, between the sequencer and the second gate."""
+
+    in_order = True
+    refined = True
+
+    def __init__(self, join: ScaleJoin, operator: LiveOperator) -> None:
+        self._join, self._operator = join, operator
+        self._shares = join.shares
+        self.crew = join.crew
+        self.threads = self._shares.n
+        self._self_join = operator.bound.spec.self_join
+        self._gate = ScaleGate(self.threads, ring=_RING)
+        self._slots = [self._gate.add_source(k) for k in range(self.threads)]
+        self._columns = tuple(np.empty(_BLOCK, np.int64) for _ in range(3))
+        # Chunks that some thread has not read: the first is number `_first`.
+        self._deals: deque[tuple[SentChunk, Deal]] = deque()
+        self._first = self._sent = 0
+        self._ended = False
+        self._read = [0] * self.threads
+        """The number of chunks that each thread has processed."""
+        self._done = [0] * self.threads
+        """The gate position up to which each thread's matches are in the second gate."""
+        self._complete = 0
+        self._held: FoundPairs | None = None
+        self._changed = threading.Condition()
+
+    # -- the intake's ---------------------------------------------------------------------------------------
+
+    def send(self, sent: SentChunk) -> None:
+        """Assign the tuples to shares, and append the chunk for all threads to read."""
+        deal = self._shares.deal(sent.chunk, 0)
+        self._shares.dealt(sent.chunk, 0, sent.chunk.n)
+        sent.mark.append(sent.end)
+        with self._changed:
+            self._deals.append((sent, deal))
+            self._sent = sent.end
+            self._changed.notify_all()
+            while self._sent - min(self._done) > _MOST_BEHIND and not self._stopped():
+                self._changed.wait(POLL)
+
+    def end(self) -> None:
+        """Let every thread return behind the last chunk."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Wake all threads."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _stopped(self) -> bool:
+        return bool(self.crew.words[STOP])
+
+    # -- the threads' ---------------------------------------------------------------------------------------
+
+    def run(self, k: int) -> None:
+        """Thread k: chunk after chunk."""
+        while (item := self._next(k)) is not None:
+            sent, deal = item
+            pairs = self._shares.take(k, deal, 0, sent.chunk.n, self._operator.locked(sent.refine))
+            if not self._put(k, pairs, sent):
+                return
+            self._shares.forget_in(k, *sent.dropped)
+            with self._changed:
+                self._done[k] = sent.end
+                self._read[k] += 1
+                while self._deals and self._first < min(self._read):
+                    self._deals.popleft()
+                    self._first += 1
+                self._changed.notify_all()
+
+    def _next(self, k: int) -> tuple[SentChunk, Deal] | None:
+        with self._changed:
+            while not self._stopped():
+                place = self._read[k] - self._first
+                if place < len(self._deals):
+                    return self._deals[place]
+                if self._ended:
+                    return None
+                self._changed.wait(POLL)
+        return None
+
+    def _put(self, k: int, pairs: Pairs, sent: SentChunk) -> bool:
+        """Add matches to the second gate; False if the join was stopped."""
+        later = pairs.probe + sent.begin
+        at = tries = 0
+        while at < later.size:
+            end = add(self._gate.mem, self._slots[k], later, pairs.seq, at, later.size)
+            if end == at:
+                with self._changed:
+                    self._changed.notify_all()
+                stand(self.crew.words, k, _ROOM)
+                if not idle(self.crew.words, tries):
+                    return False
+            tries = 0 if end > at else tries + 1
+            at = end
+        stand(self.crew.words, k, 0)
+        self._gate.advance(self._slots[k], sent.end)
+        return True
+
+    # -- the collector's ------------------------------------------------------------------------------------
+
+    def take(self) -> FoundPairs | None:
+        """Read the second gate up to what all threads have passed."""
+        with self._changed:
+            complete = min(self._done)
+            pieces = self._read_gate()
+            if complete == self._complete and not pieces:
+                self._changed.wait(POLL)
+                complete = min(self._done)
+                pieces = self._read_gate()
+        moved, self._complete = complete > self._complete, complete
+        if self._held is not None:
+            pieces.insert(0, (self._held.later, self._held.seqs))
+        empty = np.empty(0, np.int64)
+        later, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
+        ready = later < complete
+        self._held = None if ready.all() else FoundPairs(later[~ready], seqs[~ready])
+        later, seqs = later[ready], seqs[ready]
+        if not later.size and not moved:
+            return None
+        order = np.lexsort((later & 1, seqs, later >> 1) if self._self_join else (seqs, later))
+        return FoundPairs(later[order], seqs[order])
+
+    def _read_gate(self) -> list[tuple[Array, Array]]:
+        slots, seqs, later = self._columns
+        pieces = []
+        while n := read(self._gate.mem, 0, slots, seqs, later):
+            pieces.append((later[:n].copy(), seqs[:n].copy()))
+        return pieces
+
+    def reached(self, sent: SentChunk) -> bool:
+        """Whether all threads have passed the chunk."""
+        return bool(sent.mark) and self._complete >= sent.mark[0]
+
+    def forget(self, sent: SentChunk) -> None:
+        """Do nothing: each thread drops the tuples of its own share."""
+
+    def counters(self) -> dict[str, int]:
+        """The shares' counters."""
+        return self._shares.counters()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all shares and the second gate."""
+        return self._shares.nbytes + int(self._gate.mem.nbytes)
+
+
+def run_shares(setup: Setup) -> Runner:
+    """The runner of a ScaleJoin."""
+    choice = choose(setup.bound, setup.request)
+    operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
+    if not isinstance(operator.algorithm, ScaleJoin):
+        raise AssertionError(f"{choice.name} is not a ScaleJoin")
+    return RunningJoin(setup, operator, ShareFlow(operator.algorithm, operator))
