@@ -49,18 +49,14 @@ class PimParallel:
         self._mins = [0, 0]
         # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
-        self._grows = [gated or window.kind == "count" for window in bound.windows]
+        self.grows = [gated or window.kind == "count" for window in bound.windows]
         self.decides = bound.settled
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Join the chunk in tasks; undecided candidates are tested at the end, in parallel."""
         tuples = self._tuples
         tuples.lay(chunk.n, (chunk.left.first_seq, chunk.right.first_seq), (chunk.left.n, chunk.right.n))
-        tuples.row(q.OPS)[:] = chunk.is_right * np.int64(ON_RIGHT)
-        for side, part in enumerate((chunk.left, chunk.right)):
-            _fill(tuples, side, part, INSERTS if chunk.stored_only else PROBES | INSERTS)
-        for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
-            tuples.row(row)[:] = values
+        write(tuples, chunk, 0)
         pairs: Pieces = []
         candidates: Pieces = []
         waiting = 0
@@ -75,7 +71,7 @@ class PimParallel:
                 candidates.clear()
                 waiting = 0
 
-        self.shared.run(tuples, take, base=self._mins, grows=self._grows)
+        self.shared.run(tuples, take, base=self._mins, grows=self.grows)
         pairs += _refined(candidates, refine, self._workers)
         return Pairs(*_joined(pairs))
 
@@ -110,17 +106,28 @@ class PimParallel:
         return self.shared.nbytes + self._tuples.words.nbytes
 
 
-def _fill(tuples: Tuples, side: int, part: SidePart, use: int) -> None:
+def write(tuples: Tuples, chunk: Chunk, at: int) -> None:
+    """Write a chunk's tuples from place `at` on, where there is room for them."""
+    rows = slice(at, at + chunk.n)
+    tuples.row(q.OPS)[rows] = chunk.is_right * np.int64(ON_RIGHT)
+    for side, part in enumerate((chunk.left, chunk.right)):
+        _fill(tuples, side, part, at, INSERTS if chunk.stored_only else PROBES | INSERTS)
+    for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
+        tuples.row(row)[rows] = values
+
+
+def _fill(tuples: Tuples, side: int, part: SidePart, at: int, use: int) -> None:
     """Put one side's words in gate order and in line; a tuple that can't match is skipped."""
     index = part.encoded.index
     if index is None:
         raise AssertionError("pim_parallel needs an index word")
     valid = np.ones(part.n, np.int64) if part.encoded.valid is None else part.encoded.valid.astype(np.int64)
-    tuples.row(q.OPS)[part.at] |= valid * use
+    tuples.row(q.OPS)[at + part.at] |= valid * use
     for row, values in ((q.WORD, index.word), (q.LO, index.lo), (q.HI, index.hi)):
-        tuples.row(row)[part.at] = values
-    tuples.lines[side][:] = index.word
-    tuples.counted[side][:] = valid
+        tuples.row(row)[at + part.at] = values
+    first = part.first_seq - tuples.first[side]
+    tuples.lines[side][first : first + part.n] = index.word
+    tuples.counted[side][first : first + part.n] = valid
 
 
 def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:

@@ -35,6 +35,8 @@ _PLACES = {
     WAITS_FOR_TASK: "waiting for a task",
     MERGING_NOW: "merging",
     WAITS_FOR_TURN: "waiting for its turn to hand results on",
+    q.AWAITS_MATCHES: "waiting for matches",
+    q.AWAITS_OUTPUT: "waiting until the output is taken",
 }
 _LEAST_UNDER_WAY = 64
 _SLICE = 1 << 11
@@ -115,8 +117,8 @@ class SharedJoin:
         self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
         self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
-        self._pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
-        self._out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
+        self.pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
+        self.out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
         self._desks: dict[int, I64] = {}
         self.renew_limits()
 
@@ -141,7 +143,7 @@ class SharedJoin:
         grows: Sequence[bool] = (True, True),
     ) -> None:
         """Join all tuples; `base` has each side's first live position, `grows` whether its bounds never decrease."""
-        self._begin(tuples, base, grows)
+        self.begin(tuples, base, grows)
 
         def step(k: int) -> object:
             return self._serve(k, tuples, take)
@@ -151,14 +153,19 @@ class SharedJoin:
                 self._run_here(step)
             else:
                 self.crew.run(step)
-            for side, tree in enumerate(self.sides):
-                tree.current = int(self.queue[q.CURRENT + (0 if self.queue[q.SELF] else side)])
-            if not self.queue[q.HALT]:
+            if not self.make_room():
                 break
-            side = int(self.queue[q.HALT]) - 1
-            self.sides[side].make_room(int(self.queue[q.INSERTED + side]))
+        self.flush(take)
+
+    def make_room(self) -> bool:
+        """Once no thread works: whether a tree was too small for a merge, and was replaced."""
+        for side, tree in enumerate(self.sides):
+            tree.current = int(self.queue[q.CURRENT + (0 if self.queue[q.SELF] else side)])
+        halted = int(self.queue[q.HALT])
+        if halted:
+            self.sides[halted - 1].make_room(int(self.queue[q.INSERTED + halted - 1]))
             self.queue[q.HALT] = 0
-        self._flush(take)
+        return halted > 0
 
     def _run_here(self, step: Step) -> None:
         """Run a single task in the caller's thread, which is faster than waking another."""
@@ -168,7 +175,8 @@ class SharedJoin:
             self.crew.stop(error)
             raise
 
-    def _begin(self, tuples: Tuples, base: Sequence[int], grows: Sequence[bool]) -> None:
+    def begin(self, tuples: Tuples, base: Sequence[int], grows: Sequence[bool]) -> None:
+        """Lay the tuples of a run into the queue."""
         queue = self.queue
         queue[[q.ACQUIRED, q.PROPAGATED, q.EDGE, q.EDGE + 1, q.SWAPPED, q.SWAPPED + 1]] = 0
         queue[q.N], queue[q.STRIDE], queue[q.APART] = tuples.n, tuples.stride, tuples.apart
@@ -179,30 +187,38 @@ class SharedJoin:
             queue[q.BASE + side] = base[side]
             queue[q.GROWS + side] = grows[side]
 
-    def _serve(self, k: int, tuples: Tuples, take: Take) -> object:
-        desk = self._desks.setdefault(k, np.full(DESK_WORDS, -1, np.int64))
+    def work(self, k: int, tuples: Tuples) -> int:
+        """Thread k's kernel, until the caller must act: see `kernels.pim_parallel.task`."""
         left, right = (side.trees for side in self.sides)
+        return work(
+            self.crew.words, k, self.queue, tuples.words, self._desk(k), self.pool, self.out[0], self.out[1],
+            left[0], left[1], right[0], right[1], self.sides[0].adaptive,
+        )  # fmt: skip
+
+    def _desk(self, k: int) -> I64:
+        return self._desks.setdefault(k, np.full(DESK_WORDS, -1, np.int64))
+
+    def _serve(self, k: int, tuples: Tuples, take: Take) -> object:
         while True:
-            code = work(
-                self.crew.words, k, self.queue, tuples.words, desk, self._pool, self._out[0], self._out[1],
-                left[0], left[1], right[0], right[1], self.sides[0].adaptive,
-            )  # fmt: skip
+            code = self.work(k, tuples)
             if code not in (FLUSH, ALONE):
                 return LEFT if code == LEAVES else None
             # In both cases this thread holds the propagation lock.
-            self._flush(take)
+            self.flush(take)
             if code == ALONE:
-                self._answer_alone(desk, tuples, take)
+                self.answer_alone(k, tuples, take)
             unlock(self.queue, q.PROPAGATE_LOCK)
 
-    def _flush(self, take: Take) -> None:
+    def flush(self, take: Take) -> None:
+        """Hand out what is in the output; the caller has the propagation lock, or no thread works."""
         count = int(self.queue[q.OUT])
         if count:
-            take(self._out[0][:count], self._out[1][:count])
+            take(self.out[0][:count], self.out[1][:count])
             self.queue[q.OUT] = 0
 
-    def _answer_alone(self, desk: I64, tuples: Tuples, take: Take) -> None:
-        """Look up a tuple with more matches than its task's block holds."""
+    def answer_alone(self, k: int, tuples: Tuples, take: Take) -> None:
+        """Look up a tuple with more matches than its task's block holds; thread k has the propagation lock."""
+        desk = self._desk(k)
         left, right = (side.trees for side in self.sides)
         matches, room = -1, 4 * int(self.queue[q.CAPACITY])
         while matches < 0:
@@ -221,5 +237,5 @@ class SharedJoin:
     def nbytes(self) -> int:
         """Bytes held by the trees and the other shared arrays."""
         sides = self.sides[:1] if self.queue[q.SELF] else self.sides
-        shared = (self.queue, self._pool, *self._out)
+        shared = (self.queue, self.pool, *self.out)
         return sum(side.nbytes for side in sides) + sum(array.nbytes for array in shared)

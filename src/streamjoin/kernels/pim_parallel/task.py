@@ -53,6 +53,7 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     MY_TASK,
     MY_TREE,
     NEXT,
+    PARKS,
     PROPAGATE_LOCK,
     PUT,
     SELF,
@@ -82,6 +83,7 @@ LEAVES = 1  # dismissed, or the crew was stopped
 MAKE_ROOM = 2  # a tree is too small for the due merge: all threads wait until it is replaced
 FLUSH = 3  # the output is full
 ALONE = 4  # the tuple at NEXT has more matches than a block holds; it is its turn
+PARKED = 5  # there was no work for long
 
 WAITS_FOR_TASK = 10  # states of a thread
 WAITS_FOR_TURN = 13
@@ -144,6 +146,8 @@ def work(
                 continue
             else:
                 stand(crew, me, WAITS_FOR_TASK)
+                if queue[PARKS] > 0 and tries >= queue[PARKS]:
+                    return PARKED
                 # A merge is short or has slices to do: sleeping would cost more than it saves.
                 if not idle(crew, 0 if load(queue, MERGING) else tries):
                     return LEAVES

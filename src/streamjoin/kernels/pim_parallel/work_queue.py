@@ -19,7 +19,7 @@ side takes any, once `INDEXED` at its first tuple says where it ends.
 from __future__ import annotations
 
 from streamjoin.kernels.atomics import fence, load, store
-from streamjoin.kernels.crew import lock, try_lock, unlock
+from streamjoin.kernels.crew import idle, lock, stand, try_lock, unlock
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, borrow, cycles
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
@@ -58,6 +58,7 @@ APART = 24  # distance from a word of a line to whether it is indexed at all
 BASE = 26  # by side: positions below are out of every window
 GROWS = 28  # by side: whether the bounds of its window only grow
 MERGES = 30  # merges done
+OPEN = 31  # 1: more tuples may follow, by `extend`
 
 LIMIT = 32  # by side: merge when INSERTED gets there
 CURRENT = 34  # by side: which of its two trees is in use
@@ -90,6 +91,7 @@ MOST_SLICES = 90
 BACKLOG = 91  # with more tuples than this waiting, slices come before tasks
 PARTS = 93  # what the tree is cut into; a slice is some of them to count, one of them to write
 CAUGHT_UP = 92  # the tuple after the last that the phase inserts
+PARKS = 94  # attempts without work after which a thread returns to Python; 0: it never does
 
 SLOTS = 96
 SLOT = 8
@@ -98,6 +100,10 @@ BEGIN, END, DONE, COUNT, FROM = range(5)
 
 # Results of `acquire`.
 TAKEN, WAIT, FINISHED, HALTED, SLICE, MERGE_LEFT, MERGE_RIGHT = range(7)
+
+# States of a thread of a running join.
+AWAITS_MATCHES = 14
+AWAITS_OUTPUT = 15
 
 # Phases of a merge.
 SETTLING = 0  # until the tasks that may change the tree in use, or read the other, are over
@@ -161,6 +167,17 @@ def position_at(queue: I64, tuples: I64, side: int, at: int) -> int:
     row = SEQ if queue[SELF] or (tuples[at] & ON_RIGHT) == side else UPTO
     position: int = tuples[row * queue[STRIDE] + at]
     return position
+
+
+@kernel
+def extend(queue: I64, n: int, total_left: int, total_right: int, more: int) -> None:
+    """Make the tuples up to `n`, which are written already, available while threads work; `more` may follow."""
+    lock(queue, LOCK)
+    queue[N] = n
+    queue[TOTAL] = total_left
+    queue[TOTAL + 1] = total_right
+    queue[OPEN] = more
+    unlock(queue, LOCK)
 
 
 @kernel
@@ -228,7 +245,7 @@ def _decide(queue: I64) -> int:
     if queue[HALT]:
         return HALTED
     if queue[ACQUIRED] == queue[N]:
-        return FINISHED
+        return WAIT if queue[OPEN] else FINISHED
     if queue[GATE]:
         return WAIT
     for side in range(2):
@@ -357,4 +374,34 @@ def propagate(queue: I64, tuples: I64, pool: I64, out_probe: I64, out_seq: I64) 
             store(queue, HEAD, head + 1)
         unlock(queue, PROPAGATE_LOCK)
         fence()  # a task completed while we held the lock may have found it taken
+    return True
+
+
+@kernel
+def hand_back(queue: I64) -> None:
+    """Give up the propagation lock; what was completed meanwhile is seen by the next `propagate`."""
+    unlock(queue, PROPAGATE_LOCK)
+    fence()
+
+
+@kernel
+def await_matches(crew: I64, me: int, queue: I64, propagated: int, most_tries: int) -> None:
+    """Wait until there are results in the output or tasks beyond `propagated` are handed on, for a while."""
+    tries = 0
+    while load(queue, OUT) == 0 and load(queue, PROPAGATED) <= propagated:
+        if tries >= most_tries or not idle(crew, tries):
+            return
+        stand(crew, me, AWAITS_MATCHES)
+        tries += 1
+
+
+@kernel
+def await_output(crew: I64, me: int, queue: I64) -> bool:
+    """Wait until the output is empty; False if the crew was stopped."""
+    tries = 0
+    while load(queue, OUT) > 0:
+        stand(crew, me, AWAITS_OUTPUT)
+        if not idle(crew, tries):
+            return False
+        tries += 1
     return True

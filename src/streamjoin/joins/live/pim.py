@@ -1,0 +1,242 @@
+"""The parallel PIM-Tree join as it runs: the intake appends to the work queue while threads take tasks from it.
+
+The queue's array of tuples is of fixed size. When it is full, the intake closes it: the threads finish what it holds
+and a merge that goes on, and start again with an empty array. In between nothing waits: tasks, edges and merges go on
+whatever the pushes are cut into. Matches are handed on in the order of the tasks, so results leave in result order.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from streamjoin._arrays import Array
+from streamjoin.joins.auto import choose
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.runner import Runner, Setup
+from streamjoin.joins.live.running import MOST_SENT, POLL, Flow, FoundPairs, RunningJoin
+from streamjoin.joins.live.windowed import LiveOperator, SentChunk
+from streamjoin.joins.parallel.pim_parallel import PimParallel, write
+from streamjoin.joins.parallel.pim_parallel_crew import Tuples
+from streamjoin.kernels.crew import STOP, lock
+from streamjoin.kernels.pim_parallel import work_queue as q
+from streamjoin.kernels.pim_parallel.task import ALONE, FLUSH, PARKED
+
+SEGMENT = 4 * MOST_SENT
+"""Tuples of one array, unless a chunk has more; a self-join has two for each of its own."""
+# Attempts without work: the first 128 yield, the others sleep 50 us each.
+_PARKS = 512
+_TAKES = 256
+
+
+class QueueFlow(Flow):
+    """The threads of a parallel PIM-Tree join, between the work queue and its output."""
+
+    in_order = True
+
+    def __init__(self, join: PimParallel, *, self_join: bool) -> None:
+        self._join, self._shared = join, join.shared
+        self._self_join = self_join
+        self.crew = join.shared.crew
+        self.threads = join.shared.crew.n
+        self._capacity = SEGMENT
+        self._tuples = Tuples()
+        self._segment = 0
+        """The gate position of the array's first tuple; changes under the propagation lock."""
+        # Per side: the position after the last tuple of the array.
+        self._ends: tuple[int, ...] = (0, 0)
+        self._dropped = (0, 0)
+        self._changed = threading.Condition()
+        self._runs = self._done = self._parked = 0
+        self._ended = False
+        # The collector's: matches that do not fit the output, absolute; how far the result is complete.
+        self._taken: list[tuple[Array, Array]] = []
+        self._complete = 0
+        self._held: list[tuple[Array, Array]] = []
+        self._shared.queue[q.PARKS] = _PARKS
+        self._open(0, (0, 0))
+
+    # -- the intake's ---------------------------------------------------------------------------------------
+
+    def send(self, sent: SentChunk) -> None:
+        """Append the chunk to the queue."""
+        chunk, at = sent.chunk, int(self._shared.queue[q.N])
+        if at + chunk.n > self._capacity:
+            self._close()
+            if self._stopped():
+                return
+            self._capacity = max(self._capacity, chunk.n)
+            self._open(sent.begin, (chunk.left.first_seq, chunk.right.first_seq))
+            at = 0
+        write(self._tuples, chunk, at)
+        self._ends = tuple(part.first_seq + part.n for part in (chunk.left, chunk.right))
+        self._dropped = sent.dropped
+        sent.mark.append(sent.end)
+        q.extend(self._shared.queue, at + chunk.n, self._ends[0], self._ends[1], 1)
+        if self._parked:
+            self.wake()
+
+    def end(self) -> None:
+        """Let the threads return once the queue is empty."""
+        self._close()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _open(self, gate: int, first: tuple[int, int]) -> None:
+        """Lay an empty array for tuples from a gate position on, and let the threads work."""
+        queue = self._shared.queue
+        lock(queue, q.PROPAGATE_LOCK)
+        self._tuples.lay(self._capacity, first, (self._capacity, self._capacity))
+        self._shared.begin(self._tuples, self._dropped, self._join.grows)
+        self._segment, self._ends = gate, first
+        q.hand_back(queue)
+        q.extend(queue, 0, first[0], first[1], 1)
+        with self._changed:
+            self._done = 0
+            self._runs += 1
+            self._changed.notify_all()
+
+    def _close(self) -> None:
+        """Wait until all tuples of the array are joined and indexed, and no merge goes on."""
+        queue = self._shared.queue
+        q.extend(queue, int(queue[q.N]), self._ends[0], self._ends[1], 0)
+        with self._changed:
+            self._changed.notify_all()
+            while (self._done < self.threads or queue[q.HALT]) and not self._stopped():
+                self._changed.wait(POLL)
+        if not self._stopped():
+            self._shared.make_room()
+            lock(queue, q.PROPAGATE_LOCK)
+            self._take_output()
+            q.hand_back(queue)
+
+    def _stopped(self) -> bool:
+        return bool(self.crew.words[STOP])
+
+    def wake(self) -> None:
+        """Wake the threads."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- the threads' ---------------------------------------------------------------------------------------
+
+    def run(self, k: int) -> None:
+        """Thread k, array after array."""
+        run = 0
+        while not self._stopped():
+            with self._changed:
+                while self._runs == run and not self._ended and not self._stopped():
+                    self._changed.wait(POLL)
+                if self._runs == run:
+                    return
+                run = self._runs
+            self._run_tasks(k)
+            with self._changed:
+                self._done += 1
+                if self._done == self.threads and self._shared.queue[q.HALT] and not self._stopped():
+                    self._shared.make_room()
+                    self._done = 0
+                    self._runs += 1
+                self._changed.notify_all()
+
+    def _run_tasks(self, k: int) -> None:
+        """Work until the array is done, or a tree must be replaced."""
+        queue = self._shared.queue
+        while not self._stopped():
+            code = self._shared.work(k, self._tuples)
+            if code == PARKED:
+                with self._changed:
+                    self._parked += 1
+                    if queue[q.ACQUIRED] == queue[q.N] and queue[q.OPEN]:
+                        self._changed.wait(POLL)
+                    self._parked -= 1
+            elif code in (FLUSH, ALONE):
+                # This thread holds the propagation lock.
+                if code == ALONE:
+                    self._take_output()
+                    self._shared.answer_alone(k, self._tuples, self._keep)
+                q.hand_back(queue)
+                self._await_collector(k)
+            else:
+                return
+
+    def _await_collector(self, k: int) -> None:
+        """Wait until the collector has taken what there is."""
+        while q.await_output(self.crew.words, k, self._shared.queue) and self._taken:
+            with self._changed:
+                self._changed.wait(POLL)
+
+    def _take_output(self) -> None:
+        """Move the output to what the collector takes; needs the propagation lock."""
+        self._shared.flush(self._keep)
+
+    def _keep(self, probes: Array, seqs: Array) -> None:
+        self._taken.append((probes + self._segment, seqs.copy()))
+
+    # -- the collector's ------------------------------------------------------------------------------------
+
+    def take(self) -> FoundPairs | None:
+        """Take the output, and hand on what was completed meanwhile."""
+        queue, shared = self._shared.queue, self._shared
+        if not self._taken:
+            q.await_matches(self.crew.words, self.threads + 1, queue, self._complete - self._segment, _TAKES)
+        before = self._complete
+        lock(queue, q.PROPAGATE_LOCK)
+        pieces = self._take_all()
+        while not q.propagate(queue, self._tuples.words, shared.pool, *shared.out) and not self._stopped():
+            pieces += self._take_all()
+        with self._changed:
+            self._changed.notify_all()
+        if not pieces and self._complete == before:
+            return None
+        return self._in_order(pieces)
+
+    def _take_all(self) -> list[tuple[Array, Array]]:
+        """All matches so far, and how far they are complete; gives up the propagation lock."""
+        self._take_output()
+        pieces, self._taken = self._taken, []
+        self._complete = self._segment + int(self._shared.queue[q.PROPAGATED])
+        q.hand_back(self._shared.queue)
+        return pieces
+
+    def _in_order(self, pieces: list[tuple[Array, Array]]) -> FoundPairs:
+        """The matches in result order. Both roles of a self-join's tuple must be complete for that."""
+        pieces = self._held + pieces
+        empty = np.empty(0, np.int64)
+        later, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
+        self._held = []
+        if self._self_join:
+            ready = later < (self._complete & ~1)
+            self._held = [(later[~ready], seqs[~ready])]
+            later, seqs = later[ready], seqs[ready]
+            order = np.lexsort((later & 1, seqs, later >> 1))
+            later, seqs = later[order], seqs[order]
+        return FoundPairs(later, seqs)
+
+    def reached(self, sent: SentChunk) -> bool:
+        """Whether all tasks of the chunk were handed on."""
+        return bool(sent.mark) and self._complete >= sent.mark[0]
+
+    def forget(self, sent: SentChunk) -> None:
+        """Do nothing: merges drop what has expired."""
+
+    def counters(self) -> dict[str, int]:
+        """Tasks and merges, and how many arrays of tuples there were."""
+        return {**self._join.counters(), "runs": self._runs}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the trees, the queue and the tuples in it."""
+        return self._shared.nbytes + self._tuples.words.nbytes
+
+
+def run_queue(setup: Setup) -> Runner:
+    """The runner of a parallel PIM-Tree join."""
+    choice = choose(setup.bound, setup.request)
+    operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
+    if not isinstance(operator.algorithm, PimParallel):
+        raise AssertionError(f"{choice.name} is not a parallel PIM-Tree join")
+    flow = QueueFlow(operator.algorithm, self_join=setup.bound.spec.self_join)
+    return RunningJoin(setup, operator, flow)

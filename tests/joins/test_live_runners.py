@@ -1,0 +1,182 @@
+"""The runners of the papers' joins: the oracle's rows, long streams, errors in every thread, and how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.joins.live import pim
+from streamjoin.joins.live.runner import Delivery, Stopped
+from streamjoin.joins.live.running import RunningJoin
+from streamjoin.model.errors import BackPressureError, StateError
+from tests.deadlock import no_deadlock
+from tests.joins.runner_runs import SYSTEMS, Consumer, check, run_live, runner_of, setup_of
+from tests.seeds import FRESH, examples
+
+ROOT = Path(__file__).parents[2]
+SCANNING = tuple(system for system in SYSTEMS if system[1] is None)
+each = pytest.mark.parametrize("system", SCANNING, ids=lambda system: str(system[0]))
+BAND = sj.JoinSpec(on=sj.Band("x", "x", 1), window=(sj.CountWindow(400), sj.TimeWindow(400)), time="t")
+
+
+def numbers(n: int, seed: int, domain: int = 400) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    return pa.table({"x": rng.integers(0, domain, n), "y": np.zeros(n, int), "t": np.arange(n), "id": np.arange(n)})
+
+
+def running(system: tuple[str, str | None], spec: sj.JoinSpec = BAND) -> RunningJoin:
+    runner = runner_of(setup_of(spec, system, 2, {}))
+    assert isinstance(runner, RunningJoin)
+    return runner
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: "-".join(filter(None, system)))
+def test_random_runs_give_the_oracles_rows(system: tuple[str, str | None]) -> None:
+    with no_deadlock(100):
+        check(examples(60), FRESH + 11, (system,))
+
+
+@pytest.mark.slow
+def test_runs_hold_with_yields_forced_at_every_shared_access() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.joins.runner_runs", "12", "5"],
+        capture_output=True, text=True, timeout=600, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
+    )  # fmt: skip
+    assert done.stdout == "held\n", done.stderr
+
+
+@each
+def test_a_long_stream_gives_the_rows_of_push(system: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs, queues and shares are filled many times over, and memory stays what it was."""
+    monkeypatch.setattr(pim, "SEGMENT", 2048)
+    left, right = numbers(12_000, 1), numbers(12_000, 2)
+    sizes: list[int] = []
+    with sj.open(BAND, "sweep") as join:
+        sides = np.tile(np.repeat([False, True], 50), 240)
+        rows = join.push(left, right, interleave=sides)
+        expected = list(zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True))
+
+    with no_deadlock(60):
+        runner = running(system)
+
+        def feed(_: object) -> None:
+            for begin in range(0, 12_000, 50):
+                for side, table in enumerate((left, right)):
+                    runner.push(side, "", table.slice(begin, 50), time.monotonic_ns())
+                sizes.append(runner.metrics()["bytes"])
+
+        consumer = run_live(runner, feed)
+    assert consumer.ids() == expected
+    assert max(runner.metrics().get(name, 5) for name in ("flows", "runs")) >= 5
+    assert max(sizes) <= 2 * max(sizes[: len(sizes) // 2])
+
+
+@each
+def test_an_error_in_a_thread_reaches_everybody(
+    system: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Exception):
+        pass
+
+    def fail(*_: object) -> None:
+        raise Broken("injected")
+
+    for owner, name in (("_operator", "send"), ("_operator", "rows"), ("_flow", "run"), ("_flow", "take"), ("", "")):
+        with no_deadlock(60):
+            runner, consumer, failed = running(system), Consumer(False), threading.Event()
+            if owner:
+                monkeypatch.setattr(getattr(runner, owner), name, fail)
+
+            def report(error: BaseException, consumer: Consumer = consumer, failed: threading.Event = failed) -> None:
+                consumer.errors.append(error)
+                failed.set()
+
+            runner.start(consumer.deliver if owner else fail, report)
+            table = numbers(200, 3)
+            try:
+                with pytest.raises((Broken, StateError)):
+                    for _ in range(10_000):
+                        runner.push(0, "", table, 0)
+                        runner.push(1, "", table, 0)
+                        if failed.is_set():
+                            runner.drain()
+                assert failed.wait(30)
+            finally:
+                runner.stop()
+        assert [type(error) for error in consumer.errors] == [Broken], (owner, name)
+
+
+@each
+def test_a_slow_consumer_slows_the_sources_and_stop_ends_all(system: tuple[str, str | None]) -> None:
+    runner, blocked = running(system), threading.Event()
+    gate = threading.Event()
+
+    def deliver(_: Delivery) -> None:
+        blocked.set()
+        gate.wait()
+        raise Stopped("stopped")
+
+    errors: list[BaseException] = []
+    with no_deadlock(60):
+        runner.start(deliver, errors.append)
+        table = numbers(4096, 5, domain=8)
+        with pytest.raises(BackPressureError, match="no room"):
+            for _ in range(10_000):
+                runner.push(0, "", table, 0, timeout=0.2)
+                runner.push(1, "", table, 0, timeout=0.2)
+        assert blocked.wait(30)
+        waiting: list[BaseException] = []
+
+        def push() -> None:
+            try:
+                while True:
+                    runner.push(0, "", table, 0)
+            except BaseException as error:
+                waiting.append(error)
+
+        pusher = threading.Thread(target=push)
+        pusher.start()
+        threading.Timer(0.1, gate.set).start()
+        runner.stop()
+        pusher.join()
+        runner.stop()
+    assert [type(error) for error in waiting] == [Stopped]
+    assert not errors
+    with pytest.raises(Stopped):
+        runner.drain()
+
+
+@each
+def test_an_idle_join_delivers_what_it_has(system: tuple[str, str | None]) -> None:
+    """Progress does not need further tuples, except in the original handshake join."""
+    done = threading.Event()
+    rows: list[int] = []
+
+    def deliver(delivery: Delivery) -> None:
+        rows.extend(delivery.later.tolist())
+        if delivery.reached == 20 and len(rows) == 10:
+            done.set()
+
+    errors: list[BaseException] = []
+    runner = running(system)
+    with no_deadlock(60):
+        runner.start(deliver, errors.append)
+        try:
+            table = pa.table({"x": np.arange(10) * 10, "y": np.zeros(10, int), "t": np.arange(10), "id": np.arange(10)})
+            runner.push(0, "", table, 0)
+            runner.push(1, "", table, 0)
+            if system[0] == "handshake":
+                runner.drain()
+            assert done.wait(30)
+        finally:
+            runner.stop()
+    assert not errors
