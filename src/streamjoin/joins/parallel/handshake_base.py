@@ -15,18 +15,20 @@ import numpy.typing as npt
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.parallel.handshake_chain import Chain, facts_of
-from streamjoin.kernels.handshake.links import COMPARED, DONE, EXPIRES, FULL, MIN_SEQ, PLACES, STOPPED, drive
-from streamjoin.kernels.handshake.meet import WORD_ROWS
+from streamjoin.joins.parallel.handshake_chain import Chain
+from streamjoin.kernels.handshake.links import COMPARED, DONE, FULL, PLACES, STOPPED, drive
+from streamjoin.kernels.handshake.logs import log_tuples, set_expiries
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.words import unsigned_words
+from streamjoin.windows.words import TermWords
 
 I64 = npt.NDArray[np.int64]
 
 BATCH = 64
+_NO_MASK = np.zeros(0, np.bool_)
+_NO_TERM = TermWords(*(np.zeros(0, np.int64) for _ in range(3)))
 _MOST_BATCH = 4096
 
 
@@ -102,37 +104,33 @@ class ChainJoin(ABC):
         """
         logs = self.chain.logs
         begins = (logs[0].count, logs[1].count)
-        places = []
+        logged = np.zeros(chunk.n, np.bool_)
         for side, part in enumerate((chunk.left, chunk.right)):
-            words, valid_places = self._words(part)
-            at = part.at[valid_places]
-            places.append(at)
-            least = chunk.min_seq[at]
-            upto = least if chunk.stored_only else chunk.upto[at]
-            logs[side].append(words, facts_of(valid_places + part.first_seq, least, upto, at + gate))
-        for side, at in enumerate(places):
+            terms = self._terms(part)
+            first, second = (*terms, _NO_TERM, _NO_TERM)[:2]
+            valid = _NO_MASK if part.encoded.valid is None else part.encoded.valid
+            upto = chunk.min_seq if chunk.stored_only else chunk.upto
+            log = logs[side]
+            log.make_room(part.n)
+            log.count = log.base + log_tuples(
+                log.words, log.facts, log.count - log.base, first.word, first.lo, first.hi, second.word, second.lo,
+                second.hi, len(terms), valid, part.at, part.first_seq, gate, chunk.min_seq, upto, logged,
+            )  # fmt: skip
+        for side, log in enumerate(logs):
             other = logs[1 - side]
-            rows = logs[side].facts[logs[side].count - at.size - logs[side].base : logs[side].count - logs[side].base]
-            bounds = rows[:, MIN_SEQ] if self._grows[1 - side] else dropped[1 - side]
-            rows[:, EXPIRES] = other.place_of(bounds)
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return order >= places[0].size, begins
+            set_expiries(
+                log.facts, begins[side] - log.base, log.count - log.base, other.facts, other.count - other.base,
+                other.base, self._grows[1 - side], dropped[1 - side],
+            )  # fmt: skip
+        return chunk.is_right[logged], begins
 
-    def _words(self, part: SidePart) -> tuple[Array, I64]:
-        """The words that the nodes compare, and the places of their tuples: no NULL, no empty interval."""
-        mask = np.ones(part.n, np.bool_) if part.encoded.valid is None else part.encoded.valid.copy()
-        terms = [part.encoded.terms[t] for t in sorted(self.decides)]
-        if self._indexed:
-            if part.encoded.index is None:
-                raise AssertionError("an index needs an index word")
-            terms = [part.encoded.index]
-        for term in terms:
-            mask &= term.lo <= term.hi
-        places = np.flatnonzero(mask)
-        words = np.zeros((WORD_ROWS, places.size), np.uint32 if self._narrow else np.uint64)
-        for t, term in enumerate(terms):
-            words[t::2] = unsigned_words(term.take(places), self._narrow)
-        return words, places
+    def _terms(self, part: SidePart) -> list[TermWords]:
+        """The terms that the nodes compare."""
+        if not self._indexed:
+            return [part.encoded.terms[t] for t in sorted(self.decides)]
+        if part.encoded.index is None:
+            raise AssertionError("an index needs an index word")
+        return [part.encoded.index]
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""

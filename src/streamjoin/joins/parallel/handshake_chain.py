@@ -66,7 +66,7 @@ class SideLog:
     def append(self, words: Array, facts: I64) -> None:
         """Add tuples at the end; each has a column of `words` and a row of `facts`."""
         n = facts.shape[0]
-        self._make_room(n)
+        self.make_room(n)
         size = self.count - self.base
         self.words[:, size : size + n] = words
         self.facts[size : size + n] = facts
@@ -77,7 +77,8 @@ class SideLog:
         """How many more tuples fit."""
         return int(self.facts.shape[0]) - (self.count - self.base)
 
-    def _make_room(self, n: int) -> None:
+    def make_room(self, n: int) -> None:
+        """Have room for `n` more tuples."""
         if n <= self.room:
             return
         size = self.count - self.base
@@ -108,7 +109,7 @@ class SideLog:
     def reserve(self, n: int) -> None:
         """Between flows: have room for `n` more tuples, or for as many as are held if those are more."""
         size = self.count - self.base
-        self._make_room(max(n, size, _LEAST))
+        self.make_room(max(n, size, _LEAST))
 
     @property
     def nbytes(self) -> int:
