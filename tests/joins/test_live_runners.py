@@ -16,7 +16,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.joins.live import pim
 from streamjoin.joins.live.runner import Delivery, Stopped
-from streamjoin.joins.live.running import RunningJoin
+from streamjoin.joins.live.running import FlowRunner
 from streamjoin.model.errors import BackPressureError, StateError
 from tests.deadlock import no_deadlock
 from tests.joins.runner_runs import SYSTEMS, Consumer, check, run_live, runner_of, setup_of
@@ -33,9 +33,9 @@ def numbers(n: int, seed: int, domain: int = 400) -> pa.Table:
     return pa.table({"x": rng.integers(0, domain, n), "y": np.zeros(n, int), "t": np.arange(n), "id": np.arange(n)})
 
 
-def running(system: tuple[str, str | None], spec: sj.JoinSpec = BAND) -> RunningJoin:
+def running(system: tuple[str, str | None], spec: sj.JoinSpec = BAND) -> FlowRunner:
     runner = runner_of(setup_of(spec, system, 2, {}))
-    assert isinstance(runner, RunningJoin)
+    assert isinstance(runner, FlowRunner)
     return runner
 
 

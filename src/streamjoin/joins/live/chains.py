@@ -18,7 +18,7 @@ import numpy as np
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import POLL, Flow, FoundPairs, RunningJoin
+from streamjoin.joins.live.running import POLL, Flow, FlowRunner, TakenPairs
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.handshake import Handshake
 from streamjoin.joins.parallel.handshake_base import ChainJoin
@@ -32,7 +32,7 @@ _PARKS = 512
 _TAKES = 256
 _MOST_TAKEN = 1 << 14
 _NO_TUPLES = np.zeros(0, np.bool_)
-_NO_PAIRS = FoundPairs(np.empty(0, np.int64), np.empty(0, np.int64))
+_NO_PAIRS = TakenPairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class ChainFlow(Flow):
@@ -157,7 +157,7 @@ class ChainFlow(Flow):
 
     # -- the collector's ------------------------------------------------------------------------------------
 
-    def take(self) -> FoundPairs | None:
+    def take(self) -> TakenPairs | None:
         """Empty the nodes' rings."""
         chain = self._join.chain
         before = self._marks.copy()
@@ -167,7 +167,7 @@ class ChainFlow(Flow):
         if not count:
             return None if np.array_equal(before, self._marks) else _NO_PAIRS
         with self._logs:
-            return FoundPairs(*chain.as_pairs(self._out[:count]))
+            return TakenPairs(*chain.as_pairs(self._out[:count]))
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether both marks are behind the chunk."""
@@ -193,4 +193,4 @@ def run_chain(setup: Setup) -> Runner:
     operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
     if not isinstance(operator.algorithm, ChainJoin):
         raise AssertionError(f"{choice.name} is not a handshake join")
-    return RunningJoin(setup, operator, ChainFlow(operator.algorithm))
+    return FlowRunner(setup, operator, ChainFlow(operator.algorithm))

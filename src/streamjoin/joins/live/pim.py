@@ -15,7 +15,7 @@ from streamjoin._arrays import Array
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import MOST_SENT, POLL, Flow, FoundPairs, RunningJoin
+from streamjoin.joins.live.running import MOST_SENT, POLL, Flow, FlowRunner, TakenPairs
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.pim_parallel import PimParallel, write
 from streamjoin.joins.parallel.pim_parallel_crew import Tuples
@@ -177,7 +177,7 @@ class QueueFlow(Flow):
 
     # -- the collector's ------------------------------------------------------------------------------------
 
-    def take(self) -> FoundPairs | None:
+    def take(self) -> TakenPairs | None:
         """Take the output, and hand on what was completed meanwhile."""
         queue, shared = self._shared.queue, self._shared
         if not self._taken:
@@ -201,7 +201,7 @@ class QueueFlow(Flow):
         q.hand_back(self._shared.queue)
         return pieces
 
-    def _in_order(self, pieces: list[tuple[Array, Array]]) -> FoundPairs:
+    def _in_order(self, pieces: list[tuple[Array, Array]]) -> TakenPairs:
         """The matches in result order. Both roles of a self-join's tuple must be complete for that."""
         pieces = self._held + pieces
         empty = np.empty(0, np.int64)
@@ -213,7 +213,7 @@ class QueueFlow(Flow):
             later, seqs = later[ready], seqs[ready]
             order = np.lexsort((later & 1, seqs, later >> 1))
             later, seqs = later[order], seqs[order]
-        return FoundPairs(later, seqs)
+        return TakenPairs(later, seqs)
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all tasks of the chunk were handed on."""
@@ -239,4 +239,4 @@ def run_queue(setup: Setup) -> Runner:
     if not isinstance(operator.algorithm, PimParallel):
         raise AssertionError(f"{choice.name} is not a parallel PIM-Tree join")
     flow = QueueFlow(operator.algorithm, self_join=setup.bound.spec.self_join)
-    return RunningJoin(setup, operator, flow)
+    return FlowRunner(setup, operator, flow)

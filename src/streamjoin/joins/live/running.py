@@ -42,7 +42,7 @@ _STOPPED = "the live join was stopped"
 
 
 @dataclass(frozen=True)
-class FoundPairs:
+class TakenPairs:
     """Pairs as a flow finds them: gate positions of the later tuples, and positions of the earlier in their streams."""
 
     later: Array
@@ -77,7 +77,7 @@ class Flow(ABC):
         """Called when the join ends: wake all threads."""
 
     @abstractmethod
-    def take(self) -> FoundPairs | None:
+    def take(self) -> TakenPairs | None:
         """The next pairs; None if there are none for a while; the collector's."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ Item = tuple[str, int, str, Any, int]
 """A call that waits for the intake: its kind, side, source, argument and time of arrival."""
 
 
-class RunningJoin:
+class FlowRunner:
     """A `Runner` whose threads work between pushes."""
 
     def __init__(self, setup: Setup, operator: LiveOperator, flow: Flow) -> None:
@@ -344,7 +344,7 @@ class RunningJoin:
                 if not self._open or not self._flow.settles:
                     self._sent_some.wait(POLL)
 
-    def _hand_out(self, pairs: FoundPairs | None, everything: bool) -> None:
+    def _hand_out(self, pairs: TakenPairs | None, everything: bool) -> None:
         """Deliver the rows of some pairs, and how far the result is complete."""
         result = None
         if pairs is not None and pairs.later.size:
@@ -367,7 +367,7 @@ class RunningJoin:
             self._operator.close_chunk(closed)
             self._flow.forget(closed)
 
-    def _by_chunk(self, pairs: FoundPairs) -> list[tuple[SentChunk | None, Array, Array]]:
+    def _by_chunk(self, pairs: TakenPairs) -> list[tuple[SentChunk | None, Array, Array]]:
         """The pairs of each open chunk that has some, where they must be tested."""
         if self._flow.refined or not self._operator.tests:
             return [(None, pairs.later, pairs.seqs)]

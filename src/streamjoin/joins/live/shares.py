@@ -18,7 +18,7 @@ from streamjoin.joins.auto import choose
 from streamjoin.joins.base import Pairs
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import POLL, Flow, FoundPairs, RunningJoin
+from streamjoin.joins.live.running import POLL, Flow, FlowRunner, TakenPairs
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.scalejoin import ScaleJoin
 from streamjoin.joins.parallel.scalejoin_shares import Deal
@@ -56,7 +56,7 @@ class ShareFlow(Flow):
         self._done = [0] * self.threads
         """The gate position up to which each thread's matches are in the second gate."""
         self._complete = 0
-        self._held: FoundPairs | None = None
+        self._held: TakenPairs | None = None
         self._changed = threading.Condition()
 
     # -- the intake's ---------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class ShareFlow(Flow):
 
     # -- the collector's ------------------------------------------------------------------------------------
 
-    def take(self) -> FoundPairs | None:
+    def take(self) -> TakenPairs | None:
         """Read the second gate up to what all threads have passed."""
         with self._changed:
             complete = min(self._done)
@@ -151,12 +151,12 @@ class ShareFlow(Flow):
         empty = np.empty(0, np.int64)
         later, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
         ready = later < complete
-        self._held = None if ready.all() else FoundPairs(later[~ready], seqs[~ready])
+        self._held = None if ready.all() else TakenPairs(later[~ready], seqs[~ready])
         later, seqs = later[ready], seqs[ready]
         if not later.size and not moved:
             return None
         order = np.lexsort((later & 1, seqs, later >> 1) if self._self_join else (seqs, later))
-        return FoundPairs(later[order], seqs[order])
+        return TakenPairs(later[order], seqs[order])
 
     def _read_gate(self) -> list[tuple[Array, Array]]:
         slots, seqs, later = self._columns
@@ -188,4 +188,4 @@ def run_shares(setup: Setup) -> Runner:
     operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
     if not isinstance(operator.algorithm, ScaleJoin):
         raise AssertionError(f"{choice.name} is not a ScaleJoin")
-    return RunningJoin(setup, operator, ShareFlow(operator.algorithm, operator))
+    return FlowRunner(setup, operator, ShareFlow(operator.algorithm, operator))
