@@ -39,7 +39,7 @@ class Consumer:
         self._in_order = in_order
         self.pairs: list[tuple[int, int, IdPair]] = []
         self.errors: list[BaseException] = []
-        self.reached = 0
+        self.reached = self.most_rows = 0
         self.time = -(1 << 63)
 
     def deliver(self, delivery: Delivery) -> None:
@@ -52,6 +52,7 @@ class Consumer:
             assert delivery.time >= self.time
             self.time = delivery.time
         self.reached = delivery.reached
+        self.most_rows = max(self.most_rows, rows.num_rows)
         ids = zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True)
         batch = list(zip(delivery.later.tolist(), delivery.earlier.tolist(), ids, strict=True))
         if self._in_order:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins.live import pim
-from streamjoin.joins.live.runner import Delivery, Stopped
+from streamjoin.joins.live.runner import Delivery, Runner, Stopped
 from streamjoin.joins.live.running import FlowRunner
 from streamjoin.model.errors import BackPressureError, StateError
 from tests.deadlock import no_deadlock
@@ -78,6 +79,27 @@ def test_a_long_stream_gives_the_rows_of_push(system: tuple[str, str | None], mo
     assert consumer.ids() == expected
     assert max(runner.metrics().get(name, 5) for name in ("flows", "runs")) >= 5
     assert max(sizes) <= 2 * max(sizes[: len(sizes) // 2])
+
+
+@each
+def test_punctuations_hold_when_the_gate_releases_many_tuples_at_once(system: tuple[str, str | None]) -> None:
+    """A release of more tuples than a chunk has is complete only with its last chunk."""
+    table = numbers(12_000, 7)
+    spec = sj.JoinSpec(on=sj.Equi("x"), window=sj.TimeWindow(5), time="t", order="event_time")
+
+    def feed(runner: Runner) -> None:
+        runner.add_source(0, "a")
+        runner.add_source(1, "a")
+        runner.push(0, "a", table, 0)
+        runner.push(1, "a", table, 0)
+
+    with no_deadlock(60):
+        runner = runner_of(replace(setup_of(spec, system, 2, {}), batch_rows=1000))
+        consumer = run_live(runner, feed)
+    with sj.open(spec, "sweep") as join:
+        rows = pa.concat_tables([join.push(table, table), join.close()])
+    assert consumer.ids() == list(zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True))
+    assert consumer.most_rows <= 1000
 
 
 @each

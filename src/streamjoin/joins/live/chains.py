@@ -24,7 +24,7 @@ from streamjoin.joins.parallel.handshake import Handshake
 from streamjoin.joins.parallel.handshake_base import ChainJoin
 from streamjoin.kernels.crew import STOP
 from streamjoin.kernels.handshake.collect import await_room, take_results
-from streamjoin.kernels.handshake.links import DONE, DRAINS, FULL, PARKS, PUNCTUATES, drive, punctuate
+from streamjoin.kernels.handshake.links import COMPARED, DONE, DRAINS, FULL, PARKS, PUNCTUATES, drive, punctuate
 
 # Attempts without a message: the first 128 yield, the others sleep 50 us each.
 _PARKS = 512
@@ -180,6 +180,11 @@ class ChainFlow(Flow):
     def counters(self) -> dict[str, int]:
         """The pairs compared, and how often the flow was reopened."""
         return {**self._join.counters(), "flows": self._flows}
+
+    def work(self) -> dict[str, dict[str, int]]:
+        """The pairs that each node has compared."""
+        compared = self._join.chain.node_words(COMPARED).tolist()
+        return {f"node {k}": {"compared": n} for k, n in enumerate(compared)}
 
     @property
     def nbytes(self) -> int:

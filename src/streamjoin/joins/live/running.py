@@ -28,6 +28,7 @@ from streamjoin.gate.merge import EventTimeGate
 from streamjoin.joins.engine.intake import Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.live.row_bytes import RowBytes
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
 from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk
 from streamjoin.kernels.crew import STOP
@@ -90,7 +91,11 @@ class Flow(ABC):
 
     @abstractmethod
     def counters(self) -> dict[str, int]:
-        """Work done."""
+        """Work done in all."""
+
+    def work(self) -> dict[str, dict[str, int]]:
+        """Work done by thread."""
+        return {}
 
     @property
     @abstractmethod
@@ -110,15 +115,18 @@ class FlowRunner:
         self._self_join = setup.bound.spec.self_join
         self._late = LateRows()
         self._intake = Intake(operator.bound, operator, ((), ()), operator.counts, self._late)
-        self._late_lock = threading.Lock()
+        # Held where the gate and the late rows are used.
+        self._ordering = threading.Lock()
         self._crew = flow.crew
         self._crew.resize(flow.threads + 2)
         self.in_order = flow.in_order
         # The inbox. While the gate is full, only the source that holds it back may push.
         self._most_waiting, self._most_bytes = setup.queue_rows, setup.queue_bytes
+        self._batch_rows = setup.batch_rows
+        self._row_bytes = [RowBytes(schema) for schema in (setup.bound.left_schema, setup.bound.right_schema)]
         self._items: deque[Item] = deque()
         self._waiting = self._waiting_bytes = 0
-        self._gate_full = False
+        self._in_gate = 0
         self._holder: Key | None = None
         lock = threading.Lock()
         self._arrivals, self._room = threading.Condition(lock), threading.Condition(lock)
@@ -155,12 +163,12 @@ class FlowRunner:
             while self._is_full(side, name):
                 rest = POLL if until is None else min(POLL, until - time.monotonic())
                 if rest <= 0:
-                    raise BackPressureError(f"no room for the tuples of {name!r} within {timeout} s; none was taken")
+                    raise BackPressureError(self._fullness(timeout))
                 self._room.wait(rest)
                 self._check()
             self._items.append(("push", side, name, rows, arrived))
             self._waiting += rows.num_rows
-            self._waiting_bytes += rows.nbytes
+            self._waiting_bytes += self._row_bytes[side].of(rows)
             self._arrivals.notify()
 
     def advance(self, side: int, name: str, time: int) -> None:
@@ -199,19 +207,32 @@ class FlowRunner:
 
     def late(self) -> pa.Table:
         """Rows that were late or without a time since the last call."""
-        with self._late_lock:
+        with self._ordering:
             return self._late.take(self._operator.bound)
 
     def metrics(self) -> Mapping[str, Any]:
         """Counters, queue lengths and bytes, as plain numbers."""
-        counts = self._counts
-        figures: dict[str, Any] = {name: value for name, value in vars(counts).items() if name != "seconds"}
-        stored = sum(store.nbytes for store in self._operator.stores)
-        return figures | {
-            "waiting": self._waiting + self._intake.waiting,
-            "open_tuples": self._sent - (self._open[0].begin if self._open else self._sent),
-            "bytes": self._waiting_bytes + self._intake.nbytes + stored + self._flow.nbytes,
-            "seconds": dict(counts.seconds),
+        seconds = dict(self._counts.seconds)
+        figures: dict[str, Any] = {name: value for name, value in vars(self._counts).items() if name != "seconds"}
+        with self._ordering:
+            in_gate, gate_bytes = self._intake.waiting, self._intake.nbytes
+        with self._operator.lock:
+            stored = sum(store.nbytes for store in self._operator.stores)
+        sent = self._sent >> 1 if self._self_join else self._sent
+        collecting = {"gather", "deliver"}
+        return {
+            **figures,
+            "waiting": self._waiting + in_gate,
+            "queued": self._waiting,
+            "gate": in_gate,
+            "open_tuples": sent - self._delivered[0],
+            "bytes": self._waiting_bytes + gate_bytes + stored + self._flow.nbytes,
+            "seconds": seconds,
+            "threads": {
+                "intake": {name: value for name, value in seconds.items() if name not in collecting},
+                "collector": {name: value for name, value in seconds.items() if name in collecting},
+                **self._flow.work(),
+            },
             **self._flow.counters(),
         }
 
@@ -222,8 +243,19 @@ class FlowRunner:
             self._arrivals.notify()
 
     def _is_full(self, side: int, name: str) -> bool:
-        full = self._waiting >= self._most_waiting or self._waiting_bytes >= self._most_bytes
-        return full or (self._gate_full and (side, name) != self._holder)
+        if self._waiting >= self._most_waiting or self._waiting_bytes >= self._most_bytes:
+            return True
+        return self._waiting + self._in_gate >= self._most_waiting and (side, name) != self._holder
+
+    def _fullness(self, timeout: float | None) -> str:
+        gate = ""
+        if self._in_gate:
+            behind = "a side without a source" if self._holder is None else f"source {self._holder[1]!r}"
+            gate = f", {self._in_gate:,} in the gate, which waits for {behind}"
+        return (
+            f"no room for more tuples within {timeout} s: {self._waiting:,} wait for the join{gate}; push them again "
+            "later, read the results faster, or open the join with larger queue_rows= and queue_bytes="
+        )
 
     def _check(self) -> None:
         if self._stopping:
@@ -284,11 +316,13 @@ class FlowRunner:
                 return
             if not items:
                 break
-            with self._late_lock:
+            with self._ordering:
                 self._late.trim()
                 work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
             self._send(work)
-        self._send(self._intake.release(everything=True))
+        with self._ordering:
+            work = self._intake.release(everything=True)
+        self._send(work)
         self._flow.end()
 
     def _as_they_came(self, items: deque[Item]) -> Work | None:
@@ -311,8 +345,8 @@ class FlowRunner:
             else:
                 calls[kind](side, name)
         work = self._intake.release()
-        self._holder = gate.holder if gate.waiting >= self._most_waiting else None
-        self._gate_full = gate.waiting >= self._most_waiting
+        # Tables whose bytes matter are as large in the gate as in the inbox: rows are enough to bound both.
+        self._in_gate, self._holder = gate.waiting, gate.holder
         return work
 
     def _send(self, work: Work | None) -> None:
@@ -321,9 +355,8 @@ class FlowRunner:
         gate = self._intake.gate
         bound = None if gate is None else gate.time
         while work.waiting or bound != self._sent_time:
-            time = bound if work.waiting <= MOST_SENT else self._sent_time
-            sent = self._operator.send(work, self._sent, MOST_SENT, time)
-            self._sent, self._sent_time = sent.end, time
+            sent = self._operator.send(work, self._sent, MOST_SENT, (self._sent_time, bound))
+            self._sent, self._sent_time = sent.end, sent.time
             self._open.append(sent)
             self._flow.send(sent)
             self._sent_some.set()
@@ -346,26 +379,30 @@ class FlowRunner:
 
     def _hand_out(self, pairs: TakenPairs | None, everything: bool) -> None:
         """Deliver the rows of some pairs, and how far the result is complete."""
-        result = None
-        if pairs is not None and pairs.later.size:
-            with self._counts.step("gather"):
-                result = self._operator.rows(self._by_chunk(pairs))
+        results: list[ResultRows] = []
+        if pairs is not None:
+            for begin in range(0, pairs.later.size, self._batch_rows):
+                self._pass_on(results)
+                part = slice(begin, begin + self._batch_rows)
+                with self._counts.step("gather"):
+                    results = [self._operator.rows(self._by_chunk(TakenPairs(pairs.later[part], pairs.seqs[part])))]
         closed = None
         while self._open and (everything or self._flow.reached(self._open[0])):
             closed = self._open.popleft()
         if closed is not None:
             self._delivered = (closed.end >> 1 if self._self_join else closed.end), closed.time
-        if result is None and closed is None:
-            return
-        reached, bound = self._delivered
-        if result is None:
-            empty = np.empty(0, np.int64)
-            result = ResultRows(self._operator.bound.schema.empty_table(), empty, empty, empty)
-        with self._counts.step("deliver"):
-            self._deliver(Delivery(result.rows, result.later, result.earlier, result.arrived, reached, bound))
+            results = results or [self._operator.no_result]
+        self._pass_on(results)
         if closed is not None:
             self._operator.close_chunk(closed)
             self._flow.forget(closed)
+
+    def _pass_on(self, results: list[ResultRows]) -> None:
+        """Deliver rows with how far the result is complete."""
+        reached, bound = self._delivered
+        for result in results:
+            with self._counts.step("deliver"):
+                self._deliver(Delivery(result.rows, result.later, result.earlier, result.arrived, reached, bound))
 
     def _by_chunk(self, pairs: TakenPairs) -> list[tuple[SentChunk | None, Array, Array]]:
         """The pairs of each open chunk that has some, where they must be tested."""

@@ -176,6 +176,10 @@ class ShareFlow(Flow):
         """The shares' counters."""
         return self._shares.counters()
 
+    def work(self) -> dict[str, dict[str, int]]:
+        """The chunks that each thread has processed."""
+        return {f"thread {k}": {"chunks": n} for k, n in enumerate(self._read)}
+
     @property
     def nbytes(self) -> int:
         """Bytes held by all shares and the second gate."""

@@ -85,6 +85,8 @@ class LiveOperator(Operator):
         self.lock = threading.Lock()
         self.tests = bool(self._open_terms) or self.bound.residual is not None
         """Whether pairs must be tested; from the first time on that times in arrival order go back, they must."""
+        empty = np.empty(0, np.int64)
+        self.no_result = ResultRows(bound.schema.empty_table(), empty, empty, empty)
         self._stored: tuple[Chunk, Array | None]
         self._bounds = (0, 0)
         # Per gate position from `_first` on: the position in its own stream, doubled, plus 1 for the right side; when
@@ -92,8 +94,11 @@ class LiveOperator(Operator):
         self._own, self._arrived = Buffer(np.int64), Buffer(np.int64)
         self._first = 0
 
-    def send(self, work: Work, begin: int, most: int, time: int | None) -> SentChunk:
-        """Store at most `most` of the next tuples and give them positions, the first one gate position `begin`."""
+    def send(self, work: Work, begin: int, most: int, bounds: tuple[int | None, int | None]) -> SentChunk:
+        """Store at most `most` of the next tuples and give them positions, the first one gate position `begin`.
+
+        `bounds` are those of the gate before and after the work.
+        """
         first, arrived = work.begin, work.ordered.arrived
         if arrived is None:
             raise AssertionError("tuples of a live join without times of arrival")
@@ -105,7 +110,7 @@ class LiveOperator(Operator):
             self._arrived.append(np.repeat(arrived[first : work.begin], 2 if self._self_join else 1))
             refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
             self.tests = self.tests or least is not None
-        return SentChunk(begin, begin + chunk.n, chunk, refine, self._bounds, time)
+        return SentChunk(begin, begin + chunk.n, chunk, refine, self._bounds, bounds[work.waiting == 0])
 
     def rows(self, pieces: list[tuple[SentChunk | None, Array, Array]]) -> ResultRows:
         """The rows of pairs (gate position of the later tuple, position of the earlier).
