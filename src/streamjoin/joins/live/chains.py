@@ -27,9 +27,11 @@ from streamjoin.kernels.handshake.collect import await_room, take_results
 from streamjoin.kernels.handshake.links import COMPARED, DONE, DRAINS, FULL, PARKS, PUNCTUATES, drive, punctuate
 
 # Attempts without a message: the first 128 yield, the others sleep 50 us each.
-_PARKS = 512
+_PARKS = 256
+# Likewise in the original handshake join, whose nodes look again from time to time: tuples move on without messages.
+_PARKS_LEAVING = 160
 # Likewise, after which the collector returns to look whether the join has ended.
-_TAKES = 256
+_TAKES = 160
 _MOST_TAKEN = 1 << 14
 _NO_TUPLES = np.zeros(0, np.bool_)
 _NO_PAIRS = TakenPairs(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -45,14 +47,14 @@ class ChainFlow(Flow):
         self._leaving = isinstance(join, Handshake)
         self.settles = not self._leaving
         mem = join.chain.mem
-        mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS
+        mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS_LEAVING if self._leaving else _PARKS
         self._out = np.empty((_MOST_TAKEN, 2), np.int64)
         self._marks = np.zeros(2, np.int64)
         # Held where logs are read by the collector, or moved.
         self._logs = threading.Lock()
         self._changed = threading.Condition()
         self._flows = self._done = self._parked = 0
-        self._ended = False
+        self._ended = self._ending = False
         # Per side: positions that no open chunk needs; that no later chunk looks up.
         self._forgotten = self._dropped = (0, 0)
         self._open_flow(0)
@@ -92,6 +94,7 @@ class ChainFlow(Flow):
 
     def _end_flow(self) -> None:
         left, right = self._join.chain.logs
+        self._ending = True
         self._wake_parked()
         self._drive(_NO_TUPLES, (left.count, right.count), ends=True)
         with self._changed:
@@ -108,6 +111,7 @@ class ChainFlow(Flow):
             self._join.chain.open()
         with self._changed:
             self._done = 0
+            self._ending = False
             self._flows += 1
             self._changed.notify_all()
 
@@ -149,11 +153,19 @@ class ChainFlow(Flow):
             if code == FULL:
                 await_room(self.crew.words, k, chain.mem, chain.results[k])
             else:
-                with self._changed:
-                    self._parked += 1
-                    if not chain.has_messages(k):
-                        self._changed.wait(POLL)
-                    self._parked -= 1
+                self._park(k)
+
+    def _park(self, k: int) -> None:
+        """Sleep until the intake has sent something."""
+        chain = self._join.chain
+        with self._changed:
+            self._parked += 1
+            if self._leaving and not chain.has_messages(k) and not self._ending:
+                self._changed.wait(POLL)
+            # With messages on their way to this node, sleeping would delay them.
+            while not self._leaving and chain.is_quiet(k) and not self._ending and not self._stopped():
+                self._changed.wait(POLL)
+            self._parked -= 1
 
     # -- the collector's ------------------------------------------------------------------------------------
 

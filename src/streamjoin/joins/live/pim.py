@@ -26,7 +26,7 @@ from streamjoin.kernels.pim_parallel.task import ALONE, FLUSH, PARKED
 SEGMENT = 4 * MOST_SENT
 """Tuples of one array, unless a chunk has more; a self-join has two for each of its own."""
 # Attempts without work: the first 128 yield, the others sleep 50 us each.
-_PARKS = 512
+_PARKS = 256
 _TAKES = 256
 
 
@@ -149,7 +149,7 @@ class QueueFlow(Flow):
             if code == PARKED:
                 with self._changed:
                     self._parked += 1
-                    if queue[q.ACQUIRED] == queue[q.N] and queue[q.OPEN]:
+                    while self._is_quiet() and not self._stopped():
                         self._changed.wait(POLL)
                     self._parked -= 1
             elif code in (FLUSH, ALONE):
@@ -161,6 +161,10 @@ class QueueFlow(Flow):
                 self._await_collector(k)
             else:
                 return
+
+    def _is_quiet(self) -> bool:
+        queue = self._shared.queue
+        return bool(queue[q.ACQUIRED] == queue[q.N] and queue[q.OPEN] and not queue[q.MERGING])
 
     def _await_collector(self, k: int) -> None:
         """Wait until the collector has taken what there is."""

@@ -35,7 +35,7 @@ from streamjoin.kernels.crew import STOP
 from streamjoin.model.errors import BackPressureError, StateError
 from streamjoin.windows.crew import Crew
 
-POLL = 0.02
+POLL = 0.05
 """Seconds after which a waiting thread looks whether the join has ended."""
 MOST_SENT = 1 << 13
 """How many tuples are sent as one chunk at the most."""

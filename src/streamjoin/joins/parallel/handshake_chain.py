@@ -164,6 +164,12 @@ class Chain:
         queues = [int(queue_at(self.mem, side, k)) for side in (0, 1)]
         return any(self.mem[at + TAIL] != self.mem[at + HEAD] for at in queues)
 
+    def is_quiet(self, k: int) -> bool:
+        """Whether all logged tuples have passed node k of a low-latency chain, and nothing waits for it."""
+        arrived = int(node_at(k)) + IN
+        passed = all(self.mem[arrived + side] >= log.count for side, log in enumerate(self.logs))
+        return passed and not self.has_messages(k)
+
     def as_pairs(self, rows: I64) -> tuple[I64, I64]:
         """Results as (place of the later tuple in gate order, stream position of the earlier)."""
         (left, right) = self.logs
