@@ -57,6 +57,8 @@ def warm() -> Iterator[str]:
     from streamjoin.joins.auto import choose, requests
     from streamjoin.joins.engine.compiled_step import patience
     from streamjoin.joins.engine.opening import open  # noqa: A004
+    from streamjoin.joins.live.opening import live
+    from streamjoin.joins.live.registry import RUNNERS
     from streamjoin.model.binding import bind
     from streamjoin.model.errors import NotSupportedError
 
@@ -83,6 +85,14 @@ def warm() -> Iterator[str]:
         join.push(table, table)
         join.close()
     yield "event-time order"
+    for name in RUNNERS:
+        with alone(), live(next(_specs()), name, 2, left_schema=table.schema, right_schema=table.schema) as running:
+            for side in ("left", "right"):
+                running.source(side).push(table)
+            running.close()
+            for _ in running:
+                pass
+        yield f"{name}, live"
 
 
 def _specs() -> Iterator[JoinSpec]:
