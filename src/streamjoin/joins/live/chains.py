@@ -50,6 +50,8 @@ class ChainFlow(Flow):
         mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS_LEAVING if self._leaving else _PARKS
         self._out = np.empty((_MOST_TAKEN, 2), np.int64)
         self._marks = np.zeros(2, np.int64)
+        # Places below which a drain has found everything.
+        self._settled = np.zeros(2, np.int64)
         # Held where logs are read by the collector, or moved.
         self._logs = threading.Lock()
         self._changed = threading.Condition()
@@ -79,13 +81,27 @@ class ChainFlow(Flow):
         punctuate(self.crew.words, self.threads, self._join.chain.mem, *ends, *expired)
         self._wake_parked()
 
+    def settle(self) -> None:
+        """In the original handshake join: let what has not met visit the rest of the chain, as at the end of a call."""
+        self._drain()
+        if not self._stopped():
+            self._open_flow(0)
+
     def end(self) -> None:
-        """End the flow; in the original handshake join, what has not met visits the rest of the chain."""
-        self._join.chain.mem[DRAINS] = self._leaving
-        self._end_flow()
+        """End the flow, and find what has not met."""
+        self._drain()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+
+    def _drain(self) -> None:
+        chain = self._join.chain
+        chain.mem[DRAINS] = self._leaving
+        self._end_flow()
+        chain.mem[DRAINS] = 0
+        if not self._stopped():
+            self._join.ended()
+            self._settled = np.array([log.count for log in chain.logs], np.int64)
 
     def _drive(self, is_right: np.ndarray, begins: tuple[int, int], *, ends: bool) -> None:
         left, right = self._join.chain.logs
@@ -172,10 +188,13 @@ class ChainFlow(Flow):
     def take(self) -> TakenPairs | None:
         """Empty the nodes' rings."""
         chain = self._join.chain
-        before = self._marks.copy()
+        before, settled = self._marks.copy(), self._settled
         count = take_results(
             self.crew.words, self.threads + 1, chain.mem, chain.results, self._out, self._marks, self._leaving, _TAKES
         )
+        if count < _MOST_TAKEN:
+            # The rings were emptied after the drain had ended.
+            np.maximum(self._marks, settled, out=self._marks)
         if not count:
             return None if np.array_equal(before, self._marks) else _NO_PAIRS
         with self._logs:

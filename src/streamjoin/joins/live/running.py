@@ -37,6 +37,8 @@ from streamjoin.windows.crew import Crew
 
 POLL = 0.05
 """Seconds after which a waiting thread looks whether the join has ended."""
+PAUSE = 0.2
+"""Seconds without input after which a flow that needs further input to find all pairs is settled."""
 MOST_SENT = 1 << 13
 """How many tuples are sent as one chunk at the most."""
 _STOPPED = "the live join was stopped"
@@ -65,6 +67,9 @@ class Flow(ABC):
     @abstractmethod
     def send(self, sent: SentChunk) -> None:
         """Send a chunk on its way; the intake's. Waits while there is no room."""
+
+    def settle(self) -> None:  # noqa: B027 - for flows that do not settle by themselves
+        """Find all pairs of what was sent, in a pause of the input; the intake's."""
 
     @abstractmethod
     def end(self) -> None:
@@ -135,6 +140,7 @@ class FlowRunner:
         self._sent = 0
         self._sent_time: int | None = None
         self._sent_some = threading.Event()
+        self._unsettled = False
         self._flowing = flow.threads + 1
         self._delivered: tuple[int, int | None] = (0, None)
         self._input_ended = self._stopping = False
@@ -307,15 +313,22 @@ class FlowRunner:
         gate = self._intake.gate
         while True:
             with self._arrivals:
+                pause = time.monotonic() + PAUSE
                 while not self._items and not self._input_ended and not self._stopped():
                     self._arrivals.wait(POLL)
+                    if self._unsettled and time.monotonic() > pause:
+                        break
                 items, self._items = self._items, deque()
                 self._waiting = self._waiting_bytes = 0
                 self._room.notify_all()
             if self._stopped():
                 return
-            if not items:
+            if not items and self._input_ended:
                 break
+            if not items:
+                self._unsettled = False
+                self._flow.settle()
+                continue
             with self._ordering:
                 self._late.trim()
                 work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
@@ -359,6 +372,7 @@ class FlowRunner:
             self._sent, self._sent_time = sent.end, sent.time
             self._open.append(sent)
             self._flow.send(sent)
+            self._unsettled = not self._flow.settles
             self._sent_some.set()
             if self._stopped():
                 return
