@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -342,21 +343,27 @@ class FlowRunner:
         pushes = [item for item in items if item[0] == "push"]
         if not pushes:
             return None
-        inputs = [_one_table([item[3] for item in pushes if item[1] == side]) for side in (0, 1)]
-        counts = [item[3].num_rows for item in pushes]
-        sides = np.repeat(np.array([item[1] for item in pushes], np.bool_), counts)
-        arrived = np.repeat(np.array([item[4] for item in pushes], np.int64), counts)
-        return self._intake.feed(inputs, sides, "", arrived)
+        inputs = [_one_table([item for item in pushes if item[1] == side]) for side in (0, 1)]
+        sides = np.array([item[1] for item in pushes], np.bool_)
+        return self._intake.feed(inputs, _by_tuple(sides, pushes), "", _by_tuple(_arrivals(pushes), pushes))
 
     def _ordered(self, gate: EventTimeGate, items: deque[Item]) -> Work | None:
+        """Everything into the gate, the pushes of a source at once, then one release."""
         calls = {"add": gate.add, "finish": gate.leave, "rest": gate.rest}
-        for kind, side, name, argument, arrived in items:
-            if kind == "push":
-                self._intake.collect(side, name, argument, np.full(argument.num_rows, arrived))
-            elif kind == "advance":
-                gate.advance(side, name, argument)
-            else:
-                calls[kind](side, name)
+        by_source: dict[Key, list[Item]] = {}
+        for item in items:
+            by_source.setdefault((item[1], item[2]), []).append(item)
+        for (side, name), own in by_source.items():
+            for is_push, run in groupby(own, lambda item: item[0] == "push"):
+                if is_push:
+                    pushes = list(run)
+                    self._intake.collect(side, name, _one_table(pushes), _by_tuple(_arrivals(pushes), pushes))
+                    continue
+                for kind, _, _, argument, _ in run:
+                    if kind == "advance":
+                        gate.advance(side, name, argument)
+                    else:
+                        calls[kind](side, name)
         work = self._intake.release()
         # Tables whose bytes matter are as large in the gate as in the inbox: rows are enough to bound both.
         self._in_gate, self._holder = gate.waiting, gate.holder
@@ -431,7 +438,16 @@ class FlowRunner:
         ]
 
 
-def _one_table(tables: list[pa.Table]) -> pa.Table | None:
-    if len(tables) < 2:
-        return tables[0] if tables else None
-    return pa.concat_tables(tables)
+def _one_table(pushes: list[Item]) -> pa.Table | None:
+    if len(pushes) < 2:
+        return pushes[0][3] if pushes else None
+    return pa.concat_tables([item[3] for item in pushes])
+
+
+def _arrivals(pushes: list[Item]) -> Array:
+    return np.array([item[4] for item in pushes], np.int64)
+
+
+def _by_tuple(values: Array, pushes: list[Item]) -> Array:
+    """A value for each push as one for each of its tuples."""
+    return np.repeat(values, [item[3].num_rows for item in pushes])

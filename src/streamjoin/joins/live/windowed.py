@@ -85,8 +85,6 @@ class LiveOperator(Operator):
         self.lock = threading.Lock()
         self.tests = bool(self._open_terms) or self.bound.residual is not None
         """Whether pairs must be tested; from the first time on that times in arrival order go back, they must."""
-        empty = np.empty(0, np.int64)
-        self.no_result = ResultRows(bound.schema.empty_table(), empty, empty, empty)
         self._stored: tuple[Chunk, Array | None]
         self._bounds = (0, 0)
         # Per gate position from `_first` on: the position in its own stream, doubled, plus 1 for the right side; when
@@ -129,6 +127,12 @@ class LiveOperator(Operator):
         if self._self_join:
             return ResultRows(table, later >> 1, seqs << 1 | is_right, arrived)
         return ResultRows(table, later, seqs, arrived)
+
+    @property
+    def no_result(self) -> ResultRows:
+        """A delivery without rows."""
+        none = np.empty(0, np.int64)
+        return ResultRows(self.bound.schema.empty_table(), none, none, none)
 
     def locked(self, refine: Refinement) -> Refine:
         """The tests of a chunk for a thread of the flow."""
