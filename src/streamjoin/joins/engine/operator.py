@@ -157,6 +157,7 @@ class Operator:
             comparisons = sum(refine.compared)
         clock.append(counts.now())
         rows = compiled.gather(block, pairs.probe, pairs.seq)
+        self.later = pairs.probe >> 1 if self._self_join else pairs.probe.copy()
         clock.append(counts.now())
         counts.add_steps(_STEPS, clock)
         counts.compared += comparisons

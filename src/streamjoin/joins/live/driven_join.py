@@ -19,7 +19,7 @@ from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.calls import Begin
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.lossless import known_schema
-from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Setup
 from streamjoin.model.plain_types import retyped

@@ -28,7 +28,7 @@ from streamjoin.gate.decisions import Key
 from streamjoin.gate.merge import EventTimeGate
 from streamjoin.joins.engine.intake import Intake
 from streamjoin.joins.engine.late import LateRows
-from streamjoin.joins.engine.operator import Work
+from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.live.row_bytes import RowBytes
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
 from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk

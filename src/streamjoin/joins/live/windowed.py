@@ -19,7 +19,8 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Refine
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.engine.operator import Operator, Work
+from streamjoin.joins.engine.operator import Operator
+from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.refine import Refinement
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.model.binding import BoundSpec
