@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.joins.engine import compiled_step
 from streamjoin.joins.live import pim
 from streamjoin.joins.live import running as live_running
 from streamjoin.joins.live.runner import Delivery, Runner, Stopped
@@ -42,9 +43,13 @@ def running(system: tuple[str, str | None], spec: sj.JoinSpec = BAND) -> FlowRun
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: "-".join(filter(None, system)))
-def test_random_runs_give_the_oracles_rows(system: tuple[str, str | None]) -> None:
+def test_random_runs_give_the_oracles_rows(system: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With compiled steps for small pushes, and without."""
     with no_deadlock(100):
-        check(examples(60), FRESH + 11, (system,))
+        monkeypatch.setattr(compiled_step, "PATIENCE", 0)
+        check(examples(40), FRESH + 11, (system,))
+        monkeypatch.setattr(compiled_step.CompiledStep, "of", lambda *_: None)
+        check(examples(20), FRESH + 12, (system,))
 
 
 @pytest.mark.slow

@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Refine
+from streamjoin.joins.engine.compiled_step import CompiledStep, EncodedPush
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.refine import Refinement
 from streamjoin.joins.registry import AlgorithmChoice
+from streamjoin.kernels.positions import OPS, OWN_SEQ
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer
 from streamjoin.windows.workers import Workers
@@ -88,6 +90,7 @@ class LiveOperator(Operator):
         """Whether pairs must be tested; from the first time on that times in arrival order go back, they must."""
         self._stored: tuple[Chunk, Array | None]
         self._bounds = (0, 0)
+        self._was_compiled = False
         # Per gate position from `_first` on: the position in its own stream, doubled, plus 1 for the right side; when
         # the tuple arrived.
         self._own, self._arrived = Buffer(np.int64), Buffer(np.int64)
@@ -157,14 +160,39 @@ class LiveOperator(Operator):
                     dropped = self.stores[side].forget(sent.dropped[side])
                     self.counts.expired += dropped if side == 0 or not self._self_join else 0
 
+    def _rows_at(self, left: Array, right: Array) -> pa.Table:
+        if self._compiled is None or not self._was_compiled or self._self_join:
+            return super()._rows_at(left, right)
+        # Every pair as if its left tuple came later.
+        words = np.zeros((max(OPS, OWN_SEQ) + 1, left.size), np.int64)
+        words[OWN_SEQ] = left
+        return self._compiled.gather(EncodedPush(words, left.size, True, ()), np.arange(left.size), right)
+
     # -- what `step` calls in place of pairing and dropping ------------------------------------------------
+
+    def _step_compiled(self, compiled: CompiledStep, work: Work, limit: int | None) -> pa.Table | None:
+        del limit
+        if any(self._descent[side] > self.stores[side].base for side in (0, 1)):
+            return None
+        with self.counts.step("encode"):
+            block = compiled.encode(work.ordered.tables)
+        if block is None:
+            return None
+        with self.counts.step("store"):
+            if not compiled.store(block, work.ordered, (0, 0), False):
+                return None
+            self._stored = compiled.chunk(block, work.ordered.is_right), None
+        self._was_compiled = True
+        self._forget(work.horizons)
+        work.begin, work.at = work.tried, list(block.counts)
+        return self.no_rows
 
     def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
         del limit
         with self.counts.step("store"):
             stored = [self._store(side, *parts[side]) for side in (0, 1)]
             self._stored = self._chunk(is_right, stored)
-        return self.bound.schema.empty_table()
+        return self.no_rows
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         left, right = (max(self._bounds[side], self._forget_bound(side, horizons)) for side in (0, 1))
