@@ -15,6 +15,7 @@ _FIRST: Final = 1023 << 4
 _BUCKETS: Final = 44 << 4
 # Of a batch with more rows, so many are sampled at even distances.
 _SAMPLES: Final = 1024
+_BATCHES: Final = 64
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
@@ -23,6 +24,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self._counts = np.zeros(_BUCKETS, np.int64)
+        # Counting some rows takes longer than joining them: small batches are counted together.
+        self._uncounted: list[Array] = []
         self._lock = threading.Lock()
 
     def add(self, nanoseconds: Array) -> None:
@@ -30,18 +33,24 @@ class Histogram:
         n = nanoseconds.size
         if not n:
             return
-        stride = -(-n // _SAMPLES)
-        values = np.maximum(nanoseconds[::stride], 1).astype(np.float64)
-        buckets = np.minimum((values.view(np.int64) >> _SHIFT) - _FIRST, _BUCKETS - 1)
-        counts = np.bincount(buckets, minlength=_BUCKETS)
         with self._lock:
-            self._counts += counts * stride
+            if n <= _SAMPLES:
+                self._uncounted.append(nanoseconds)
+                if len(self._uncounted) >= _BATCHES:
+                    self._count_waiting()
+            else:
+                stride = -(-n // _SAMPLES)
+                self._count(nanoseconds[::stride], stride)
 
-    def add_one(self, nanoseconds: int, n: int = 1) -> None:
-        """Count one latency that `n` tuples have."""
-        bucket = (int(np.float64(max(nanoseconds, 1)).view(np.int64)) >> _SHIFT) - _FIRST
-        with self._lock:
-            self._counts[min(bucket, _BUCKETS - 1)] += n
+    def _count_waiting(self) -> None:
+        if self._uncounted:
+            self._count(np.concatenate(self._uncounted), 1)
+            self._uncounted = []
+
+    def _count(self, nanoseconds: Array, weight: int) -> None:
+        values = np.maximum(nanoseconds, 1).astype(np.float64)
+        buckets = np.minimum((values.view(np.int64) >> _SHIFT) - _FIRST, _BUCKETS - 1)
+        self._counts += np.bincount(buckets, minlength=_BUCKETS) * weight
 
     def figures(self) -> dict[str, float]:
         """The percentiles in milliseconds, and how many were counted; empty before the first.
@@ -52,6 +61,7 @@ class Histogram:
         {'p50': 0.9994, 'p90': 0.9994, 'p99': 0.9994, 'max': 63.96, 'count': 100}
         """
         with self._lock:
+            self._count_waiting()
             counts = self._counts.copy()
         total = int(counts.sum())
         if not total:
