@@ -46,8 +46,8 @@ def running(system: tuple[str, str | None], spec: sj.JoinSpec = BAND) -> FlowRun
 def test_random_runs_give_the_oracles_rows(system: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
     """With compiled steps for small pushes, and without."""
     with no_deadlock(100):
-        monkeypatch.setattr(compiled_step, "PATIENCE", 0)
-        check(examples(40), FRESH + 11, (system,))
+        with compiled_step.patience(0):
+            check(examples(40), FRESH + 11, (system,))
         monkeypatch.setattr(compiled_step.CompiledStep, "of", lambda *_: None)
         check(examples(20), FRESH + 12, (system,))
 

@@ -74,7 +74,7 @@ class Intake:
         if self._is_plain and not self._self_join:
             self._counts.tuples_left += tables[LEFT].num_rows
             self._counts.tuples_right += tables[RIGHT].num_rows
-            ordered = Ordered((tables[LEFT], tables[RIGHT]), _NO_TICKS, is_right, left_first)
+            ordered = Ordered((tables[LEFT], tables[RIGHT]), _NO_TICKS, is_right, left_first, arrived)
             return self._operator.begin(ordered, _NO_BOUNDS)
         if self._gate is not None:
             self._gate.check([(side, source) for side in self.sides if inputs[side] is not None])
