@@ -36,7 +36,7 @@ class Looped:
         self.failure: BaseException | None = None
         try:
             found = recover(self.journal, settings)
-            self.catalog = Catalog(open_core([], settings), self.journal, settings.newest_rows, None, named)
+            self.catalog = Catalog(open_core([], settings), self.journal, settings, None, named)
             self.loop = BatchLoop(self.catalog, self.journal, self.inbox, self.events.append)
             self.loop.restore(found)
         except BaseException:

@@ -8,13 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from streamjoin.adhoc import CallbackSink, MemorySink, ParquetSink, Settings
+from streamjoin.adhoc import MemorySink, ParquetSink, Settings
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
@@ -218,40 +217,6 @@ def test_a_checkpoint_says_what_it_lacks(checkpoint: Path, tmp_path: Path) -> No
                 run.journal.check_spark("l", consumed)
         with pytest.raises(StateError, match="another engine"):
             Looped(made)
-
-
-def test_refused_rows_are_kept_and_delivered_on_resume(tmp_path: Path) -> None:
-    taken: list[tuple[int, Any]] = []
-    broken = [True]
-
-    def sink(batch: int, found: pa.Table) -> None:
-        if broken[0]:
-            raise OSError("no room")
-        taken.append((batch, found.to_pylist()))
-
-    with Looped(tmp_path / "checkpoint") as run:
-        run.register(LEFT)
-        run.register(RIGHT)
-        run.create("calls", PAIRS, CallbackSink(sink))
-        run.create("other", PAIRS)
-        run.hand({"l": (0, table((1, 10, 0))), "r": (0, table((1, 20, 1)))})
-        info = run.catalog.entries["calls"].info()
-        assert (info.state, info.error, info.rows, info.rows_undelivered) == ("failed", "OSError: no room", 0, 1)
-        assert run.catalog.entries["other"].info().rows == 1
-        run.hand({"l": (1, table((1, 11, 2)))})
-        with pytest.raises(SpecError, match="fails again: no room"):
-            run.ask_for("resume", "calls")
-        broken[0] = False
-        run.ask_for("resume", "calls")
-        assert [rows for _, rows in taken] == [[{"a": 10, "b": 20}]], "the pause's own row is not made up for"
-        run.hand({"r": (1, table((1, 21, 2)))})
-        assert len(taken) == 2
-        assert run.catalog.entries["calls"].info().rows == 3
-        assert run.catalog.changelog[-2].reason == "OSError: no room"
-        broken[0] = True
-        run.hand({"l": (2, table((1, 12, 2)))})
-        run.ask_for("drop", "calls")
-        assert not list((tmp_path / "checkpoint" / "undelivered").glob("*/*"))
 
 
 def test_a_query_that_cannot_be_computed_fails_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -130,7 +130,7 @@ def test_latency_is_drawn_also_after_a_reload(service: LightService, visit: Visi
     chart = page.get_by_role("slider", name="Throughput, latency and batch time")
     service.engine.create(NEAR, "delayed")
     for _ in range(2):
-        expect(chart).to_have_attribute("aria-valuetext", re.compile(r"out, batch time .+, latency 40 ms$"))
+        expect(chart).to_have_attribute("aria-valuetext", re.compile(r"out, batch time .+, latency .+ ms$"))
         expect(page.locator(".chart .none")).to_have_count(0)
         page.reload()
 

@@ -137,14 +137,16 @@ def test_a_query_of_another_client_shows_up_and_goes(service: LightService, visi
 
 def test_a_query_that_failed_says_why(service: LightService, visit: Visit, picture: Picture) -> None:
     service.engine.create(NEAR, "near")
-    failed = replace(service.engine.query("near"), state="failed", error="the disk is full", rows_undelivered=7)
+    failed = replace(
+        service.engine.query("near"), state="failed", error="the disk is full", rows_undelivered=7, rows_missed=1
+    )
     page = visit("about:blank")
     page.route(re.compile("/api/v1/queries$"), lambda route: route.fulfill(json={"queries": [failed.as_json()]}))
     page.goto(service.address)
     row = page.locator('#queries tr[data-key="near"]')
     expect(row).to_contain_text("failed")
-    expect(row).to_contain_text("The disk is full. 7 rows")
-    expect(row).to_contain_text("7 rows could not be given to the sink")
+    told = "The disk is full. Waiting for the sink: 7 rows. Missed because the spool was full: 1 row."
+    expect(row).to_contain_text(told)
     expect(page.locator("#figures")).to_contain_text("1 failed")
     picture(page, "failed")
 

@@ -24,7 +24,8 @@ class Limits:
 
     `window_seconds` limits time windows (lateness is not included), `window_rows` windows of rows and of integer times;
     `request_bytes` and `request_seconds` the size and the arrival of a request; `connections` the open connections, and
-    `readers` the event streams among them; `rows_kept` is the number of newest rows kept per query.
+    `readers` the event streams among them; `rows_kept` is the number of newest rows kept per query, `spool_rows` and
+    `spool_bytes` limit the rows that wait for a query's sink.
     """
 
     queries: int = 500
@@ -36,6 +37,8 @@ class Limits:
     connections: int = 512
     readers: int = 64
     rows_kept: int = 1000
+    spool_rows: int = 1_000_000
+    spool_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         least = {"streams_in_query": 2, "request_bytes": 256, "connections": 16}

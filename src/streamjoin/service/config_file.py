@@ -37,6 +37,8 @@ _LIMITS: Final = (
     "connections",
     "readers",
     "rows_kept",
+    "spool_rows",
+    "spool_bytes",
 )
 _DURATIONS: Final = {"window_seconds": ("window", "1 hour"), "request_seconds": ("request_time", "20 seconds")}
 """Limits that the file has as durations: their names there, and examples."""

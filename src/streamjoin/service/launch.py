@@ -97,7 +97,13 @@ Register = Callable[[Engine, str], None]
 def start_engine(config: ServiceConfig, spark: Any, register: Register) -> RunningEngine:
     """Start the engine of a file, with all its streams."""
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
-    settings = Settings(sharing=config.sharing, lateness=lateness, newest_rows=config.limits.rows_kept)  # type: ignore[arg-type]
+    settings = Settings(
+        sharing=config.sharing,  # type: ignore[arg-type]
+        lateness=lateness,
+        newest_rows=config.limits.rows_kept,
+        spool_rows=config.limits.spool_rows,
+        spool_bytes=config.limits.spool_bytes,
+    )
     sinks = partial(named_sink, config)
     engine = Engine(spark, config.checkpoint, settings, config.trigger, config.partitions, sinks=sinks)
     try:

@@ -151,6 +151,12 @@ def of_engine(
     )
     text.add("stream_failures_total", "counter", "Number of failures.", [(at, s.failures) for at, s in by_stream])
     text.add("query_rows_total", "counter", "Result rows.", [(at, q.rows) for at, q in by_query])
+    waiting = [(at, q.rows_undelivered) for at, q in by_query]
+    text.add("query_rows_waiting", "gauge", "Rows that wait for their sink.", waiting)
+    missed = [(at, q.rows_missed) for at, q in by_query]
+    text.add("query_rows_missed_total", "counter", "Rows lost because the spool of their sink was full.", missed)
+    sink_up = [(at, float(q.retry_at is None)) for at, q in by_query]
+    text.add("query_sink_up", "gauge", "Whether the sink takes rows; 0 while it fails and is retried.", sink_up)
     text.add(
         "query_rows_per_second", "gauge", "Current rows per second.", [(at, q.rows_per_second) for at, q in by_query]
     )

@@ -33,7 +33,8 @@ class Settings:
     another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
     `threads` run the joins of a batch side by side: as many as there are cores, up to 4, if not given.
     `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
-    whatever its sink.
+    whatever its sink. A batch waits `sink_patience` seconds for sinks that keep up; what a sink has not taken is
+    spooled, up to `spool_rows` and `spool_bytes` for a query.
     """
 
     sharing: Sharing = "cost"
@@ -52,18 +53,23 @@ class Settings:
     newest_rows: int = 1000
     latency_threshold: float = 1.0
     threads: int | None = None
+    sink_patience: float = 1.0
+    spool_rows: int = 1_000_000
+    spool_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
             raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
-        for name in ("replan_every", "rebuild_every", *(() if self.threads is None else ("threads",))):
+        threads = () if self.threads is None else ("threads",)
+        for name in ("replan_every", "rebuild_every", "spool_rows", "spool_bytes", *threads):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
         for name in ("newest_rows", "group_cost"):
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} is a number from 0, not {getattr(self, name)!r}")
-        if not self.latency_threshold > 0:
-            raise SpecError(f"latency_threshold is a number of seconds above 0, not {self.latency_threshold!r}")
+        for name in ("latency_threshold", "sink_patience"):
+            if not getattr(self, name) > 0:
+                raise SpecError(f"{name} is a number of seconds above 0, not {getattr(self, name)!r}")
         if self.idle is not None and (not durations.is_duration(self.idle) or durations.nanoseconds(self.idle) <= 0):
             raise SpecError(f"idle is a duration such as '1 hour' or None, not {self.idle!r}")
         for name in ("rebuild_share", "hysteresis"):

@@ -5,17 +5,18 @@ The invariant: core, entries and log agree: a change is checked, made in the cor
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from streamjoin.adhoc.core.changes import Change, check_name, names_after, no_such_query
 from streamjoin.adhoc.core.contract import Action, Core
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.engine.deliveries import Deliveries
 from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
 from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import ChangeRecord
-from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.engine.journal import Body, Journal
 from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.adhoc.engine.stored import StoredChange, StoredState, StreamDefinition
 from streamjoin.adhoc.language.plan import Query
@@ -26,16 +27,16 @@ from streamjoin.model.errors import SpecError, StreamJoinError
 
 _DROPPED_KEPT: Final = 100
 _STATE_EVERY: Final = 64
-_log = logging.getLogger(__name__)
 
 
 class Catalog:
     """Owns the running queries and streams by name; `named` gives the sinks that the log has only the name of."""
 
     def __init__(
-        self, core: Core, journal: Journal, newest_rows: int, spark: Any, named: NamedSinks | None = None
+        self, core: Core, journal: Journal, settings: Settings, spark: Any, named: NamedSinks | None = None
     ) -> None:
         self.core, self.journal, self.spark = core, journal, spark
+        self.deliveries = Deliveries(journal, settings)
         self.entries: dict[str, RunningQuery] = {}
         self.streams: dict[str, RunningStream] = {}
         self.dropped: dict[str, RunningQuery] = {}
@@ -43,7 +44,7 @@ class Catalog:
         self.changelog: list[ChangeRecord] = []
         """The newest records, as many as the log keeps."""
         self.deploy_ms: float | None = None
-        self._newest_rows, self._named = newest_rows, named
+        self._newest_rows, self._named = settings.newest_rows, named
         self._stored_serial = 0
         self._stored_plan: Plan | None = None
 
@@ -59,10 +60,9 @@ class Catalog:
             figures.rows, figures.late, figures.untimed, figures.malformed = counted
             figures.bound = recovery.snapshot.clocks.horizons[name].bound
         for name, entry in recovery.state.queries.items():
-            entry.rows = recovery.counts.get("rows", {}).get(name, 0)
-            entry.undelivered = sum(rows.num_rows for _, rows in self.journal.undelivered(name))
             entry.sink = sink_of(entry.sink.spec(), name, self._named)
-            self.entries[name] = self._opened(entry, lazy=True)
+            _restore_counts(entry, recovery.counts, self.journal)
+            self.entries[name] = self._opened(entry)
         self._note(recovery.changelog)
         self._stored_serial, self._stored_plan = recovery.state.serial, recovery.state.plan
 
@@ -78,7 +78,7 @@ class Catalog:
             if record.action == "create":
                 query = self.core.queries[record.name].query
                 sink = sink_of(change.sink, record.name, self._named)
-                entry = self._opened(RunningQuery(query, record.batch, record.at, sink), lazy=True)
+                entry = self._opened(RunningQuery(query, record.batch, record.at, sink))
             self._settle(record.action, record.name, record.at, entry, record.reason)
 
     # Changes ------------------------------------------------------------------------------------------------------
@@ -93,8 +93,11 @@ class Catalog:
                 self._check(request, names)
                 if request.query is not None:
                     sink = request.sink or MemorySink()
-                    entry = self._opened(RunningQuery(request.query, batch, request.at, sink))
+                    writer = request.writer or self.open_sink(request.query, sink)
+                    entry = self._opened(RunningQuery(request.query, batch, request.at, sink), writer)
             except StreamJoinError as error:
+                if request.writer is not None:
+                    request.writer.close()
                 request.done.set_exception(error)
                 continue
             accepted.append((request, entry))
@@ -157,20 +160,6 @@ class Catalog:
             self._add_stream(request.stream)
             return
         check_name(request, names)
-        if request.action == "resume" and request.name in self.entries:
-            self._deliver_what_was_refused(self.entries[request.name])
-
-    def _deliver_what_was_refused(self, entry: RunningQuery) -> None:
-        for batch, rows in self.journal.undelivered(entry.name):
-            try:
-                if entry.writer is not None:
-                    entry.writer.write(batch, rows)
-            except Exception as error:
-                entry.error = f"{type(error).__name__}: {error}"
-                raise SpecError(f"query {entry.name!r} can't be resumed, its sink fails again: {error}") from error
-            self.journal.forget_undelivered(entry.name, batch)
-            entry.undelivered -= rows.num_rows
-            entry.delivered(rows.num_rows, None)
 
     def _add_stream(self, stored: StreamDefinition) -> None:
         self.core.add_stream(stored.stream, stored.lateness)
@@ -187,6 +176,8 @@ class Catalog:
             self._drop(name)
         elif action in ("pause", "resume"):
             self.entries[name].changed(action, reason)
+            if action == "resume":
+                self.deliveries.retry(name)
 
     def _drop(self, name: str) -> None:
         entry = self.entries[name]
@@ -196,23 +187,26 @@ class Catalog:
         while len(self.dropped) > _DROPPED_KEPT:
             self.dropped.pop(next(iter(self.dropped)))
         del self.entries[name]
-        self.journal.forget_undelivered(name)
-        _close(entry)
+        entry.newest.close()
+        self.deliveries.remove(name)
 
     # Entries ------------------------------------------------------------------------------------------------------
 
-    def _opened(self, entry: RunningQuery, *, lazy: bool = False) -> RunningQuery:
-        """With a place for its newest rows and the writer of its sink; `lazy` opens the sink at its first rows."""
+    def _opened(self, entry: RunningQuery, writer: Writer | None = None) -> RunningQuery:
+        """With a place for its newest rows and the writer of its sink, which otherwise is opened at the first rows."""
         limit = max(entry.sink.limit if isinstance(entry.sink, MemorySink) else 0, self._newest_rows)
-        entry.newest = NewestRows(entry.query.schema, limit, entry.rows)
-        entry.writer = self._writer(entry.query, entry.sink, lazy=lazy)
+        entry.newest = NewestRows(entry.query.schema, limit, entry.produced)
+        if not isinstance(entry.sink, MemorySink):
+            later = OpenedLater(entry.sink, self._target(entry.query))
+            self.deliveries.add(entry, writer or later, getattr(entry.sink, "together", None) if self.spark else None)
         return entry
 
-    def _writer(self, query: Query, sink: Sink, *, lazy: bool = False) -> Writer | None:
-        if isinstance(sink, MemorySink):
-            return None
-        target = Target(query.name, query.schema, self.journal.engine, self.spark)
-        return OpenedLater(sink, target) if lazy else sink.open(target)
+    def _target(self, query: Query) -> Target:
+        return Target(query.name, query.schema, self.journal.engine, self.spark)
+
+    def open_sink(self, query: Query, sink: Sink) -> Writer | None:
+        """The writer of a sink for a query; None where the newest rows in memory are the sink."""
+        return None if isinstance(sink, MemorySink) else sink.open(self._target(query))
 
     def attach(self, name: str, sink: Sink) -> None:
         """Give a query another sink of the same kind, one that a restart could not bring back."""
@@ -221,13 +215,18 @@ class Catalog:
             raise no_such_query(name, self.entries)
         if entry.sink.spec() is not None and not isinstance(entry.sink, LostSink):
             raise SpecError(f"query {name!r} writes to {entry.sink}, which a restart brings back; drop and create it")
-        _close_writer(entry)
-        entry.sink, entry.writer = sink, self._writer(entry.query, sink)
+        entry.sink = sink
+        writer = self.open_sink(entry.query, sink)
+        if writer is None:
+            self.deliveries.remove(name)
+        else:
+            self.deliveries.replace(entry, writer)
 
     def close(self) -> None:
-        """Close the writers of all sinks."""
+        """End all iterators and close the writers of all sinks."""
         for entry in self.entries.values():
-            _close(entry)
+            entry.newest.close()
+        self.deliveries.close()
 
     # State --------------------------------------------------------------------------------------------------------
 
@@ -248,20 +247,16 @@ class Catalog:
     def counts(self) -> dict[str, Any]:
         """What was counted so far."""
         return {
-            "rows": {name: entry.rows for name, entry in self.entries.items()},
+            "produced": {name: entry.produced for name, entry in self.entries.items()},
+            "missed": {name: entry.missed for name, entry in self.entries.items() if entry.missed},
             "streams": {name: [f.rows, f.late, f.untimed, f.malformed] for name, f in self.streams.items()},
         }
 
 
-def _close(entry: RunningQuery) -> None:
-    entry.newest.close()
-    _close_writer(entry)
-
-
-def _close_writer(entry: RunningQuery) -> None:
-    if entry.writer is not None:
-        try:
-            entry.writer.close()
-        except Exception:
-            _log.exception("the sink of query %r can't be closed", entry.name)
-        entry.writer = None
+def _restore_counts(entry: RunningQuery, counts: Body, journal: Journal) -> None:
+    """What was counted of a query; checkpoints of earlier versions have only the rows that its sink took."""
+    name = entry.name
+    entry.missed = counts.get("missed", {}).get(name, 0)
+    entry.undelivered = sum(rows.num_rows for _, rows in journal.undelivered(name))
+    taken = counts.get("rows", {}).get(name, 0)
+    entry.produced = counts.get("produced", {}).get(name, taken + entry.undelivered)

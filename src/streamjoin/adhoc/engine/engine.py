@@ -90,7 +90,7 @@ class Engine:
             recovery = recover(self._journal, self.settings)
             core = open_core([], self.settings)
             self._executor = _executor(spark, self._journal, trigger, partitions, self.settings)
-            self._catalog = Catalog(core, self._journal, self.settings.newest_rows, spark, sinks)
+            self._catalog = Catalog(core, self._journal, self.settings, spark, sinks)
             self._loop = BatchLoop(
                 self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows
             )
@@ -283,6 +283,7 @@ class Engine:
         """
         self._readers.process_all_available()
         self._between_batches(lambda: None)
+        self._catalog.deliveries.drain()
 
     # Queries ------------------------------------------------------------------------------------------------------
 
@@ -308,9 +309,18 @@ class Engine:
             chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
             check_name(Create(chosen, sql), taken)
             query = parse(sql, self._readers.streams, chosen)
-            request = ChangeRequest("create", chosen, query, sink if sink is not None else MemorySink())
-            handle = QueryHandle(self, chosen, request.done)
-            self._inbox.submit(request)
+        sink = sink if sink is not None else MemorySink()
+        # On this thread and without the lock: a sink that takes long to open holds up its creator alone.
+        request = ChangeRequest("create", chosen, query, sink, self._catalog.open_sink(query, sink))
+        try:
+            with self._lock:
+                check_name(Create(chosen, sql), self._names_to_come())
+                self._inbox.submit(request)
+        except StreamJoinError:
+            if request.writer is not None:
+                request.writer.close()
+            raise
+        handle = QueryHandle(self, chosen, request.done)
         if wait and self._elsewhere:
             handle.wait(timeout)
         return handle

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -21,7 +21,7 @@ from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.engine.info import Columns, QueryInfo, QueryState, StreamInfo
 from streamjoin.adhoc.language.plan import Query, Stream
-from streamjoin.adhoc.sinks.base import NewestRows, Sink, Writer
+from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink
 from streamjoin.windows.clock import NEVER
 
 RATE_SECONDS: Final = 10.0
@@ -132,10 +132,13 @@ class RunningQuery:
     sink: Sink
     state: QueryState = "running"
     error: str | None = None
-    writer: Writer | None = None
     newest: NewestRows = field(init=False)
-    rows: int = 0
+    produced: int = 0
+    """Rows since the create; each was taken by the sink, waits for it, or was missed."""
     undelivered: int = 0
+    missed: int = 0
+    sink_error: str | None = None
+    retry_at: float | None = None
     latency_ms: float | None = None
     rate: Rate = field(default_factory=Rate)
 
@@ -146,6 +149,11 @@ class RunningQuery:
     def name(self) -> str:
         """The query's name."""
         return self.query.name
+
+    @property
+    def rows(self) -> int:
+        """The rows that the sink took."""
+        return self.produced - self.undelivered - self.missed
 
     @cached_property
     def streams(self) -> frozenset[str]:
@@ -158,9 +166,15 @@ class RunningQuery:
         self.state = "running" if action == "resume" else paused
         self.error = reason
 
+    def take(self, batch: int, rows: pa.Table, event_time: Callable[[RunningQuery], float | None]) -> None:
+        """Count the rows of a batch and keep the newest; where the memory is the sink, it has taken them."""
+        self.produced += rows.num_rows
+        self.newest.write(batch, rows)
+        if isinstance(self.sink, MemorySink):
+            self.delivered(rows.num_rows, event_time(self))
+
     def delivered(self, rows: int, event_time: float | None) -> None:
-        """Count rows that the sink took; `event_time` is the Unix time of their events, on average."""
-        self.rows += rows
+        """Note rows that the sink took; `event_time` is the Unix time of their events, on average."""
         self.rate.add(rows)
         if event_time is not None:
             self.latency_ms = (time.time() - event_time) * 1000
@@ -178,8 +192,10 @@ class RunningQuery:
             self.latency_ms,
             str(self.sink),
             columns_of(self.query.schema),
-            self.error,
+            self.error or self.sink_error,
             self.undelivered,
+            self.missed,
+            self.retry_at,
         )
 
 

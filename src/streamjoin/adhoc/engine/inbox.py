@@ -21,7 +21,7 @@ from streamjoin.adhoc.core.changes import Change
 from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.engine.stored import StreamDefinition
 from streamjoin.adhoc.language.plan import Query
-from streamjoin.adhoc.sinks.base import Sink
+from streamjoin.adhoc.sinks.base import Sink, Writer
 from streamjoin.model.errors import StateError
 
 LINGER: Final = 0.25
@@ -51,6 +51,7 @@ class ChangeRequest(Change):
 
     query: Query | None = None
     sink: Sink | None = None
+    writer: Writer | None = None
     stream: StreamDefinition | None = None
     at: float = field(default_factory=time.time)
     done: Future[None] = field(default_factory=Future, repr=False)

@@ -47,7 +47,8 @@ class QueryInfo(Record):
     """A query.
 
     `created_batch` is the first batch it sees (-1 while pending) and `created_at` the Unix time of the create. `rows`
-    counts the rows its sink took since the create; `rows_undelivered` those kept back because the sink failed.
+    counts the rows its sink took since the create; `rows_undelivered` those that wait because the sink is behind or
+    failed, which is tried again at the Unix time `retry_at`; `rows_missed` those that found the spool full.
     `latency_ms` is the time from the events of the last batch with rows, on average, to its sink; None without it.
     """
 
@@ -63,6 +64,8 @@ class QueryInfo(Record):
     columns: Columns
     error: str | None = None
     rows_undelivered: int = 0
+    rows_missed: int = 0
+    retry_at: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@
     state/<serial>         all queries and the plan after the changes up to this serial
     late/<stream>/<batch>  tuples that were late or had no time, as Parquet
     malformed/<stream>/<b> records that could not be decoded, as Parquet
-    undelivered/<query>    rows that a sink refused
+    undelivered/<query>    the spool: rows that wait for a sink
     streams/<stream>       Spark's own checkpoint of a stream
     sources/<stream>       notes of a source that this process reads
 
@@ -138,7 +138,7 @@ class Journal:
         self._files.submit(self._prune_states, serial)
 
     def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
-        """Keep rows that a sink refused."""
+        """Spool rows that wait for a sink."""
         write_table(self._undelivered(query) / f"{batch:012}", rows)
 
     # Reading ------------------------------------------------------------------------------------------------------
@@ -157,8 +157,12 @@ class Journal:
         return self.root / "buckets" / f"{safe_name(stream)}-{batch:012}"
 
     def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
-        """The rows that a query's sink refused, by batch."""
-        return [(batch, read_table(self._undelivered(query) / f"{batch:012}")) for batch in self._refused(query)]
+        """The rows that wait for a query's sink, by batch."""
+        return [(batch, self.read_undelivered(query, batch)) for batch in self._spooled(query)]
+
+    def read_undelivered(self, query: str, batch: int) -> pa.Table:
+        """The rows of a batch that wait for a query's sink."""
+        return read_table(self._undelivered(query) / f"{batch:012}")
 
     def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
         """What was set aside of a stream, oldest first, or the newest `limit` rows of it; None if there is nothing."""
@@ -200,7 +204,7 @@ class Journal:
 
     def forget_undelivered(self, query: str, batch: int | None = None) -> None:
         """Remove the rows of a batch that a sink has taken now, or all of a query that is dropped."""
-        for number in self._refused(query) if batch is None else [batch]:
+        for number in self._spooled(query) if batch is None else [batch]:
             (self._undelivered(query) / f"{number:012}").unlink(missing_ok=True)
 
     def remove_unfinished(self, newest: int) -> None:
@@ -241,7 +245,7 @@ class Journal:
     def _undelivered(self, query: str) -> Place:
         return self.root / "undelivered" / safe_name(query)
 
-    def _refused(self, query: str) -> list[int]:
+    def _spooled(self, query: str) -> list[int]:
         return self.numbers(f"undelivered/{safe_name(query)}")
 
 

@@ -1,7 +1,7 @@
 """The one thread that runs batches: changes first, then tuples, then rows to the sinks, then the next.
 
 The invariants: changes take effect in the order they were asked for, at a boundary between two batches; a change is
-told as done once it is in the log; a sink that fails pauses its own query and touches nothing else; any other error
+told as done once it is in the log; a sink that fails holds up nothing; any other error
 ends the engine with its reason, and what the log has is what a restart goes on from.
 """
 
@@ -19,13 +19,12 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.deliveries import deliver
 from streamjoin.adhoc.engine.executor import InProcess, RowsExecutor
+from streamjoin.adhoc.engine.figures import RunningQuery, mean_event_time
 from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.engine.journal import Journal, Position, held_by
 from streamjoin.adhoc.engine.recovery import RecoveredState
-from streamjoin.model.errors import InputError
 
 _log = logging.getLogger(__name__)
 
@@ -125,11 +124,11 @@ class BatchLoop:
             if stored is not None:
                 stored.result()
         with self._timed("sinks"):
-            refused = self._deliver(outputs, arrived)
+            self._deliver(outputs, arrived)
         with self._timed("finishing"):
-            self.core.finish(arrived, {**failures, **{name: InputError(why) for name, why in refused.items()}})
+            self.core.finish(arrived, failures)
             self._count(arrived, aside)
-            reasons = {**{name: str(error) for name, error in failures.items()}, **refused}
+            reasons = {name: str(error) for name, error in failures.items()}
             for name, why in reasons.items():
                 _log.error("query %r failed in batch %d and is paused: %s", name, arrived.batch, why)
             records = self.catalog.failed(reasons, arrived.batch + 1) if reasons else []
@@ -152,9 +151,22 @@ class BatchLoop:
         for portion in portions:
             portion.safe.set_result(None)
 
-    def _deliver(self, outputs: Mapping[str, pa.Table], arrived: Arrived) -> dict[str, str]:
+    def _deliver(self, outputs: Mapping[str, pa.Table], arrived: Arrived) -> None:
+        """Rows to the newest of their queries, and on their way to the sinks; none is in memory alone after it."""
         streams = {name: figures.stream for name, figures in self.catalog.streams.items()}
-        return deliver(outputs, arrived, self.catalog.entries, streams, self._journal)
+        times: dict[frozenset[str], float | None] = {}
+
+        def event_time(entry: RunningQuery) -> float | None:
+            if entry.streams not in times:
+                buckets = [bucket for stream, bucket in arrived.buckets.items() if stream in entry.streams]
+                times[entry.streams] = mean_event_time(buckets, streams)
+            return times[entry.streams]
+
+        filled = {name: rows for name, rows in outputs.items() if rows.num_rows}
+        for name, rows in filled.items():
+            self.catalog.entries[name].take(arrived.batch, rows, event_time)
+        self.catalog.deliveries.put(arrived.batch, filled, event_time)
+        self.catalog.deliveries.settle()
 
     def _count(self, arrived: Arrived, aside: Mapping[str, Aside]) -> None:
         for name, counted in aside.items():

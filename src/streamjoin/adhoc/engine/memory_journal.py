@@ -54,7 +54,7 @@ class MemoryJournal(Journal):
         """Nothing is kept."""
 
     def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
-        """Keep rows that a sink refused."""
+        """Keep rows that wait for a sink."""
         self._waiting.setdefault(query, {})[batch] = rows
 
     def numbers(self, kind: str) -> list[int]:  # noqa: ARG002
@@ -62,8 +62,12 @@ class MemoryJournal(Journal):
         return []
 
     def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
-        """The rows that a query's sink refused, by batch."""
+        """The rows that wait for a query's sink, by batch."""
         return sorted(self._waiting.get(query, {}).items())
+
+    def read_undelivered(self, query: str, batch: int) -> pa.Table:
+        """The rows of a batch that wait for a query's sink."""
+        return self._waiting[query][batch]
 
     def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
         """The newest rows set aside of a stream, oldest first; None if there are none."""

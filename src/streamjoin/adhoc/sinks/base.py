@@ -1,8 +1,8 @@
 """Where a query's rows go: what a sink is, and the sinks that need neither files nor Spark.
 
 A sink is frozen data; `open` gives the writer that takes the rows of one batch after another. A writer raises to refuse
-rows: its own query is then paused and says why. After a crash the newest batch may be written a second time, under the
-same number and with the same rows: a writer that replaces it gives exactly-once.
+rows: they wait in the spool and are given to it again. A batch may be written a second time after a failure or a crash,
+under the same number and with the same rows: a writer that replaces it gives exactly-once.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class MemorySink:
 
 @dataclass(frozen=True)
 class CallbackSink:
-    """Calls `function(batch, rows)` with the number of the batch and a table, on the engine's thread.
+    """Calls `function(batch, rows)` with the number of the batch and a table, on a thread of the sinks.
 
     At least once: after a crash the newest batch may come again. A function can't be kept in a checkpoint: after a
     restart the query waits until `Engine.attach` gives it one.

@@ -86,21 +86,21 @@ class KafkaSink:
             "options": dict(self.options),
         }
 
+    @property
+    def together(self) -> tuple[Any, ...]:
+        """What queries must have in common to be sent in one Spark job."""
+        return self.kind, self.servers, tuple(sorted(self.options.items()))
+
     def __str__(self) -> str:
         return f"kafka {self.topic} at {self.servers}"
 
 
 class KafkaWriter:
-    """Writes a query's rows to a Kafka topic; one Spark job can serve all writers of equal `together`."""
+    """Writes a query's rows to a Kafka topic; one Spark job can serve all writers whose sinks have equal `together`."""
 
     def __init__(self, sink: KafkaSink, spark: Any) -> None:
         self.sink = sink
         self._spark = spark
-
-    @property
-    def together(self) -> tuple[Any, ...]:
-        """What a common job must have in common."""
-        return KafkaSink.kind, self.sink.servers, tuple(sorted(self.sink.options.items()))
 
     def write(self, batch: int, rows: pa.Table) -> None:
         """Send a batch."""

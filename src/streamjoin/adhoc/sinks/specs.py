@@ -43,6 +43,11 @@ class NamedSink:
         """The sink's own writer."""
         return self.sink.open(target)
 
+    @property
+    def together(self) -> Any:
+        """What the sink's queries must have in common to be written together; None where they are not."""
+        return getattr(self.sink, "together", None)
+
     def spec(self) -> dict[str, Any]:
         """The name."""
         return {"kind": self.kind, "name": self.name}
@@ -88,11 +93,6 @@ class OpenedLater:
     def __init__(self, sink: Sink, target: Target) -> None:
         self._sink, self._target = sink, target
         self._writer: Writer | None = None
-
-    @property
-    def together(self) -> Any:
-        """What a common job must have in common; None where there is none."""
-        return getattr(self.opened, "together", None)
 
     @property
     def opened(self) -> Writer:

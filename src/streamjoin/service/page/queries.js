@@ -64,8 +64,9 @@ function updated(row, query) {
     part("state").dataset.state = query.state;
     part("state").replaceChildren(badge(query.state));
   }
-  const waiting = query.rows_undelivered ? `${plural(query.rows_undelivered, "row")} could not be given to the sink.` : "";
-  const error = [sentence(query.error), waiting].filter(Boolean).join(" ");
+  const waiting = query.rows_undelivered ? `Waiting for the sink: ${plural(query.rows_undelivered, "row")}.` : "";
+  const missed = query.rows_missed ? `Missed because the spool was full: ${plural(query.rows_missed, "row")}.` : "";
+  const error = [sentence(query.error), waiting, missed].filter(Boolean).join(" ");
   part("error").hidden = !error;
   say(part("error"), error);
   say(part("rate"), rate(query.rows_per_second).replace("/s", ""));
