@@ -76,13 +76,16 @@ def add(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check it and show what it would share and cost.")
     ] = False,
+    allow_scan: Annotated[
+        bool, typer.Option("--allow-scan", help="Allow a join without key or band to compare very many pairs.")
+    ] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
 ) -> None:
     """Create a query; returns when it is in force."""
     client = Client(url, token)
-    body = {"sql": read_sql(sql, file), "name": name, "sink": sink}
+    body = {"sql": read_sql(sql, file), "name": name, "sink": sink, "allow_scan": allow_scan}
     if dry_run:
         reply = client.post("queries", body, dry_run="true")
         _echo(reply) if as_json else tables.preview(reply)

@@ -44,6 +44,10 @@ def serve(
         int | None, typer.Option(help="Overrides the file; 0 picks a free port.", min=0, max=65_535)
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
+    quarantine: Annotated[
+        list[str] | None,
+        typer.Option(help="Pause this query before anything is computed; repeatable."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Serve ad-hoc joins over live streams: REST, events, metrics and the page, until SIGINT or SIGTERM."""
@@ -59,8 +63,7 @@ def serve(
     _log_at(log_level)
     config = read_config(file)
     changed = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    if changed:
-        config = dataclasses.replace(config, **changed)  # type: ignore[arg-type]
+    config = dataclasses.replace(config, quarantine=tuple(quarantine or ()), **changed)  # type: ignore[arg-type]
     if config.engine == "embedded":
         check_streams(config)
     if check:

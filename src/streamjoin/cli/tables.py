@@ -120,6 +120,7 @@ def preview(reply: Record) -> None:
         f"[bold]columns[/]  {escape(columns)}",
         f"[bold]shares[/]   {reply['shared_joins']} joins with {escape(shared)}; {reply['new_joins']} new",
         f"[bold]cost[/]     {reply['cost_shared']:,.4g} shared, {reply['cost_apart']:,.4g} not shared (per batch)",
+        *([f"[yellow]warning[/]  {escape(reply['warning'])}"] if reply.get("warning") else []),
         escape(str(reply["text"])),
     ]
     _print("\n".join(lines))

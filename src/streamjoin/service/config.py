@@ -25,7 +25,8 @@ class Limits:
     `window_seconds` limits time windows (lateness is not included), `window_rows` windows of rows and of integer times;
     `request_bytes` and `request_seconds` the size and the arrival of a request; `connections` the open connections, and
     `readers` the event streams among them; `rows_kept` is the number of newest rows kept per query, `spool_rows` and
-    `spool_bytes` limit the rows that wait for a query's sink.
+    `spool_bytes` limit the rows that wait for a query's sink; `query_candidates`, `query_rows` and `query_bytes` limit
+    what a query may take of one batch; `scan_pairs` the pairs per second of a join without key or band.
     """
 
     queries: int = 500
@@ -39,6 +40,10 @@ class Limits:
     rows_kept: int = 1000
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
+    query_candidates: int = 2_000_000_000
+    query_rows: int = 5_000_000
+    query_bytes: int = 1 << 30
+    scan_pairs: int = 50_000_000
 
     def __post_init__(self) -> None:
         least = {"streams_in_query": 2, "request_bytes": 256, "connections": 16}
@@ -79,6 +84,8 @@ class ServiceConfig:
     conf: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
     """The line of each part, for errors that occur at run time."""
+    quarantine: tuple[str, ...] = ()
+    """Queries that are paused before anything is computed."""
 
     def __post_init__(self) -> None:
         if self.token is not None and len(self.token) < LEAST_TOKEN:

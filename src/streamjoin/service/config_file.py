@@ -39,6 +39,10 @@ _LIMITS: Final = (
     "rows_kept",
     "spool_rows",
     "spool_bytes",
+    "query_candidates",
+    "query_rows",
+    "query_bytes",
+    "scan_pairs",
 )
 _DURATIONS: Final = {"window_seconds": ("window", "1 hour"), "request_seconds": ("request_time", "20 seconds")}
 """Limits that the file has as durations: their names there, and examples."""

@@ -28,7 +28,14 @@ class ServedEngine(Protocol):
     """The methods of `streamjoin.adhoc.Engine` that the service calls."""
 
     def create(
-        self, sql: str, name: str | None = None, sink: Sink | None = None, wait: bool = True, timeout: float = 30.0
+        self,
+        sql: str,
+        name: str | None = None,
+        sink: Sink | None = None,
+        wait: bool = True,
+        timeout: float = 30.0,
+        *,
+        allow_scan: bool = False,
     ) -> CreatedQuery:
         """Create a query."""
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.engine import Engine
 from streamjoin.adhoc.engine.executor import pause_after
@@ -103,9 +104,14 @@ def start_engine(config: ServiceConfig, spark: Any, register: Register) -> Runni
         newest_rows=config.limits.rows_kept,
         spool_rows=config.limits.spool_rows,
         spool_bytes=config.limits.spool_bytes,
+        scan_pairs=config.limits.scan_pairs,
     )
+    limits = config.limits
+    budget = Budget(limits.query_candidates, limits.query_rows, limits.query_bytes)
     sinks = partial(named_sink, config)
-    engine = Engine(spark, config.checkpoint, settings, config.trigger, config.partitions, sinks=sinks)
+    engine = Engine(
+        spark, config.checkpoint, settings, config.trigger, config.partitions, sinks, budget, config.quarantine
+    )
     try:
         failures = register_all(engine, config, register)
         engine.start()

@@ -113,7 +113,7 @@ class Service:
             check_limits(sql, self.config.limits)
             return engine.preview(sql)
 
-    def create(self, sql: str, name: str | None, sink: str | None) -> QueryInfo:
+    def create(self, sql: str, name: str | None, sink: str | None, allow_scan: bool = False) -> QueryInfo:
         """Create a query and return its record once it is in force."""
         engine = self.engine
         if sink is not None and sink not in self.config.sinks:
@@ -126,7 +126,7 @@ class Service:
                     self._make_sink(sink, reserved_name) if sink is not None and self._make_sink is not None else None
                 )
                 with _pending_is_fine(engine, reserved_name):
-                    engine.create(sql, name=reserved_name, sink=place, wait=True)
+                    engine.create(sql, name=reserved_name, sink=place, wait=True, allow_scan=allow_scan)
         self.hub.poke()
         return find_query(engine, reserved_name)
 

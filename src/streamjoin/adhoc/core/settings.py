@@ -34,7 +34,8 @@ class Settings:
     `threads` run the joins of a batch side by side: as many as there are cores, up to 4, if not given.
     `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
     whatever its sink. A batch waits `sink_patience` seconds for sinks that keep up; what a sink has not taken is
-    spooled, up to `spool_rows` and `spool_bytes` for a query.
+    spooled, up to `spool_rows` and `spool_bytes` for a query. A query whose join without key or band is expected to
+    compare more than `scan_pairs` per second is created only where that is allowed explicitly.
     """
 
     sharing: Sharing = "cost"
@@ -53,6 +54,7 @@ class Settings:
     newest_rows: int = 1000
     latency_threshold: float = 1.0
     threads: int | None = None
+    scan_pairs: int = 50_000_000
     sink_patience: float = 1.0
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
@@ -61,7 +63,7 @@ class Settings:
         if self.sharing not in ("cost", "everything", "nothing"):
             raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
         threads = () if self.threads is None else ("threads",)
-        for name in ("replan_every", "rebuild_every", "spool_rows", "spool_bytes", *threads):
+        for name in ("replan_every", "rebuild_every", "spool_rows", "spool_bytes", "scan_pairs", *threads):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
         for name in ("newest_rows", "group_cost"):

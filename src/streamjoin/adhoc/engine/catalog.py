@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-from streamjoin.adhoc.core.changes import Change, check_name, names_after, no_such_query
+from streamjoin.adhoc.core.changes import check_name, names_after, no_such_query
 from streamjoin.adhoc.core.contract import Action, Core
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.deliveries import Deliveries
@@ -35,7 +35,7 @@ class Catalog:
     def __init__(
         self, core: Core, journal: Journal, settings: Settings, spark: Any, named: NamedSinks | None = None
     ) -> None:
-        self.core, self.journal, self.spark = core, journal, spark
+        self.core, self.journal, self.settings, self.spark = core, journal, settings, spark
         self.deliveries = Deliveries(journal, settings)
         self.entries: dict[str, RunningQuery] = {}
         self.streams: dict[str, RunningStream] = {}
@@ -74,12 +74,16 @@ class Catalog:
             if change.stream is not None:
                 self._add_stream(change.stream)
             else:
-                self.core.apply([Change(record.action, record.name, record.sql)])
+                self.core.apply([change.change])
             if record.action == "create":
                 query = self.core.queries[record.name].query
                 sink = sink_of(change.sink, record.name, self._named)
                 entry = self._opened(RunningQuery(query, record.batch, record.at, sink))
             self._settle(record.action, record.name, record.at, entry, record.reason)
+
+    def is_running(self, name: str) -> bool:
+        """Whether there is a query of this name that is not paused."""
+        return name in self.entries and self.entries[name].state == "running"
 
     # Changes ------------------------------------------------------------------------------------------------------
 
@@ -111,6 +115,7 @@ class Catalog:
                 ChangeRecord(number, request.action, request.name, request.sql, batch, now),
                 request.sink.spec() if request.sink is not None else None,
                 request.stream,
+                request.budget,
             )
             for number, (request, _) in enumerate(accepted, self.serial + 1)
         ]

@@ -10,13 +10,17 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
+from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import Create, check_name, names_after, no_such_query
 from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.core.explain import Explanation
@@ -39,7 +43,8 @@ from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.memory_journal import MemoryJournal
 from streamjoin.adhoc.engine.notices import Notices
 from streamjoin.adhoc.engine.preview import preview
-from streamjoin.adhoc.engine.recovery import recover
+from streamjoin.adhoc.engine.recovery import RecoveredState, recover
+from streamjoin.adhoc.engine.scans import refuse_scan, scan_warning
 from streamjoin.adhoc.engine.stream_readers import StreamReaders
 from streamjoin.adhoc.executors.embedded import EmbeddedExecutor
 from streamjoin.adhoc.language.plan import Stream
@@ -54,6 +59,12 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.sources.base import TupleSource
 
 
+INTERRUPT_AFTER: Final = 5.0
+"""Seconds that a drop or a pause waits for a batch before it interrupts it."""
+DEFAULT_BUDGET: Final = Budget(rows=20_000_000, bytes=4 << 30)
+"""What a query may take of one batch if nobody says otherwise."""
+
+
 class Engine:
     """Runs ad-hoc queries over shared streams; queries come and go while the streams run.
 
@@ -65,6 +76,9 @@ class Engine:
         trigger: how often each stream is read, such as "1 second"; as fast as possible when not given.
         partitions: how many Spark tasks share the joining of a batch, or "auto"; when not given this process does it.
         sinks: gives the sink of a name for a query, where the checkpoint has only the name (`NamedSink`).
+        budget: what a query may take of one batch, unless its `create` says otherwise; one that takes more is paused.
+        quarantine: queries of the checkpoint that are paused before anything is computed, such as one that ends the
+            process. Queries that ended two starts are found and paused without being named.
     """
 
     def __init__(
@@ -75,7 +89,10 @@ class Engine:
         trigger: str | None = None,
         partitions: int | Literal["auto"] | None = None,
         sinks: NamedSinks | None = None,
+        budget: Budget = DEFAULT_BUDGET,
+        quarantine: Collection[str] = (),
     ) -> None:
+        self.budget = budget
         self.settings = settings or Settings()
         self.checkpoint = None if checkpoint is None else str(checkpoint)
         _check_arguments(spark, self.checkpoint, self.settings, partitions)
@@ -94,7 +111,7 @@ class Engine:
             self._loop = BatchLoop(
                 self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows
             )
-            self._loop.restore(recovery)
+            self._loop.restore(recovery, _known_names(quarantine, recovery))
         except BaseException:
             self._journal.close()
             raise
@@ -288,7 +305,15 @@ class Engine:
     # Queries ------------------------------------------------------------------------------------------------------
 
     def create(
-        self, sql: str, name: str | None = None, sink: Sink | None = None, wait: bool = True, timeout: float = 30.0
+        self,
+        sql: str,
+        name: str | None = None,
+        sink: Sink | None = None,
+        wait: bool = True,
+        timeout: float = 30.0,
+        *,
+        budget: Budget | None = None,
+        allow_scan: bool = False,
     ) -> QueryHandle:
         """Begin a query. It sees the tuples of all batches from the next boundary on.
 
@@ -298,10 +323,13 @@ class Engine:
             sink: where its rows go; the newest 1000 are kept in memory when not given.
             wait: return when it is in force. Before the start nothing is waited for.
             timeout: how long to wait, in seconds.
+            budget: what it may take of one batch; the engine's if not given.
+            allow_scan: create it also if a join without key or band has to compare more pairs per second than
+                `Settings(scan_pairs=...)`.
 
         Raises:
             QueryError: the text does not parse or does not fit the streams; it says where.
-            SpecError: the name is taken.
+            SpecError: the name is taken, or the query would compare too many pairs.
             StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
         """
         with self._lock:
@@ -309,9 +337,12 @@ class Engine:
             chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
             check_name(Create(chosen, sql), taken)
             query = parse(sql, self._readers.streams, chosen)
+        if not allow_scan:
+            refuse_scan(query, self._catalog.streams, self.settings.scan_pairs)
         sink = sink if sink is not None else MemorySink()
         # On this thread and without the lock: a sink that takes long to open holds up its creator alone.
-        request = ChangeRequest("create", chosen, query, sink, self._catalog.open_sink(query, sink))
+        writer = self._catalog.open_sink(query, sink)
+        request = ChangeRequest("create", chosen, query, sink, writer, budget=self.budget if budget is None else budget)
         try:
             with self._lock:
                 check_name(Create(chosen, sql), self._names_to_come())
@@ -335,6 +366,9 @@ class Engine:
     def drop(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
         """End a query: it sees no tuple from the next boundary on.
 
+        A batch that takes longer than some seconds is interrupted, and computed again without the query. Before the
+        start, a batch that a crash left unfinished is computed without it.
+
         Raises:
             SpecError: there is no such query.
         """
@@ -352,6 +386,9 @@ class Engine:
         request = ChangeRequest(action, name)
         self._inbox.submit(request)
         if wait and self._elsewhere:
+            if action != "resume" and not _is_done(request.done, min(timeout, INTERRUPT_AFTER)):
+                # The batch may never end because of this query.
+                self._loop.interrupt()
             in_force(request.done, timeout, f"the {action} of {name!r} is not in force")
 
     def queries(self) -> list[QueryInfo]:
@@ -450,7 +487,7 @@ class Engine:
         with self._lock:
             query = parse(sql, self._readers.streams)
         estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
-        return estimate
+        return replace(estimate, warning=scan_warning(query, self._catalog.streams, self.settings.scan_pairs))
 
     @property
     def _elsewhere(self) -> bool:
@@ -467,6 +504,19 @@ class Engine:
     def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:
         """Call back after each batch, on a thread of its own; returns what ends that."""
         return self._notices.add(callback)
+
+
+def _is_done(change: Future[None], seconds: float) -> bool:
+    return bool(wait_for([change], seconds).done)
+
+
+def _known_names(quarantine: Collection[str], recovery: RecoveredState) -> set[str]:
+    if isinstance(quarantine, str):
+        raise SpecError(f"quarantine is a list of names, such as [{quarantine!r}]")
+    for name in quarantine:
+        if name not in recovery.state.queries:
+            raise no_such_query(name, recovery.state.queries)
+    return set(quarantine)
 
 
 def _check_arguments(

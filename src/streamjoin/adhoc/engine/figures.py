@@ -63,6 +63,8 @@ class RunningStream:
     malformed: int = 0
     newest: int | None = None
     """The newest time, in ticks."""
+    density: float = 0.0
+    """Tuples per tick in the newest batch that had some."""
     bound: int = NEVER
     error: str | None = None
     failures: int = 0
@@ -89,6 +91,7 @@ class RunningStream:
         self.bound = bound
         if bucket is not None and bucket.n:
             self.newest = max(bucket.span[1], self.newest if self.newest is not None else NEVER)
+            self.density = bucket.n / max(1, bucket.span[1] - bucket.span[0])
 
     def info(self) -> StreamInfo:
         """The record."""

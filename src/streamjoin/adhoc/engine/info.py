@@ -139,6 +139,8 @@ class Preview(Record):
     cost_shared: float
     cost_apart: float
     text: str
+    warning: str | None = None
+    """A join without key or band, and how many pairs it is expected to compare."""
 
 
 @dataclass(frozen=True)

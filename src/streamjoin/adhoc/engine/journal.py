@@ -8,6 +8,7 @@
     state/<serial>         all queries and the plan after the changes up to this serial
     late/<stream>/<batch>  tuples that were late or had no time, as Parquet
     malformed/<stream>/<b> records that could not be decoded, as Parquet
+    attempts/<batch>       how often a restart computed the batch again, and which query it was at
     undelivered/<query>    the spool: rows that wait for a sink
     streams/<stream>       Spark's own checkpoint of a stream
     sources/<stream>       notes of a source that this process reads
@@ -136,6 +137,13 @@ class Journal:
         """Keep the queries and the plan after the changes up to `serial`, once `batch` is done."""
         write_record(self._numbered("state", serial), {"batch": batch, **state})
         self._files.submit(self._prune_states, serial)
+
+    def write_attempt(self, batch: int, attempt: Body | None) -> None:
+        """Note how computing a batch again goes; None when it is done."""
+        if attempt is None:
+            self._numbered("attempts", batch).unlink(missing_ok=True)
+        else:
+            write_record(self._numbered("attempts", batch), attempt)
 
     def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
         """Spool rows that wait for a sink."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,14 +17,17 @@ from dataclasses import replace
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
+from streamjoin.adhoc.core.changes import Change
 from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.executor import InProcess, RowsExecutor
+from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
 from streamjoin.adhoc.engine.figures import RunningQuery, mean_event_time
 from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.engine.journal import Journal, Position, held_by
 from streamjoin.adhoc.engine.recovery import RecoveredState
+from streamjoin.model.errors import InterruptedBatchError
 
 _log = logging.getLogger(__name__)
 
@@ -52,9 +55,15 @@ class BatchLoop:
         self._writing = ThreadPoolExecutor(1, "adhoc store")
         self._batch = -1
         self._recovery: RecoveredState | None = None
+        self._quarantine: dict[str, str] = {}
+        self._computing = False
 
-    def restore(self, recovery: RecoveredState) -> None:
-        """Take over what a restart finds; a batch that was not done is computed again when it runs."""
+    def restore(self, recovery: RecoveredState, quarantine: Set[str] = frozenset()) -> None:
+        """Take over what a restart finds; a batch that was not done is computed again when it runs.
+
+        The queries in `quarantine` are paused before that.
+        """
+        self._quarantine = dict.fromkeys(quarantine, "quarantined when the engine was started; resume or drop it")
         for stored in recovery.state.streams.values():
             self.core.add_stream(stored.stream, stored.lateness)
         self.core.restore(recovery.snapshot)
@@ -82,12 +91,31 @@ class BatchLoop:
 
     def _finish_what_was_begun(self) -> None:
         recovery, self._recovery = self._recovery, None
-        if recovery is None or recovery.unfinished is None:
-            return
-        self._batch = recovery.unfinished.batch
-        self._rows(recovery.unfinished, (), dict.fromkeys(recovery.unfinished.buckets, Aside()) | dict(recovery.aside))
-        self.catalog.make_again(recovery.later)
-        self._batch = max([self._batch, *(change.record.batch - 1 for change in recovery.later)])
+        if recovery is not None and recovery.unfinished is not None:
+            self._batch = recovery.unfinished.batch
+            attempt = Attempt(self._journal, self._batch)
+            if attempt.culprit in self.catalog.entries:
+                self._quarantine[str(attempt.culprit)] = (
+                    f"quarantined: the process ended twice while batch {self._batch} was computed, last in this query"
+                )
+            # What is to be dropped before the start has no part in the batch either.
+            dropped = {request.name for request in self._inbox.waiting if request.action == "drop"}
+            held_back = self._quarantine | dict.fromkeys(dropped & set(self.catalog.entries), "dropped")
+            running = {name for name in held_back if not self.core.queries[name].paused}
+            self.core.apply([Change("pause", name) for name in running])
+            aside = dict.fromkeys(recovery.unfinished.buckets, Aside()) | dict(recovery.aside)
+            self._rows(recovery.unfinished, (), aside, attempt)
+            attempt.end()
+            self.core.apply([Change("resume", name) for name in running - set(self._quarantine)])
+            self.catalog.make_again(recovery.later)
+            self._batch = max([self._batch, *(change.record.batch - 1 for change in recovery.later)])
+        held = {name: why for name, why in self._quarantine.items() if self.catalog.is_running(name)}
+        if held:
+            self.core.apply([Change("pause", name) for name in held if not self.core.queries[name].paused])
+            for name, why in held.items():
+                _log.error("query %r is paused: %s", name, why)
+            self.catalog.failed(held, self._batch + 1)
+            self.catalog.keep_state(self._batch)
 
     def explain(self) -> Explanation:
         """The plan in force, with what the tasks of the last batch did."""
@@ -111,7 +139,11 @@ class BatchLoop:
             portion.done.set_result(None)
 
     def _rows(
-        self, arrived: Arrived, portions: tuple[Portion, ...], aside: Mapping[str, Aside]
+        self,
+        arrived: Arrived,
+        portions: tuple[Portion, ...],
+        aside: Mapping[str, Aside],
+        attempt: Attempt | None = None,
     ) -> tuple[dict[str, int], list[ChangeRecord]]:
         """The batch's tuples into the log, its rows to the sinks; `aside` counts what was set aside by stream."""
         stored = self._writing.submit(self._store, arrived, portions) if portions else None
@@ -119,7 +151,10 @@ class BatchLoop:
             with self._timed("storing"):
                 stored.result()
         with self._timed("joining"):
-            outputs, failures = self.executor.results(self.core, arrived)
+            if attempt is not None and attempt.careful:
+                outputs, failures = attempt.results(self.core, arrived, self.catalog.settings)
+            else:
+                outputs, failures = self._results(arrived)
         with self._timed("storing"):
             if stored is not None:
                 stored.result()
@@ -136,6 +171,25 @@ class BatchLoop:
                 self._journal.write_done(arrived.batch, self.catalog.counts())
             self.catalog.keep_state(arrived.batch)
         return {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}, records
+
+    def _results(self, arrived: Arrived) -> Outputs:
+        """The rows of a batch; one that is interrupted is computed again without what is to be dropped or paused."""
+        while True:
+            try:
+                self._computing = True
+                return self.executor.results(self.core, arrived)
+            except InterruptedBatchError:
+                leaving = {request.name for request in self._inbox.waiting if request.action in ("drop", "pause")}
+                held = [name for name, entry in self.core.queries.items() if name in leaving and not entry.paused]
+                _log.warning("batch %d was interrupted; it is computed again without %s", arrived.batch, held)
+                self.core.apply([Change("pause", name) for name in held])
+            finally:
+                self._computing = False
+
+    def interrupt(self) -> None:
+        """Have the batch whose rows are computed now stop; from any thread."""
+        if self._computing:
+            self.core.interrupt()
 
     @contextmanager
     def _timed(self, component: str) -> Iterator[None]:

@@ -53,6 +53,9 @@ class MemoryJournal(Journal):
     def write_state(self, serial: int, batch: int, state: Body) -> None:
         """Nothing is kept."""
 
+    def write_attempt(self, batch: int, attempt: Body | None) -> None:
+        """Nothing is kept."""
+
     def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
         """Keep rows that wait for a sink."""
         self._waiting.setdefault(query, {})[batch] = rows

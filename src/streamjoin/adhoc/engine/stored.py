@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Clocks
+from streamjoin.adhoc.core.budgets import UNLIMITED, Budget
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.engine.figures import RunningQuery
@@ -47,18 +48,24 @@ class StoredChange:
     record: ChangeRecord
     sink: Body | None = None
     stream: StreamDefinition | None = None
+    budget: Budget = UNLIMITED
+
+    @property
+    def change(self) -> Change:
+        """The change to a query, as a core makes it."""
+        return Change(self.record.action, self.record.name, self.record.sql, budget=self.budget)
 
     def packed(self) -> Body:
         """As JSON has it."""
         stream = self.stream.packed() if self.stream is not None else None
-        return {**asdict(self.record), "sink": self.sink, "stream": stream}
+        return {**asdict(self.record), "sink": self.sink, "stream": stream, "budget": asdict(self.budget)}
 
     @classmethod
     def unpacked(cls, body: Body) -> StoredChange:
         """What `packed` gave."""
         fields = {name: body[name] for name in ChangeRecord.__dataclass_fields__}
         stream = StreamDefinition.unpacked(body["stream"]) if body["stream"] is not None else None
-        return cls(ChangeRecord(**fields), body["sink"], stream)
+        return cls(ChangeRecord(**fields), body["sink"], stream, Budget(**body.get("budget", {})))
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class StoredState:
                 streams[name] = change.stream
                 continue
             catalog = {key: stored.stream for key, stored in streams.items()}
-            registry = registry.changed([Change(record.action, name, record.sql)], catalog, record.batch)
+            registry = registry.changed([change.change], catalog, record.batch)
             if record.action == "create":
                 queries[name] = _without_sink(registry.queries[name], record.at, change.sink)
             elif record.action == "drop":
@@ -115,6 +122,7 @@ class StoredState:
                 "serial": entry.serial,
                 "created": entry.created,
                 "paused": entry.paused,
+                "budget": asdict(entry.budget),
                 "sql": entry.query.text,
                 "created_at": self.queries[name].created_at,
                 "sink": self.queries[name].sink.spec(),
@@ -141,7 +149,8 @@ class StoredState:
         for one in body["queries"]:
             name = one["name"]
             registry = replace(registry, next_serial=one["serial"])
-            registry = registry.changed([Change("create", name, one["sql"])], catalog, one["created"])
+            budget = Budget(**one.get("budget", {}))
+            registry = registry.changed([Change("create", name, one["sql"], budget=budget)], catalog, one["created"])
             registry = registry.paused([name] if one["paused"] else [])
             queries[name] = _without_sink(registry.queries[name], one["created_at"], one["sink"])
             queries[name].state, queries[name].error = one["state"], one["error"]

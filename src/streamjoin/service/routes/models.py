@@ -33,6 +33,9 @@ class NewQuery(BaseModel):
             pattern=NAME, description="One of the sinks in the service's file; the newest rows are kept in any case."
         ),
     ] = None
+    allow_scan: Annotated[
+        bool, Field(description="Create it also if a join without key or band is expected to compare very many pairs.")
+    ] = False
 
 
 class Place(BaseModel):

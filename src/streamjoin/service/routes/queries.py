@@ -62,7 +62,7 @@ async def create_query(
     service = service_of(request)
     if dry_run:
         return respond(await service.questions.run(service.preview, body.sql))
-    created = await service.changes.run(service.create, body.sql, body.name, body.sink)
+    created = await service.changes.run(service.create, body.sql, body.name, body.sink, body.allow_scan)
     return respond(created, 201, {"Location": f"/api/v1/queries/{created.name}"})
 
 
