@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -204,6 +205,19 @@ def test_the_limit_on_queries_holds_whatever_runs_at_the_same_time(start: Start)
     for asker in askers:
         asker.join()
     assert sorted(statuses) == [201] * 5 + [409] * 7
+
+
+def test_a_join_that_compares_every_pair_needs_permission(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = start()
+    monkeypatch.setattr(live.engine, "settings", replace(live.engine.settings, scan_pairs=1))
+    live.engine.tick()
+    client = live.client()
+    sql = "SELECT t.px FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.px < q.bid"
+    shown = client.post("/api/v1/queries", params={"dry_run": True}, json={"sql": sql}).json()
+    assert "every pair within the window is compared" in shown["warning"]
+    told = problem(client.post("/api/v1/queries", json={"sql": sql}), 422, "invalid-request")
+    assert "allow_scan" in told["detail"]
+    assert client.post("/api/v1/queries", json={"sql": sql, "allow_scan": True}).status_code == 201
 
 
 def test_numbers_that_json_can_not_hold_become_texts(live: Live, client: httpx.Client) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from streamjoin.adhoc.sources.described import described_source
 from streamjoin.service.config_file import read_config
+from streamjoin.service.launch import launch
 from tests.adhoc.looped import read_back
 from tests.cli.commands import run
 from tests.service.processes import LISTENING, Process, running
@@ -116,6 +118,23 @@ def test_every_row_is_written_once_whenever_it_is_killed(tmp_path: Path) -> None
             assert service.ended() == 0, service.lines
             break
     assert Counter(read_back(tmp_path / "out" / "near", ["t", "q"])) == Counter(expected())
+
+
+def test_a_query_is_put_into_quarantine_by_its_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "streamjoin.toml").write_text(FILE)
+    for name in ("trades", "quotes"):
+        (tmp_path / name).mkdir()
+    config = read_config(tmp_path / "streamjoin.toml", {})
+    running_engine = launch(config, print)
+    running_engine.engine.create(SQL, name="near", sink=running_engine.sink("files", "near"))
+    running_engine.stop()
+    running_engine = launch(replace(config, quarantine=("near",)), print)
+    assert running_engine.engine.query("near").state == "failed"
+    running_engine.stop()
+    done = run(capsys, monkeypatch, "serve", config.file, "--quarantine", "nobody", "--port", "0")
+    assert (done.code, "there is no query 'nobody'; there are: near" in done.err) == (1, True)
 
 
 @pytest.mark.parametrize(
