@@ -134,7 +134,7 @@ def test_a_query_is_put_into_quarantine_by_its_name(
     assert running_engine.engine.query("near").state == "failed"
     running_engine.stop()
     done = run(capsys, monkeypatch, "serve", config.file, "--quarantine", "nobody", "--port", "0")
-    assert (done.code, "there is no query 'nobody'; there are: near" in done.err) == (1, True)
+    assert (done.code, "there is no query 'nobody'; there are: near" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
