@@ -13,12 +13,12 @@ from streamjoin.adhoc import Stream
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox, Portion
+from streamjoin.adhoc.engine.inbox import Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.recovery import recover
-from streamjoin.adhoc.engine.stored import StreamDefinition
+from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import Sink
 
@@ -53,16 +53,16 @@ class Looped:
             self.inbox.close(error)
 
     def register(self, stream: Stream, lateness: int = 0) -> None:
-        self.wait(ChangeRequest("register", stream.name, stream=StreamDefinition(stream, lateness)))
+        self.wait(EngineChange("register", stream.name, stream=StreamDefinition(stream, lateness)))
 
     def create(self, name: str, sql: str, sink: Sink | None = None) -> None:
         catalog = {name: figures.stream for name, figures in self.catalog.streams.items()}
-        self.wait(ChangeRequest("create", name, parse(sql, catalog, name), sink))
+        self.wait(EngineChange("create", name, parse(sql, catalog, name), sink))
 
     def ask_for(self, action: Any, name: str) -> None:
-        self.wait(ChangeRequest(action, name))
+        self.wait(EngineChange(action, name))
 
-    def wait(self, *requests: ChangeRequest) -> None:
+    def wait(self, *requests: EngineChange) -> None:
         for request in requests:
             self.inbox.submit(request)
         for request in requests:

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.journal_files import read_record, write_record
-from streamjoin.adhoc.engine.stored import StreamDefinition
+from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.errors import CheckpointError
 from tests.adhoc.looped import Looped
@@ -37,7 +36,7 @@ def test_a_restart_tells_a_query_from_the_one_that_had_its_name(tmp_path: Path) 
         "SELECT u.p AS a, w.p AS b FROM r u JOIN l v WITHIN 5 UNITS ON u.k = v.k JOIN l w WITHIN 5 UNITS ON u.k = w.k"
     )
     query = parse(text, [LEFT, RIGHT], "a")
-    run.wait(ChangeRequest("drop", "a"), ChangeRequest("create", "a", query))
+    run.wait(EngineChange("drop", "a"), EngineChange("create", "a", query))
     run.hand({"l": (0, table((1, 10, 0)))})
     run.abandon()
     with Looped(tmp_path) as run:
@@ -107,5 +106,5 @@ def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: 
 def test_a_record_says_when_its_change_was_made_and_not_when_it_was_asked_for(tmp_path: Path) -> None:
     with Looped(tmp_path) as run:
         before = time.time()
-        run.wait(ChangeRequest("register", "l", stream=StreamDefinition(LEFT, 0), at=5.0))
+        run.wait(EngineChange("register", "l", stream=StreamDefinition(LEFT, 0), at=5.0))
         assert before <= run.catalog.changelog[-1].at <= time.time()

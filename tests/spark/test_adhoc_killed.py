@@ -15,7 +15,7 @@ import pytest
 
 from streamjoin.adhoc import Stream
 from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.stored import StoredChange
+from streamjoin.adhoc.engine.stored import EngineChange
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
 from streamjoin.testing.adhoc_oracle import Life, gate_order, rows
@@ -102,7 +102,7 @@ def compare(directory: Path, executor: str) -> None:
     journal = Journal(str(directory / "checkpoint"), executor)
     try:
         changes = [
-            StoredChange.unpacked(body).record
+            EngineChange.unpacked(body).record
             for number in journal.numbers("changes")
             for body in journal.read("changes", number)["records"]
         ]

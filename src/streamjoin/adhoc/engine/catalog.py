@@ -14,11 +14,10 @@ from streamjoin.adhoc.core.contract import Action, Core
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.deliveries import Deliveries
 from streamjoin.adhoc.engine.figures import RunningQuery, RunningStream
-from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Body, Journal
 from streamjoin.adhoc.engine.recovery import RecoveredState
-from streamjoin.adhoc.engine.stored import StoredChange, StoredState, StreamDefinition
+from streamjoin.adhoc.engine.stored import EngineChange, StoredState, StreamDefinition
 from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink, Target, Writer
@@ -66,7 +65,7 @@ class Catalog:
         self._note(recovery.changelog)
         self._stored_serial, self._stored_plan = recovery.state.serial, recovery.state.plan
 
-    def make_again(self, changes: Sequence[StoredChange]) -> None:
+    def make_again(self, changes: Sequence[EngineChange]) -> None:
         """Make changes that are in the log already."""
         for change in changes:
             record = change.record
@@ -74,10 +73,11 @@ class Catalog:
             if change.stream is not None:
                 self._add_stream(change.stream)
             else:
-                self.core.apply([change.change])
+                self.core.apply([change])
             if record.action == "create":
                 query = self.core.queries[record.name].query
-                sink = sink_of(change.sink, record.name, self._named)
+                spec = change.sink.spec() if change.sink is not None else None
+                sink = sink_of(spec, record.name, self._named)
                 entry = self._opened(RunningQuery(query, record.batch, record.at, sink))
             self._settle(record.action, record.name, record.at, entry, record.reason)
 
@@ -87,15 +87,15 @@ class Catalog:
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def change(self, requests: Sequence[ChangeRequest], batch: int) -> list[ChangeRecord]:
+    def change(self, requests: Sequence[EngineChange], batch: int) -> list[ChangeRecord]:
         """Make the changes that can be made, in force from `batch` on, and refuse the others one by one."""
-        accepted: list[tuple[ChangeRequest, RunningQuery | None]] = []
+        accepted: list[tuple[EngineChange, RunningQuery | None]] = []
         names = set(self.entries)
         for request in requests:
             entry = None
             try:
                 self._check(request, names)
-                if request.query is not None:
+                if isinstance(request.query, Query):
                     sink = request.sink or MemorySink()
                     writer = request.writer or self.open_sink(request.query, sink)
                     entry = self._opened(RunningQuery(request.query, batch, request.at, sink), writer)
@@ -110,15 +110,7 @@ class Catalog:
         if changes:
             self.core.apply(changes)
         now = time.time()
-        stored = [
-            StoredChange(
-                ChangeRecord(number, request.action, request.name, request.sql, batch, now),
-                request.sink.spec() if request.sink is not None else None,
-                request.stream,
-                request.budget,
-            )
-            for number, (request, _) in enumerate(accepted, self.serial + 1)
-        ]
+        stored = [request.made(serial, batch, now) for serial, (request, _) in enumerate(accepted, self.serial + 1)]
         self._log(batch, stored)
         for request, entry in accepted:
             if entry is not None:
@@ -131,8 +123,8 @@ class Catalog:
         """Log that queries failed and are paused from `batch` on."""
         paused = {record.name for record in self.changelog if record.action == "pause" and record.batch == batch}
         stored = [
-            StoredChange(ChangeRecord(number, "pause", name, None, batch, time.time(), failures[name]))
-            for number, name in enumerate(
+            EngineChange("pause", name).made(serial, batch, time.time(), failures[name])
+            for serial, name in enumerate(
                 # A batch that is computed again fails again: that is in the log already.
                 (name for name in failures if name not in paused),
                 self.serial + 1,
@@ -143,7 +135,7 @@ class Catalog:
             self.entries[name].changed("pause", error)
         return [change.record for change in stored]
 
-    def _log(self, batch: int, stored: Sequence[StoredChange]) -> None:
+    def _log(self, batch: int, stored: Sequence[EngineChange]) -> None:
         if stored:
             self.journal.write_changes(stored[0].record.serial, batch, [change.packed() for change in stored])
             self._note([change.record for change in stored])
@@ -157,7 +149,7 @@ class Catalog:
         # Another list each time: who asks for the changelog reads it on a thread of its own.
         self.changelog = [*self.changelog, *records][-self.journal.changes_kept :]
 
-    def _check(self, request: ChangeRequest, names: Set[str]) -> None:
+    def _check(self, request: EngineChange, names: Set[str]) -> None:
         """Refuse a change that can't be made, where `names` are those of the queries before it; add a stream."""
         if request.action == "register":
             if request.stream is None:

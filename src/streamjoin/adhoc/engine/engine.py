@@ -29,7 +29,7 @@ from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.executor import Executor, StreamInput
 from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator, in_force, pending_info
-from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox
+from streamjoin.adhoc.engine.inbox import Inbox
 from streamjoin.adhoc.engine.info import (
     BatchEvent,
     ChangeRecord,
@@ -45,6 +45,7 @@ from streamjoin.adhoc.engine.notices import Notices
 from streamjoin.adhoc.engine.preview import preview
 from streamjoin.adhoc.engine.recovery import RecoveredState, recover
 from streamjoin.adhoc.engine.scans import refuse_scan, scan_warning
+from streamjoin.adhoc.engine.stored import EngineChange
 from streamjoin.adhoc.engine.stream_readers import StreamReaders
 from streamjoin.adhoc.executors.embedded import EmbeddedExecutor
 from streamjoin.adhoc.language.plan import Stream
@@ -342,7 +343,7 @@ class Engine:
         sink = sink if sink is not None else MemorySink()
         # On this thread and without the lock: a sink that takes long to open holds up its creator alone.
         writer = self._catalog.open_sink(query, sink)
-        request = ChangeRequest("create", chosen, query, sink, writer, budget=self.budget if budget is None else budget)
+        request = EngineChange("create", chosen, query, sink, writer, budget=self.budget if budget is None else budget)
         try:
             with self._lock:
                 check_name(Create(chosen, sql), self._names_to_come())
@@ -360,7 +361,7 @@ class Engine:
         """Of the queries there are once the waiting changes are in force."""
         return names_after(self._catalog.entries, self._inbox.waiting)
 
-    def _pending(self) -> dict[str, ChangeRequest]:
+    def _pending(self) -> dict[str, EngineChange]:
         return {request.name: request for request in self._inbox.waiting if request.action == "create"}
 
     def drop(self, name: str, wait: bool = True, timeout: float = 30.0) -> None:
@@ -383,7 +384,7 @@ class Engine:
         self._ask_for("resume", name, wait, timeout)
 
     def _ask_for(self, action: Action, name: str, wait: bool, timeout: float) -> None:
-        request = ChangeRequest(action, name)
+        request = EngineChange(action, name)
         self._inbox.submit(request)
         if wait and self._elsewhere:
             if action != "resume" and not _is_done(request.done, min(timeout, INTERRUPT_AFTER)):

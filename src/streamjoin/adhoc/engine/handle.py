@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamjoin.adhoc.engine.figures import columns_of
-from streamjoin.adhoc.engine.inbox import ChangeRequest
 from streamjoin.adhoc.engine.info import QueryInfo
+from streamjoin.adhoc.engine.stored import EngineChange
+from streamjoin.adhoc.language.plan import Query
 from streamjoin.adhoc.sinks.base import NewestRows
 from streamjoin.model.errors import StateError
 
@@ -75,9 +76,9 @@ class ResultIterator:
         return rows.table
 
 
-def pending_info(request: ChangeRequest) -> QueryInfo:
+def pending_info(request: EngineChange) -> QueryInfo:
     """The record of a query that is asked for."""
-    columns = columns_of(request.query.schema) if request.query is not None else ()
+    columns = columns_of(request.query.schema) if isinstance(request.query, Query) else ()
     return QueryInfo(
         request.name, request.sql or "", "pending", -1, request.at, 0, 0.0, None, str(request.sink), columns
     )

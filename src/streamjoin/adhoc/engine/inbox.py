@@ -17,11 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.changes import Change
 from streamjoin.adhoc.engine.journal import Position
-from streamjoin.adhoc.engine.stored import StreamDefinition
-from streamjoin.adhoc.language.plan import Query
-from streamjoin.adhoc.sinks.base import Sink, Writer
+from streamjoin.adhoc.engine.stored import EngineChange
 from streamjoin.model.errors import StateError
 
 LINGER: Final = 0.25
@@ -46,23 +43,6 @@ class Portion:
 
 
 @dataclass(frozen=True, eq=False)
-class ChangeRequest(Change):
-    """A change that was asked for, or a stream to register; `done` is resolved when it is in force."""
-
-    query: Query | None = None
-    sink: Sink | None = None
-    writer: Writer | None = None
-    stream: StreamDefinition | None = None
-    at: float = field(default_factory=time.time)
-    done: Future[None] = field(default_factory=Future, repr=False)
-
-    @property
-    def sql(self) -> str | None:
-        """The text of a query to create."""
-        return self.query.text if self.query is not None else None
-
-
-@dataclass(frozen=True, eq=False)
 class Question:
     """Something to be done between two batches."""
 
@@ -81,7 +61,7 @@ class Question:
 class BatchWork:
     """What one batch boundary takes."""
 
-    requests: list[ChangeRequest]
+    requests: list[EngineChange]
     portions: dict[str, Portion]
     questions: list[Question]
 
@@ -99,7 +79,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._requests: list[ChangeRequest] = []
+        self._requests: list[EngineChange] = []
         self._portions: dict[str, Portion] = {}
         self._questions: list[Question] = []
         self._reading: set[str] = set()
@@ -108,7 +88,7 @@ class Inbox:
 
     # Putting in ---------------------------------------------------------------------------------------------------
 
-    def submit(self, request: ChangeRequest) -> None:
+    def submit(self, request: EngineChange) -> None:
         """Ask for a change.
 
         Raises:
@@ -183,7 +163,7 @@ class Inbox:
             return work if work.requests or work.portions or work.questions else None
 
     @property
-    def waiting(self) -> list[ChangeRequest]:
+    def waiting(self) -> list[EngineChange]:
         """The changes that are not yet in force."""
         with self._changed:
             return list(self._requests)

@@ -16,7 +16,7 @@ from streamjoin.adhoc.core.shared import Snapshot
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Body, Journal, Position
 from streamjoin.adhoc.engine.journal_files import read_bucket
-from streamjoin.adhoc.engine.stored import StoredChange, StoredState, unpacked_clocks
+from streamjoin.adhoc.engine.stored import EngineChange, StoredState, unpacked_clocks
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.model.errors import CheckpointError
 
@@ -31,7 +31,7 @@ class RecoveredState:
     state: StoredState
     snapshot: Snapshot
     unfinished: Arrived | None
-    later: tuple[StoredChange, ...]
+    later: tuple[EngineChange, ...]
     changelog: tuple[ChangeRecord, ...]
     positions: Mapping[str, Position]
     counts: Body
@@ -90,9 +90,9 @@ def _base(journal: Journal) -> tuple[StoredState, int]:
     return StoredState.unpacked(body, numbers[-1]), int(body["batch"])
 
 
-def _changes(journal: Journal) -> list[StoredChange]:
+def _changes(journal: Journal) -> list[EngineChange]:
     groups = [journal.read("changes", number) for number in journal.numbers("changes")]
-    return [StoredChange.unpacked(body) for group in groups for body in group["records"]]
+    return [EngineChange.unpacked(body) for group in groups for body in group["records"]]
 
 
 def _counts(journal: Journal) -> Body:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Clocks
-from streamjoin.adhoc.core.budgets import UNLIMITED, Budget
+from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.engine.figures import RunningQuery
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Body
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Decision, Plan
+from streamjoin.adhoc.sinks.base import Sink, Writer
 from streamjoin.adhoc.sinks.specs import LostSink
 from streamjoin.windows.clock import Horizon
 
@@ -41,31 +45,49 @@ class StreamDefinition:
         return cls(Stream(body["name"], schema, body["time"]), int(body["lateness"]))
 
 
-@dataclass(frozen=True)
-class StoredChange:
-    """A record of the changelog with what it takes to make the change again."""
+_NOT_MADE: Final = ChangeRecord(0, "create", "", None, -1, 0.0)
 
-    record: ChangeRecord
-    sink: Body | None = None
+
+@dataclass(frozen=True, eq=False)
+class EngineChange(Change):
+    """A change to a query, or a stream to register: as it is asked for, and as the journal has it.
+
+    `done` is resolved when it is in force; `record` says so from then on. `writer` is that of `sink`, if it is open.
+    """
+
+    sink: Sink | None = None
+    writer: Writer | None = None
     stream: StreamDefinition | None = None
-    budget: Budget = UNLIMITED
+    at: float = field(default_factory=time.time)
+    record: ChangeRecord = _NOT_MADE
+    done: Future[None] = field(default_factory=Future, repr=False)
 
     @property
-    def change(self) -> Change:
-        """The change to a query, as a core makes it."""
-        return Change(self.record.action, self.record.name, self.record.sql, budget=self.budget)
+    def sql(self) -> str | None:
+        """The text of a query to create."""
+        return self.query.text if isinstance(self.query, Query) else self.query
+
+    def made(self, serial: int, batch: int, at: float, reason: str | None = None) -> EngineChange:
+        """This change, in force from `batch` on since the Unix time `at`."""
+        return replace(self, record=ChangeRecord(serial, self.action, self.name, self.sql, batch, at, reason))
 
     def packed(self) -> Body:
         """As JSON has it."""
-        stream = self.stream.packed() if self.stream is not None else None
-        return {**asdict(self.record), "sink": self.sink, "stream": stream, "budget": asdict(self.budget)}
+        return {
+            **asdict(self.record),
+            "sink": self.sink.spec() if self.sink is not None else None,
+            "stream": self.stream.packed() if self.stream is not None else None,
+            "budget": asdict(self.budget),
+        }
 
     @classmethod
-    def unpacked(cls, body: Body) -> StoredChange:
-        """What `packed` gave."""
-        fields = {name: body[name] for name in ChangeRecord.__dataclass_fields__}
+    def unpacked(cls, body: Body) -> EngineChange:
+        """What `packed` gave; its sink is opened only if the query is still there after all changes."""
+        record = ChangeRecord(**{name: body[name] for name in ChangeRecord.__dataclass_fields__})
         stream = StreamDefinition.unpacked(body["stream"]) if body["stream"] is not None else None
-        return cls(ChangeRecord(**fields), body["sink"], stream, Budget(**body.get("budget", {})))
+        sink = LostSink(record.name, "not opened yet", body["sink"])
+        budget = Budget(**body.get("budget", {}))
+        return cls(record.action, record.name, record.sql, sink, None, stream, record.at, record, budget=budget)
 
 
 @dataclass(frozen=True)
@@ -84,7 +106,7 @@ class StoredState:
         """Nothing yet."""
         return cls({}, QueryRegistry(), {}, Plan())
 
-    def changed(self, changes: Iterable[StoredChange]) -> StoredState:
+    def changed(self, changes: Iterable[EngineChange]) -> StoredState:
         """With changes made, each in force from its batch on."""
         streams, queries, registry, serial = dict(self.streams), dict(self.queries), self.registry, self.serial
         choices, unplanned = dict(self.plan.choices), set(self.plan.changed)
@@ -95,7 +117,7 @@ class StoredState:
                 streams[name] = change.stream
                 continue
             catalog = {key: stored.stream for key, stored in streams.items()}
-            registry = registry.changed([change.change], catalog, record.batch)
+            registry = registry.changed([change], catalog, record.batch)
             if record.action == "create":
                 queries[name] = _without_sink(registry.queries[name], record.at, change.sink)
             elif record.action == "drop":
@@ -152,7 +174,8 @@ class StoredState:
             budget = Budget(**one.get("budget", {}))
             registry = registry.changed([Change("create", name, one["sql"], budget=budget)], catalog, one["created"])
             registry = registry.paused([name] if one["paused"] else [])
-            queries[name] = _without_sink(registry.queries[name], one["created_at"], one["sink"])
+            sink = LostSink(name, "not opened yet", one["sink"])
+            queries[name] = _without_sink(registry.queries[name], one["created_at"], sink)
             queries[name].state, queries[name].error = one["state"], one["error"]
         registry = replace(registry, next_serial=body["next_serial"])
         orders = {name: tuple(map(tuple, chosen[1])) for name, chosen in body["plan"].items()}
@@ -162,9 +185,9 @@ class StoredState:
         return cls(streams, registry, queries, Plan(choices, frozenset(body["unplanned"])), decisions, serial)
 
 
-def _without_sink(entry: LiveQuery, created_at: float, spec: Body | None) -> RunningQuery:
-    """A query of the log; its sink is made only if the query is still there after all changes."""
-    return RunningQuery(entry.query, entry.created, created_at, LostSink(entry.query.name, "not opened yet", spec))
+def _without_sink(entry: LiveQuery, created_at: float, sink: Sink | None) -> RunningQuery:
+    """A query of the journal; its sink is not opened yet."""
+    return RunningQuery(entry.query, entry.created, created_at, sink or LostSink(entry.query.name, "not opened yet"))
 
 
 def unpacked_clocks(body: Body, streams: Mapping[str, StreamDefinition]) -> Clocks:

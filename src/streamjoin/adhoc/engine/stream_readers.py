@@ -19,11 +19,11 @@ import pyarrow as pa
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.executor import Executor, PushedFeed, StreamFeed, StreamInput
-from streamjoin.adhoc.engine.inbox import ChangeRequest, Inbox, Portion
+from streamjoin.adhoc.engine.inbox import Inbox, Portion
 from streamjoin.adhoc.engine.journal import Journal, Position
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.pushing import as_time, as_tuples
-from streamjoin.adhoc.engine.stored import StreamDefinition
+from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError, SchemaError, SetupError, SpecError, StateError, StreamJoinError
 
@@ -67,7 +67,7 @@ class StreamReaders:
             if name in self.streams:
                 self._check_same(stream, ticks)
             else:
-                request = ChangeRequest("register", name, stream=StreamDefinition(stream, ticks))
+                request = EngineChange("register", name, stream=StreamDefinition(stream, ticks))
                 self._inbox.submit(request)
                 self.streams[name], self._lateness[name] = stream, ticks
             self._feeds[name] = feed = self._executor.feed(stream, given, self._inbox, self)
