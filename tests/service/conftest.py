@@ -76,7 +76,8 @@ def start() -> Iterator[Start]:
 
         def begin(*, rows: int = 20, rows_kept: int = 1000, config: ServiceConfig | None = None) -> Live:
             settings = Settings(newest_rows=rows_kept)
-            engine = TickingEngine(lambda number: feeds.batch(number, rows), settings)
+            most = None if config is None else config.limits.queries
+            engine = TickingEngine(lambda number: feeds.batch(number, rows), settings, most)
             stack.callback(engine.stop)
             app = create_app(engine, config)
             live = Live(engine, app, stack.enter_context(serving(app)))

@@ -182,16 +182,18 @@ def test_what_waits_for_the_engine_leaves_the_other_routes_their_threads(
 
 def test_the_limit_on_queries_holds_whatever_runs_at_the_same_time(start: Start) -> None:
     live = start(config=ServiceConfig(limits=Limits(queries=5)))
-    entered, leave = threading.Barrier(5 + 1), threading.Event()
-    create = live.engine.create
+    together = threading.Barrier(12)
+    refuse = live.app.state.service._refuse
 
-    def slow(*args: object, **options: object) -> object:
-        """Nobody is in force before all that were let in wait."""
-        entered.wait(20)
-        leave.wait(20)
-        return create(*args, **options)  # type: ignore[arg-type]
+    def checked(*arguments: Any) -> None:
+        """All of them find room before the first is created."""
+        refuse(*arguments)
+        if len(waited) < 12:
+            waited.append(1)
+            together.wait(20)
 
-    live.engine.create = slow  # type: ignore[method-assign, assignment]
+    waited: list[int] = []
+    live.app.state.service._refuse = checked
     statuses: list[int] = []
 
     def ask() -> None:
@@ -200,11 +202,10 @@ def test_the_limit_on_queries_holds_whatever_runs_at_the_same_time(start: Start)
     askers = [threading.Thread(target=ask) for _ in range(12)]
     for asker in askers:
         asker.start()
-    entered.wait(20)
-    leave.set()
     for asker in askers:
         asker.join()
     assert sorted(statuses) == [201] * 5 + [409] * 7
+    assert len(live.engine.queries()) == 5
 
 
 def test_a_join_that_compares_every_pair_needs_permission(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,12 @@ class TickingEngine(Engine):
     """Runs from the start on, over `feeds.STREAMS`; `source(number)` gives the tables of a tick."""
 
     def __init__(
-        self, source: Callable[[int], Mapping[str, pa.Table]] = feeds.batch, settings: Settings | None = None
+        self,
+        source: Callable[[int], Mapping[str, pa.Table]] = feeds.batch,
+        settings: Settings | None = None,
+        most_queries: int | None = None,
     ) -> None:
-        super().__init__(settings=settings)
+        super().__init__(settings=settings, most_queries=most_queries)
         for stream in feeds.STREAMS:
             self.register(stream.name, schema=stream.schema, time=stream.time)
         self._source = source

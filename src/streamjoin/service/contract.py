@@ -23,6 +23,9 @@ class CreatedQuery(Protocol):
     def name(self) -> str:
         """Its name."""
 
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it is in force."""
+
 
 class ServedEngine(Protocol):
     """The methods of `streamjoin.adhoc.Engine` that the service calls."""
@@ -31,7 +34,7 @@ class ServedEngine(Protocol):
         self,
         sql: str,
         name: str | None = None,
-        sink: Sink | None = None,
+        sink: Sink | Callable[[str], Sink] | None = None,
         wait: bool = True,
         timeout: float = 30.0,
         *,

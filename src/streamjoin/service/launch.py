@@ -110,7 +110,15 @@ def start_engine(config: ServiceConfig, spark: Any, register: Register) -> Runni
     budget = Budget(limits.query_candidates, limits.query_rows, limits.query_bytes)
     sinks = partial(named_sink, config)
     engine = Engine(
-        spark, config.checkpoint, settings, config.trigger, config.partitions, sinks, budget, config.quarantine
+        spark,
+        config.checkpoint,
+        settings,
+        config.trigger,
+        config.partitions,
+        sinks,
+        budget,
+        config.quarantine,
+        limits.queries,
     )
     try:
         failures = register_all(engine, config, register)

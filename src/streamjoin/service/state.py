@@ -1,18 +1,18 @@
 """The service as one object: its engine, once it runs, the hub of events, and the rules for changing queries.
 
-Invariants: the limit on queries holds under concurrency, because creating a query first reserves its name under a lock;
-no lock is held while the engine waits for a batch to end.
+The engine owns the names of queries and their limit, also where several are created at once; no lock is held while it
+waits for a batch to end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
-from streamjoin.model.errors import StateError, StreamJoinError
+from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import ServedEngine
 from streamjoin.service.hub import Hub
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.sinks.base import Sink
 
 Phase = Literal["starting", "running", "failed", "stopping"]
+_LONGEST_CREATE: Final = 30.0
 SinkMaker = Callable[[str, str], "Sink"]
 """A sink of the engine, from the name of the sink in the file and the name of the query."""
 
@@ -52,9 +53,6 @@ class Service:
         self.reason: str | None = None
         self._engine: ServedEngine | None = None
         self._make_sink: SinkMaker | None = None
-        self._lock = threading.Lock()
-        self._reserved: set[str] = set()
-        self._named = 0
 
     def attach(self, engine: ServedEngine, make_sink: SinkMaker | None = None) -> None:
         """Attach the running engine."""
@@ -119,40 +117,31 @@ class Service:
         if sink is not None and sink not in self.config.sinks:
             sinks = ", ".join(self.config.sinks) or "none"
             raise Problem(422, "unknown-sink", f"there is no sink {sink!r}; the service's file has: {sinks}")
+        make_sink = self._make_sink
+        to_sink = None if sink is None or make_sink is None else partial(make_sink, sink)
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
-            with self._place_for(engine, name) as reserved_name:
-                place = (
-                    self._make_sink(sink, reserved_name) if sink is not None and self._make_sink is not None else None
-                )
-                with _pending_is_fine(engine, reserved_name):
-                    engine.create(sql, name=reserved_name, sink=place, wait=True, allow_scan=allow_scan)
+            self._refuse(engine, name)
+            try:
+                created = engine.create(sql, name=name, sink=to_sink, wait=False, allow_scan=allow_scan)
+            except SpecError:
+                # Another one may have come first.
+                self._refuse(engine, name)
+                raise
+            with _pending_is_fine(engine, created.name):
+                created.wait(_LONGEST_CREATE)
         self.hub.poke()
-        return find_query(engine, reserved_name)
+        return find_query(engine, created.name)
 
-    @contextlib.contextmanager
-    def _place_for(self, engine: ServedEngine, name: str | None) -> Iterator[str]:
-        with self._lock:
-            names = {query.name for query in engine.queries()} | self._reserved
-            if name is not None and name in names:
-                raise Problem(409, "name-taken", f"there is a query {name!r} already; drop it, or take another name")
-            if len(names) >= self.config.limits.queries:
-                raise Problem(
-                    409, "too-many-queries", f"there are {len(names)} queries, which is the limit; drop one first"
-                )
-            reserved_name = name or self._free_name(names)
-            self._reserved.add(reserved_name)
-        try:
-            yield reserved_name
-        finally:
-            with self._lock:
-                self._reserved.discard(reserved_name)
-
-    def _free_name(self, names: set[str]) -> str:
-        while True:
-            self._named += 1
-            if f"q{self._named}" not in names:
-                return f"q{self._named}"
+    def _refuse(self, engine: ServedEngine, name: str | None) -> None:
+        """Refuse a create for which there is no room; the engine itself decides where several come at once."""
+        names = {query.name for query in engine.queries()}
+        if name is not None and name in names:
+            raise Problem(409, "name-taken", f"there is a query {name!r} already; drop it, or take another name")
+        if len(names) >= self.config.limits.queries:
+            raise Problem(
+                409, "too-many-queries", f"there are {len(names)} queries, which is the limit; drop one first"
+            )
 
     def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> QueryInfo | None:
         """Drop, pause or resume a query; returns its new record, or None if it was dropped."""

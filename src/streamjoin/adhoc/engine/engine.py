@@ -80,6 +80,7 @@ class Engine:
         budget: what a query may take of one batch, unless its `create` says otherwise; one that takes more is paused.
         quarantine: queries of the checkpoint that are paused before anything is computed, such as one that ends the
             process. Queries that ended two starts are found and paused without being named.
+        most_queries: how many queries there may be; any number if not given.
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class Engine:
         sinks: NamedSinks | None = None,
         budget: Budget = DEFAULT_BUDGET,
         quarantine: Collection[str] = (),
+        most_queries: int | None = None,
     ) -> None:
+        self._most_queries = most_queries
         self.budget = budget
         self.settings = settings or Settings()
         self.checkpoint = None if checkpoint is None else str(checkpoint)
@@ -309,7 +312,7 @@ class Engine:
         self,
         sql: str,
         name: str | None = None,
-        sink: Sink | None = None,
+        sink: Sink | Callable[[str], Sink] | None = None,
         wait: bool = True,
         timeout: float = 30.0,
         *,
@@ -321,7 +324,8 @@ class Engine:
         Args:
             sql: its text; see docs/adhoc-sql.md.
             name: its name; q1, q2, ... when not given.
-            sink: where its rows go; the newest 1000 are kept in memory when not given.
+            sink: where its rows go, or a function that gives this for the query's name; the newest 1000 are kept in
+                memory when not given.
             wait: return when it is in force. Before the start nothing is waited for.
             timeout: how long to wait, in seconds.
             budget: what it may take of one batch; the engine's if not given.
@@ -330,7 +334,7 @@ class Engine:
 
         Raises:
             QueryError: the text does not parse or does not fit the streams; it says where.
-            SpecError: the name is taken, or the query would compare too many pairs.
+            SpecError: the name is taken, there are too many queries, or this one would compare too many pairs.
             StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
         """
         with self._lock:
@@ -340,13 +344,19 @@ class Engine:
             query = parse(sql, self._readers.streams, chosen)
         if not allow_scan:
             refuse_scan(query, self._catalog.streams, self.settings.scan_pairs)
-        sink = sink if sink is not None else MemorySink()
+        if sink is None:
+            sink = MemorySink()
+        elif callable(sink):
+            sink = sink(chosen)
         # On this thread and without the lock: a sink that takes long to open holds up its creator alone.
         writer = self._catalog.open_sink(query, sink)
         request = EngineChange("create", chosen, query, sink, writer, budget=self.budget if budget is None else budget)
         try:
             with self._lock:
-                check_name(Create(chosen, sql), self._names_to_come())
+                names = self._names_to_come()
+                check_name(Create(chosen, sql), names)
+                if self._most_queries is not None and len(names) >= self._most_queries:
+                    raise SpecError(f"there are {len(names)} queries, which is the limit; drop one first")
                 self._inbox.submit(request)
         except StreamJoinError:
             if request.writer is not None:
