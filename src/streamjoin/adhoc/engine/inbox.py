@@ -83,6 +83,7 @@ class Inbox:
         self._portions: dict[str, Portion] = {}
         self._questions: list[Question] = []
         self._reading: set[str] = set()
+        self._taken: list[EngineChange] = []
         self._closed = False
         self._failure: BaseException | None = None
 
@@ -159,6 +160,7 @@ class Inbox:
                     break
                 self._changed.wait(left)
             work = BatchWork(self._requests, self._portions, self._questions)
+            self._taken = self._requests
             self._requests, self._portions, self._questions = [], {}, []
             return work if work.requests or work.portions or work.questions else None
 
@@ -166,7 +168,7 @@ class Inbox:
     def waiting(self) -> list[EngineChange]:
         """The changes that are not yet in force."""
         with self._changed:
-            return list(self._requests)
+            return [request for request in (*self._taken, *self._requests) if not request.done.done()]
 
     @property
     def closed(self) -> bool:
