@@ -212,6 +212,27 @@ def test_pauses_complete_the_original_handshake_join(monkeypatch: pytest.MonkeyP
     assert runner.metrics()["flows"] > 10
 
 
+def test_one_sided_input_does_not_grow_the_original_handshake_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left tuples that stay in their window do not keep right ones incomplete for ever."""
+    monkeypatch.setattr(live_running, "MOST_OPEN", 1000)
+    monkeypatch.setattr(live_running, "PAUSE", 1e9)
+    spec = sj.JoinSpec(on=sj.Equi("x"), window=sj.CountWindow(50))
+    left, right = numbers(50, 8, domain=60), numbers(20_000, 9, domain=60)
+
+    def feed(runner: Runner) -> None:
+        runner.push(0, "", left, 0)
+        for begin in range(0, 20_000, 100):
+            runner.push(1, "", right.slice(begin, 100), 0)
+
+    with no_deadlock(60):
+        runner = running(("handshake", None), spec)
+        consumer = run_live(runner, feed)
+    with sj.open(spec, "sweep") as join:
+        rows = join.push(left, right)
+    assert consumer.ids() == list(zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True))
+    assert runner.metrics()["flows"] > 5
+
+
 @each
 def test_an_idle_join_delivers_what_it_has(system: tuple[str, str | None]) -> None:
     """Progress does not need further tuples."""

@@ -6,7 +6,8 @@ tuples as the windows hold, and takes as long as copying them.
 
 A node without messages yields, then naps, and after a while its thread sleeps until the intake wakes it. A chunk is
 followed by a message without tuples on each side, so the high-water marks reach the end of every chunk. The original
-handshake join has no such marks: there a tuple is done when it leaves the chain, after its window has passed.
+handshake join has no such marks: there a pair is found when its tuple of side 0 leaves the chain, after its window has
+passed. While few tuples of side 0 come, the chain is drained from time to time.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ChainFlow(Flow):
         mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS_LEAVING if self._leaving else _PARKS
         self._out = np.empty((_MOST_TAKEN, 2), np.int64)
         self._marks = np.zeros(2, np.int64)
-        # Places below which a drain has found everything.
-        self._settled = np.zeros(2, np.int64)
+        # Places such that a drain has found all pairs below them; as of the newest one, and as of the last `take`.
+        self._settled = self._taken_settled = np.zeros(2, np.int64)
         # Held where logs are read by the collector, or moved.
         self._logs = threading.Lock()
         self._changed = threading.Condition()
@@ -188,21 +189,30 @@ class ChainFlow(Flow):
     def take(self) -> TakenPairs | None:
         """Empty the nodes' rings."""
         chain = self._join.chain
-        before, settled = self._marks.copy(), self._settled
+        before, settled, moved = self._marks.copy(), self._settled, False
         count = take_results(
             self.crew.words, self.threads + 1, chain.mem, chain.results, self._out, self._marks, self._leaving, _TAKES
         )
         if count < _MOST_TAKEN:
             # The rings were emptied after the drain had ended.
-            np.maximum(self._marks, settled, out=self._marks)
+            moved, self._taken_settled = settled is not self._taken_settled, settled
         if not count:
-            return None if np.array_equal(before, self._marks) else _NO_PAIRS
+            return _NO_PAIRS if moved or not np.array_equal(before, self._marks) else None
         with self._logs:
             return TakenPairs(*chain.as_pairs(self._out[:count]))
 
     def reached(self, sent: SentChunk) -> bool:
-        """Whether both marks are behind the chunk."""
-        return bool(sent.mark) and bool(np.all(self._marks >= sent.mark))
+        """Whether both marks are behind the chunk; of tuples that leave the chain, those of side 0 suffice.
+
+        One that has left has met everything before it, and what came after it and within its window. That is not so
+        for side 1: a message of side 0 still on its way may meet tuples of side 1 that have left.
+        """
+        if not sent.mark:
+            return False
+        passed = self._marks >= sent.mark
+        if not self._leaving:
+            return bool(passed.all())
+        return bool(passed[0] or (self._taken_settled >= sent.mark).all())
 
     def forget(self, sent: SentChunk) -> None:
         """Let the next compaction drop what only this chunk and those before it needed."""

@@ -40,6 +40,8 @@ POLL = 0.05
 """Seconds after which a waiting thread looks whether the join has ended."""
 PAUSE = 0.2
 """Seconds without input after which a flow that needs further input to find all pairs is settled."""
+MOST_OPEN = 1 << 16
+"""How many tuples may be incomplete, at the least, before such a flow is settled."""
 MOST_SENT = 1 << 13
 """How many tuples are sent as one chunk at the most."""
 _STOPPED = "the live join was stopped"
@@ -142,6 +144,7 @@ class FlowRunner:
         self._sent_time: int | None = None
         self._sent_some = threading.Event()
         self._unsettled = False
+        self._settled_at = self._complete = 0
         self._flowing = flow.threads + 1
         self._delivered: tuple[int, int | None] = (0, None)
         self._input_ended = self._stopping = False
@@ -380,9 +383,19 @@ class FlowRunner:
             self._open.append(sent)
             self._flow.send(sent)
             self._unsettled = not self._flow.settles
+            if self._unsettled:
+                self._settle_if_due(sent)
             self._sent_some.set()
             if self._stopped():
                 return
+
+    def _settle_if_due(self, sent: SentChunk) -> None:
+        """Bound what is incomplete where that depends on further input, which may not come."""
+        live = sum(store.count for store in self._operator.stores) - sum(sent.dropped)
+        most = max(MOST_OPEN, 4 * live)
+        if sent.end - max(self._settled_at, self._complete) > most:
+            self._settled_at, self._unsettled = sent.end, False
+            self._flow.settle()
 
     # The collector.
 
@@ -411,6 +424,7 @@ class FlowRunner:
         while self._open and (everything or self._flow.reached(self._open[0])):
             closed = self._open.popleft()
         if closed is not None:
+            self._complete = closed.end
             self._delivered = (closed.end >> 1 if self._self_join else closed.end), closed.time
             results = results or [self._operator.no_result]
         self._pass_on(results)
