@@ -348,7 +348,7 @@ class FlowRunner:
             return None
         inputs = [_one_table([item for item in pushes if item[1] == side]) for side in (0, 1)]
         sides = np.array([item[1] for item in pushes], np.bool_)
-        return self._intake.feed(inputs, _by_tuple(sides, pushes), "", _by_tuple(_arrivals(pushes), pushes))
+        return self._intake.feed(inputs, _by_tuple(sides, pushes), "", arrived=_by_tuple(_arrivals(pushes), pushes))
 
     def _ordered(self, gate: EventTimeGate, items: deque[Item]) -> Work | None:
         """Everything into the gate, the pushes of a source at once, then one release."""
