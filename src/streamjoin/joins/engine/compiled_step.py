@@ -64,6 +64,8 @@ _PATIENCE = 1 << 14
 # The same, whether the kernels are compiled or not.
 _fixed_patience: int | None = None
 
+# Other kinds of joins do more in a step than compiled steps know of.
+_KINDS: frozenset[str] = frozenset({"inner"})
 _ALONE = Workers(1)
 _NO_COLUMNS: dict[str, pa.Array] = {}
 _EMPTY = np.empty(0, np.int64)
@@ -148,7 +150,9 @@ class CompiledStep:
 
     @classmethod
     def of(cls, bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> CompiledStep | None:
-        """The steps of a bound join, or None where its condition has no compiled plan."""
+        """The steps of a bound join, or None where it is not an inner join or its condition has no compiled plan."""
+        if bound.spec.how not in _KINDS:
+            return None
         payload = stores[0] if bound.spec.self_join else stores[1]
         plan = compile_plan(bound, (stores[0].arrow_names, payload.arrow_names))
         return None if plan is None else cls(bound, stores, plan)
