@@ -249,12 +249,13 @@ def test_numpy_data_without_columns_is_refused(data: Any, says: str) -> None:
 # -- one index, and the right algorithm -----------------------------------------------------------------------
 
 
-def test_a_self_join_indexes_a_tuple_once() -> None:
+@pytest.mark.parametrize(("algorithm", "index"), [("indexed", "btree"), ("sweep", None)])
+def test_a_self_join_keeps_the_words_of_a_tuple_once(algorithm: str, index: str | None) -> None:
     table = pa.table({"k": np.arange(5000), "same": np.arange(5000)})
     held = []
     for other in ("k", "same"):
         spec = sj.JoinSpec(on=sj.Band("k", other, 1), window=sj.CountWindow(10_000), self_join=True)
-        with sj.open(spec, "indexed", index="btree") as join:
+        with sj.open(spec, algorithm, index=index) as join:
             join.push(table)
             held.append(join._operator.algorithm.nbytes)
     assert held[0] * 2 == held[1]

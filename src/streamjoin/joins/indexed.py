@@ -58,7 +58,7 @@ class Indexed:
         sizes = [-(-window.size // shares) if window.kind == "count" else None for window in bound.windows]
         self._self_join = bound.spec.self_join
         # A self-join whose roles have the same words looks both up in one index; a tuple enters it as a right one.
-        self.shared = not by_side and has_equal_roles(bound)
+        self.shared = not by_side and bound.has_equal_roles
         left = make_index(index, _largest(sizes) if self.shared else sizes[0], **settings)
         self.indexes: tuple[Index, Index] = (left, left if self.shared else make_index(index, sizes[1], **settings))
         self._out = Matches(_ROOM)
@@ -166,11 +166,6 @@ class Indexed:
 
     def _distinct(self) -> tuple[Index, ...]:
         return self.indexes[:1] if self.shared else self.indexes
-
-
-def has_equal_roles(bound: BoundSpec) -> bool:
-    """Whether a self-join's tuples have the same index words as left and as right ones."""
-    return bound.spec.self_join and all(term.left.name == term.right.name for term in bound.index)
 
 
 def _largest(sizes: list[int | None]) -> int | None:

@@ -81,6 +81,11 @@ class BoundSpec:
         return frozenset([self.terms.index(self.index[0])] if plain else [])
 
     @property
+    def has_equal_roles(self) -> bool:
+        """Whether a self-join's tuples have the same index words as left and as right ones."""
+        return self.spec.self_join and all(term.left.name == term.right.name for term in self.index)
+
+    @property
     def index_decides(self) -> bool:
         """Whether every hit in the index is a match without further tests."""
         return self.residual is None and len(self.terms) == 1 and self.index == self.terms

@@ -50,12 +50,15 @@ class Sweep:
 
     def __init__(self, bound: BoundSpec, workers: Workers) -> None:
         self._workers = workers
-        self._left, self._right = SortedRuns(), SortedRuns()
+        # A self-join whose roles have the same words keeps its tuples once.
+        self._windows = (SortedRuns(),) if bound.has_equal_roles else (SortedRuns(), SortedRuns())
+        self._left, self._right = self._windows[0], self._windows[-1]
         self.decides = bound.settled
 
     def fill(self, side: int, words: Array, seqs: Array) -> None:
         """Store one side's tuples of another algorithm as one run."""
-        (self._left, self._right)[side].add(*sort_entries(words, seqs), newest=int(seqs[-1]))
+        if side < len(self._windows):
+            self._windows[side].add(*sort_entries(words, seqs), newest=int(seqs[-1]))
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Pair the chunk with both windows and with itself, then add it to them."""
@@ -75,8 +78,8 @@ class Sweep:
             return buffer.take()
 
         pieces = self._workers.map(sweep_part, tasks)
-        self._left.add(left.words, left.seqs, left.newest)
-        self._right.add(right.words, right.seqs, right.newest)
+        for runs, probes in zip(self._windows, (left, right), strict=False):
+            runs.add(probes.words, probes.seqs, probes.newest)
         self._settle()
         return self._ordered(pieces, chunk.n)
 
@@ -104,7 +107,7 @@ class Sweep:
 
     def _settle(self) -> None:
         """Merge until run sizes decrease geometrically again."""
-        for runs in (self._left, self._right):
+        for runs in self._windows:
             while runs.due():
                 parts = max(1, min(self._workers.n, runs.runs[-2].words.size // (4 * _LEAST_PART)))
                 pieces = runs.pieces(parts)
@@ -136,11 +139,11 @@ class Sweep:
 
     def saved(self) -> Restore:
         """Return a function that restores both windows."""
-        left, right = self._left.saved(), self._right.saved()
+        parts = [runs.saved() for runs in self._windows]
 
         def restore() -> None:
-            left()
-            right()
+            for part in parts:
+                part()
 
         return restore
 
@@ -149,14 +152,13 @@ class Sweep:
 
     def counters(self) -> dict[str, int]:
         """Merges and runs."""
-        sides = (self._left, self._right)
         return {
-            "merges": sum(s.merges for s in sides),
-            "merged_entries": sum(s.merged_entries for s in sides),
-            "runs": sum(len(s.runs) for s in sides),
+            "merges": sum(runs.merges for runs in self._windows),
+            "merged_entries": sum(runs.merged_entries for runs in self._windows),
+            "runs": sum(len(runs.runs) for runs in self._windows),
         }
 
     @property
     def nbytes(self) -> int:
         """Bytes held by the runs of both sides."""
-        return self._left.nbytes + self._right.nbytes
+        return sum(runs.nbytes for runs in self._windows)
