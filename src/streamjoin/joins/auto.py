@@ -129,7 +129,7 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
         return AlgorithmChoice(
             NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest"
         )
-    window = _expected_window(bound)
+    window = expected_window(bound)
     if batch is not None and batch > 0 and _index_cost(window) < sweep_cost(window, batch):
         why = f"pushes of {batch:,} tuples are too small to sort"
         return replace(_indexed(bound, AlgorithmRequest(Indexed.name), why), adaptive=True)
@@ -156,31 +156,31 @@ def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> Algo
     return later if _is_worth_compiling(bound, later, arriving, held, compared) else None
 
 
-def rival(
-    bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float
-) -> tuple[AlgorithmChoice | None, float]:
-    """The one of sweep and index that is not `choice`, once moving to it pays, and what is wasted until now.
-
-    `wasted` is what the pushes so far cost beyond what they would have cost with the other one, in nanoseconds; `held`
-    is the number of stored tuples.
-    """
+def excess(window: float, choice: AlgorithmChoice, arriving: int) -> float:
+    """What a push costs with one of sweep and index beyond the other, in nanoseconds; called for every push."""
     if not arriving:
-        return None, wasted
-    window = _expected_window(bound)
-    beyond = sweep_cost(window, arriving) - _index_cost(window)
-    wasted = max(0.0, wasted + arriving * (beyond if choice.name == Sweep.name else -beyond))
+        return 0.0
+    beyond = arriving * (sweep_cost(window, arriving) - _index_cost(window))
+    return beyond if choice.name == Sweep.name else -beyond
+
+
+def rival(bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float) -> AlgorithmChoice | None:
+    """The one of sweep and index that is not `choice`, once moving `held` stored tuples to it pays.
+
+    `wasted` is what the pushes so far cost beyond the other one.
+    """
     if wasted < _MOVING_NS * held:
-        return None, wasted
+        return None
     other = choose(bound, AlgorithmRequest(), arriving)
     kernel = sweep_batch if other.index is None else INDEXES[other.index].task
     if other.name == choice.name or not (is_compiled(kernel) or wasted >= _COMPILING_NS):
-        return None, wasted
-    return other, 0.0
+        return None
+    return other
 
 
 def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:
     """Whether an index or the sweep is cheaper than scanning for this push."""
-    window = _expected_window(bound)
+    window = expected_window(bound)
     cost = min(_index_cost(window), sweep_cost(window, max(arriving, 1)))
     return _pairs(bound, arriving, held) * _pair_ns(bound) > arriving * cost
 
@@ -224,11 +224,12 @@ def _indexed(bound: BoundSpec, request: AlgorithmRequest, why: str) -> Algorithm
         return AlgorithmChoice(
             Indexed.name, f"{why}; equal keys are found in a hash table", "hashed", request.index_options
         )
-    index = cheapest(Workload(_expected_window(bound)), _RANGE_INDEXES)
+    index = cheapest(Workload(expected_window(bound)), _RANGE_INDEXES)
     return AlgorithmChoice(
         Indexed.name, f"{why}; {index} is the cheapest by the cost model", index, request.index_options
     )
 
 
-def _expected_window(bound: BoundSpec) -> float:
+def expected_window(bound: BoundSpec) -> float:
+    """The number of tuples that the larger window holds, as far as it is known."""
     return max((w.size for w in bound.windows if w.kind == "count"), default=_UNKNOWN_WINDOW)

@@ -71,6 +71,7 @@ class Operator:
         self._pairing = False
         # Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`.
         self._wasted = 0.0
+        self._window = auto.expected_window(bound)
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
         self._compiled = CompiledStep.of(bound, self.stores)
@@ -188,10 +189,14 @@ class Operator:
 
     def _adapt(self, arriving: int) -> None:
         """Switch between the sweep and an index once the size of pushes makes it pay; a failure changes nothing."""
+        self._wasted = max(0.0, self._wasted + auto.excess(self._window, self.choice, arriving))
+        if not self._wasted:
+            return
         held = sum(store.count - store.base for store in self.stores)
-        choice, self._wasted = auto.rival(self.bound, self.choice, arriving, held, self._wasted)
+        choice = auto.rival(self.bound, self.choice, arriving, held, self._wasted)
         if choice is not None:
             self._move(choice)
+            self._wasted = 0.0
 
     def _move(self, choice: AlgorithmChoice) -> None:
         """Let another algorithm take over."""
