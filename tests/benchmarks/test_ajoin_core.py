@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.ajoin_core import ALL, APART, FIGURE_14, NONE, SHARED, AJoinCore
+from benchmarks.ajoin_core import ALL, APART, FIGURE_14, NONE, ONE_THREAD, SHARED, AJoinCore
 from benchmarks.harness import Context, Row
 
 
@@ -19,14 +19,14 @@ def test_the_grid_has_every_cell_once_and_its_baseline(quick: bool) -> None:
         assert cells.count(cell) == 1
         base = experiment.baseline(cell)
         assert base is None or base in cells
-    assert {cell["system"] for cell in cells} == {SHARED, ALL, APART}
+    assert {cell["system"] for cell in cells} == {SHARED, ALL, APART, ONE_THREAD}
 
 
 def test_a_tiny_cell_of_each_gives_the_same_rows(tmp_path: Path) -> None:
     experiment = AJoinCore()
     context = Context(seed=1, quick=True, scratch=tmp_path)
     cell = {"queries": 3, "batch": 300, "selections": FIGURE_14, "system": SHARED}
-    answers = [experiment.run({**cell, "system": system}, context) for system in (SHARED, ALL, APART)]
+    answers = [experiment.run({**cell, "system": system}, context) for system in (SHARED, ALL, APART, ONE_THREAD)]
     assert len({answer["rows_per_tuple"] for answer in answers}) == 1
     assert answers[0]["rows_per_tuple"] > 0
     for answer in answers:
@@ -61,11 +61,12 @@ def rows(rate: dict[tuple[str, int], float]) -> list[Row]:
 
 def test_verdicts_and_plot() -> None:
     experiment = AJoinCore()
-    given = {(system, count): 100.0 for system in (SHARED, ALL, APART) for count in (1, 100)}
-    assert "aim 0.33: met" in experiment.verdict(rows(given))[1]
-    assert "aim 0.33: missed" in experiment.verdict(rows({**given, (SHARED, 100): 30.0}))[1]
+    given = {(system, count): 100.0 for system in (SHARED, ALL, APART, ONE_THREAD) for count in (1, 100)}
+    assert "aim 0.25: met" in experiment.verdict(rows(given))[1]
+    assert "aim 0.25: missed" in experiment.verdict(rows({**given, (SHARED, 100): 24.0}))[1]
     assert "100 times" in experiment.verdict(rows(given))[0]
     assert "2.00 times no sharing" in experiment.verdict(rows(given))[-1]
+    assert "1.00 times one thread" in experiment.verdict(rows(given))[-1]
     assert "--quick" in experiment.verdict(rows({(SHARED, 1): 1.0, (SHARED, 5): 1.0}))[1]
     figure = Figure()
     experiment.plot(rows(given), figure)
