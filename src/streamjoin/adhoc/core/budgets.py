@@ -95,6 +95,11 @@ class Ledger:
             for kind in KINDS:
                 self._limits[kind][number] = np.inf
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has a budget."""
+        return not self._numbers
+
     def number_of(self, serial: int) -> int:
         """The account of a query class; `NOBODY` if it has none."""
         return self._numbers.get(serial, NOBODY)

@@ -122,6 +122,8 @@ class OutputClass:
         ledger: Ledger,
     ) -> tuple[Array, Array]:
         """Without the rows of queries that took more of the batch than they may."""
+        if ledger.is_empty:
+            return starts, dealt
         serials = [-1 if member is None else member[0].entry.serial for member in self._members]
         accounts = np.array([ledger.number_of(serial) for serial in serials])
         counts = np.diff(starts)
