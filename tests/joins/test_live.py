@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -224,6 +226,18 @@ def test_schemas_may_come_with_the_first_pushes() -> None:
             {"k": 2, "note": None, "y": 5},
             {"k": 2, "note": "typed now", "y": 5},
         ]
+
+
+def test_arrays_and_frames_may_change_after_the_push() -> None:
+    array, frame = np.array([1, 2]), pd.DataFrame({"k": [3, 4]})
+    with sj.live(SPEC) as join:
+        left = join.source("left")
+        left.push({"k": array})
+        left.push(frame)
+        array[:], frame["k"] = 7, 7
+        join.source("right").push([{"k": key, "y": 0} for key in (7, 4, 3, 2, 1)])
+        join.close()
+        assert [key for rows in join for key in rows["k"].to_pylist()] == [4, 3, 2, 1]
 
 
 def test_a_one_sided_stream_has_no_rows() -> None:

@@ -52,7 +52,7 @@ def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
             f"{side} is a {type(data).__name__}, which is one column; a join takes tables: push a frame, such as "
             "series.to_frame(), or pa.table({'name': column})"
         )
-    elif _is_pandas(data):
+    elif is_pandas(data):
         table = _from_pandas(data, side, named)
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         table = _imported(data, side)
@@ -101,7 +101,8 @@ def named_columns(spec: JoinSpec) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(left), frozenset(right)
 
 
-def _is_pandas(data: object) -> bool:
+def is_pandas(data: object) -> bool:
+    """Whether `data` is a pandas frame."""
     return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
 
 

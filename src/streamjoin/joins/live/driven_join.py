@@ -155,7 +155,8 @@ class DrivenJoin(Join):
         sizes = [call.rows.num_rows for call in pushes if call.rows is not None]
         is_right = np.repeat(np.array([call.side == 1 for call in pushes], np.bool_), sizes)
         arrived = np.repeat(np.array([call.arrived for call in pushes], np.int64), sizes)
-        return self._intake.feed(tables, is_right, "", arrived)
+        left_first = not is_right.size or not bool(is_right[: tables[0].num_rows if tables[0] is not None else 0].any())
+        return self._intake.feed(tables, is_right, "", left_first=left_first, arrived=arrived)
 
     def _collect(self, calls: list[Call]) -> Work | None:
         """In event-time order: everything into the gate, then one release."""

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin.joins.auto import AlgorithmRequest, choose
 from streamjoin.joins.engine.explain import explain
-from streamjoin.joins.engine.inputs import as_schema, as_table, conform, named_columns, untyped
+from streamjoin.joins.engine.inputs import as_schema, as_table, conform, is_pandas, named_columns, untyped
 from streamjoin.joins.engine.intake import SIDES, tick_of
+from streamjoin.joins.engine.numpy_input import has_columns
 from streamjoin.joins.live.broadcast import Broadcast, LiveBatch, failure
 from streamjoin.joins.live.consumer import Consumer, Subscription
 from streamjoin.joins.live.driven import DrivenRunner
@@ -332,6 +334,9 @@ class Live:
             return data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
         self._check_process()
         table = as_table(data, SIDES[side], self._named[side])
+        if has_columns(data) or is_pandas(data):
+            # The caller may change these arrays before the tuples are joined.
+            table = table.take(pa.array(np.arange(table.num_rows)))
         with self._binding:
             schema = self._schemas[side]
             table = conform(table, schema, SIDES[side])
