@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import duckdb
 import numpy as np
@@ -14,9 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import streamjoin as sj
+from streamjoin.joins.auto import AlgorithmRequest
+from streamjoin.joins.engine.compiled_step import patience
 from streamjoin.joins.live.consumer import Consumer
+from streamjoin.joins.live.driven_join import Call, DrivenJoin
+from streamjoin.joins.live.runner import Setup
+from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate
-from streamjoin.testing.conformance import algorithms_for, expected
+from streamjoin.testing.conformance import algorithms_for, expected, ids, table
 from tests.deadlock import no_deadlock
 from tests.joins.live_runs import check_punctuations, opened, pairs_of, push_arrival, push_event_time, read_all
 from tests.seeds import examples
@@ -90,6 +96,37 @@ def test_slow_and_vanishing_consumers_change_nothing(case: generate.JoinCase, se
             assert [pair for rows in reader for pair in pairs_of(rows)] == wanted, algorithm
             for thread in threads:
                 thread.join()
+
+
+INT64 = (next(keys for keys in generate.BANDS if keys.name == "int64"),)
+
+
+@settings(RELAXED, max_examples=examples(40))
+@given(
+    case=st.booleans().flatmap(lambda own: generate.cases(self_join=own, kinds=(INT64, INT64))),
+    pushes=st.sampled_from([0, 1 << 14]),
+)
+def test_rows_carry_the_position_of_their_later_tuple(case: generate.JoinCase, pushes: int) -> None:
+    """In the general way and by compiled steps."""
+    place = {event.row["id"]: number for number, event in enumerate(case.events)}
+    setup = Setup(case.spec, bind(case.spec, *case.schemas), AlgorithmRequest(), 1, None, 100, 100_000, 7)
+    with patience(pushes):
+        join = DrivenJoin(setup, case.schemas)
+    pairs, later, arrived = [], [], []
+    for begin, end in pairwise((0, *case.cuts, len(case.events))):
+        calls = [
+            Call("push", int(e.right), "", place[e.row["id"]], table([e.row], case.schemas[int(e.right)]))
+            for e in case.events[begin:end]
+        ]
+        for rows in join.run(calls):
+            pairs += ids(rows.rows)
+            later += rows.later.tolist()
+            arrived += rows.arrived.tolist()
+    join.close()
+    assert pairs == expected(case)
+    assert later == [max(place[a], place[b]) for a, b in pairs]
+    late = join.metrics()["late"] or join.metrics()["rejected"]
+    assert late or arrived == later
 
 
 def test_eight_threads_agree_with_a_database() -> None:

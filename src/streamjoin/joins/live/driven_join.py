@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -101,36 +102,63 @@ class DrivenJoin(Join):
         return None if self._intake.gate is None else self._intake.gate.holder
 
     def _steps(self, begin: Begin) -> Iterator[JoinedRows]:
+        gate, first = self._intake.gate, self._position
         with self._lock:
             self._check_usable()
-            work = self._attempt(begin)
-        if work is not None and work.ordered.arrived is not None:
-            self.released.add(time.monotonic_ns() - work.ordered.arrived)
-        gate = self._intake.gate
-        tuples = 0 if work is None else work.waiting
-        first = self._position
+            work, rows = self._begin(begin)
+        if work is not None and rows is not None:
+            yield self._joined_rows(work, 0, first, rows)
+        tuples = 0 if work is None else self._next_size(work, rows)
         while work is not None and work.waiting:
             before = work.begin
             try:
                 with self._lock:
-                    rows = self._attempt(lambda tuples=tuples: self._step(work, self._limit(tuples), tuples))  # type: ignore[misc]
+                    rows = self._attempt(partial(self._step, work, self._limit(tuples), tuples))
             except Overflow:
                 tuples = max(1, work.tried // _CUT)
                 continue
-            later = self._operator.later
-            if later.size != rows.num_rows:
-                # Not only pairs: such rows belong to the newest tuple of the step.
-                later = np.full(rows.num_rows, work.tried - 1)
-            if not work.waiting:
-                self._time = None if gate is None else gate.time
-            self._position = first + work.begin
-            yield JoinedRows(rows, first + before + later, _arrived(work, before + later), self._position, self._time)
-            tuples = work.tried * (_CUT if _CUT * rows.num_rows <= self._batch_rows else 1)
+            yield self._joined_rows(work, before, first, rows)
+            tuples = self._next_size(work, rows)
         if gate is not None and self._time != gate.time:
             # No tuple was ready, but the bound has moved.
             self._time = gate.time
-            rows = self._joined([])
-            yield JoinedRows(rows, _NONE, _NONE, self._position, self._time)
+            yield JoinedRows(self._joined([]), _NONE, _NONE, self._position, self._time)
+
+    def _begin(self, begin: Begin) -> tuple[Work | None, pa.Table | None]:
+        """The first part of a call and its first step, saved together; without the step if that has too many rows."""
+
+        def both() -> tuple[Work | None, pa.Table | None]:
+            work = self._ready(begin)
+            return work, None if work is None or not work.waiting else self._step(work, self._batch_rows, None)
+
+        try:
+            return self._attempt(both)
+        except Overflow:
+            return self._attempt(lambda: self._ready(begin)), None
+
+    def _ready(self, begin: Begin) -> Work | None:
+        work = begin()
+        if work is not None and work.ordered.arrived is not None:
+            self.released.add(time.monotonic_ns() - work.ordered.arrived)
+        return work
+
+    def _joined_rows(self, work: Work, before: int, first: int, rows: pa.Table) -> JoinedRows:
+        """The rows of the step that began at tuple `before` of some work, whose first tuple has position `first`."""
+        later = self._operator.later
+        if later.size != rows.num_rows:
+            # Not only pairs: such rows belong to the newest tuple of the step.
+            later = np.full(rows.num_rows, work.tried - 1)
+        if not work.waiting:
+            gate = self._intake.gate
+            self._time = None if gate is None else gate.time
+        self._position = first + work.begin
+        return JoinedRows(rows, first + before + later, _arrived(work, before + later), self._position, self._time)
+
+    def _next_size(self, work: Work, rows: pa.Table | None) -> int:
+        """How many tuples the next step may have, by what the newest one gave."""
+        if rows is None:
+            return max(1, work.waiting // _CUT)
+        return work.tried * (_CUT if _CUT * rows.num_rows <= self._batch_rows else 1)
 
     def _limit(self, tuples: int) -> int | None:
         # A single tuple has at most one row per tuple of the other window.
@@ -155,7 +183,8 @@ class DrivenJoin(Join):
         sizes = [call.rows.num_rows for call in pushes if call.rows is not None]
         is_right = np.repeat(np.array([call.side == 1 for call in pushes], np.bool_), sizes)
         arrived = np.repeat(np.array([call.arrived for call in pushes], np.int64), sizes)
-        left_first = not is_right.size or not bool(is_right[: tables[0].num_rows if tables[0] is not None else 0].any())
+        n_left = 0 if tables[0] is None else tables[0].num_rows
+        left_first = not is_right[:n_left].any()
         return self._intake.feed(tables, is_right, "", left_first=left_first, arrived=arrived)
 
     def _collect(self, calls: list[Call]) -> Work | None:
@@ -213,7 +242,8 @@ class DrivenJoin(Join):
         if table is None or self._bound is None:
             return table
         names = (self._bound.left_schema, self._bound.right_schema)[side].names
-        return (table if table.num_columns == len(names) else table.select(names)).combine_chunks()
+        table = table if table.num_columns == len(names) else table.select(names)
+        return table if table.column(0).num_chunks == 1 else table.combine_chunks()
 
 
 def _arrived(work: Work, places: Array) -> Array:
