@@ -164,7 +164,9 @@ def saturate(load: LiveLoad, rows: int, seconds: float, seed: int) -> float:
                 source.push(batches.stamped())
 
         _together([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
-        joined, took = _joined(join), time.perf_counter() - begin
+        while (joined := _joined(join)) == before:
+            join.wait(0.001)
+        took = time.perf_counter() - begin
         join.stop()
     return float((joined - before) / took)
 

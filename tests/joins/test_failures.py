@@ -45,7 +45,7 @@ class Fails:
     """Raises at the n-th line of the package that runs in this thread inside the block."""
 
     # From here on the rows are on their way to the caller: an interrupt is one in the caller's own code.
-    HANDING_ON = frozenset({"push", "advance", "finish", "close", "_whole", "__next__", "_next"})
+    HANDING_ON = frozenset({"push", "advance", "finish", "close", "_whole", "_take_tail", "__next__", "_next"})
 
     def __init__(self, n: int, error: BaseException) -> None:
         self.left, self.error = n, error
