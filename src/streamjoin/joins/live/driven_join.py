@@ -145,14 +145,20 @@ class DrivenJoin(Join):
     def _joined_rows(self, work: Work, before: int, first: int, rows: pa.Table) -> JoinedRows:
         """The rows of the step that began at tuple `before` of some work, whose first tuple has position `first`."""
         later = self._operator.later
-        if later.size != rows.num_rows:
-            # Not only pairs: such rows belong to the newest tuple of the step.
-            later = np.full(rows.num_rows, work.tried - 1)
+        if later.size == rows.num_rows:
+            places = before + later
+            arrived = _arrived(work, places)
+        else:
+            # Not only pairs: rows that the end of the step decided.
+            places = np.full(rows.num_rows, before + max(0, work.tried - 1))
+            arrived = np.full(rows.num_rows, time.monotonic_ns())
         if not work.waiting:
             gate = self._intake.gate
             self._time = None if gate is None else gate.time
-        self._position = first + work.begin
-        return JoinedRows(rows, first + before + later, _arrived(work, before + later), self._position, self._time)
+        if not work.waiting or work.begin < work.ordered.is_right.size:
+            # Otherwise all tuples are joined, and rows are still to come that the end of the call decides.
+            self._position = first + work.begin
+        return JoinedRows(rows, first + places, arrived, self._position, self._time)
 
     def _next_size(self, work: Work, rows: pa.Table | None) -> int:
         """How many tuples the next step may have, by what the newest one gave."""

@@ -446,7 +446,8 @@ class Live:
             limits.queue_bytes,
             limits.batch_rows,
         )
-        build = RUNNERS.get(self._request.algorithm)
+        # Runners with threads of their own give pairs; other kinds of joins give rows at the end of a window, too.
+        build = RUNNERS.get(self._request.algorithm) if self.spec.how == "inner" else None
         runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
         self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type, runner.in_order)
         runner.start(self._broadcast.deliver, _reporter(self._broadcast, weakref.ref(self)))
