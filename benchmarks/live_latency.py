@@ -6,12 +6,12 @@ Windows hold 16,384 tuples per side. ScaleJoin runs in event-time order with fou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.live_feed import LiveLoad, pace, saturate
+from benchmarks.parallel_experiment import cores
 from benchmarks.report import plot_lines
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _PUSH_MS = 0.5
 
 def load_of(algorithm: str, window: int) -> LiveLoad:
     """The join of one algorithm, on all processors."""
-    workers = min(4, os.cpu_count() or 1)
+    workers = min(4, cores())
     if algorithm == "scalejoin":
         return LiveLoad(algorithm, workers, window, "event_time", sources=4)
     return LiveLoad(algorithm, 1 if algorithm == "auto" else workers, window)

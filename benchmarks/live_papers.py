@@ -8,13 +8,13 @@ columns, pushed from threads in batches of 4 or 64, and a consumer stamps the ro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.live_feed import LiveLoad, pace, saturate
 from benchmarks.llhj_latency import model
+from benchmarks.parallel_experiment import cores
 from benchmarks.report import plot_lines
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LivePapers(Experiment):
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Both handshake joins on two pairs of windows, and ScaleJoin near its full rate."""
         scale = 0.1 if quick else 1.0
-        workers = [2] if quick else [n for n in (1, 2, 4, 8) if n <= max(2, os.cpu_count() or 1)]
+        workers = [2] if quick else [n for n in (1, 2, 4, 8) if n <= max(2, cores())]
         pairs = [(2.0, 2.0)] if quick else [(2.0, 2.0), (1.0, 2.0)]
         cells: list[Cell] = []
         for n in workers:
