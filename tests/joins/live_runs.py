@@ -19,6 +19,8 @@ from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.conformance import IdPair, table
 
 Pairs = list[IdPair]
+# Instead of the number of the next push: one has failed, and nobody waits for it.
+_FAILED = -1
 
 
 def opened(case: JoinCase, request: AlgorithmRequest, workers: int = 1, **settings: Any) -> sj.Live:
@@ -102,11 +104,18 @@ def push_arrival(join: sj.Live, case: JoinCase, seed: int, threads: int = 4) -> 
             right, events = work[number]
             rows = table((e.row for e in events), case.schemas[int(right)])
             with turn:
-                while at != number:
+                while at not in (number, _FAILED):
                     turn.wait()
-                sources[right].push(rows)
-                at += 1
-                turn.notify_all()
+                if at == _FAILED:
+                    return
+                try:
+                    sources[right].push(rows)
+                    at += 1
+                except BaseException:
+                    at = _FAILED
+                    raise
+                finally:
+                    turn.notify_all()
 
     shares: list[list[int]] = [[] for _ in range(threads)]
     for number in range(len(work)):
