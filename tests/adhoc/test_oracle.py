@@ -13,7 +13,7 @@ from streamjoin.adhoc import Stream
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.testing import adhoc_cases, oracle
 from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, Life, Meaning, Within, results, rows, rows_by_batch
+from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, results, rows, rows_by_batch
 from tests.adhoc.duckdb_twin import duckdb_rows
 
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -64,7 +64,7 @@ def test_two_sources_are_what_the_join_oracle_says(
     arrivals = [Arrival("r" if event.right else "l", event.row, event.ts) for event in events]
     meaning = Meaning(
         (("x", "l"), ("y", "l" if self_join else "r")),
-        (Within("x", "y", kind, size),),
+        (JointWindow("x", "y", kind, size),),
         (Condition(frozenset("xy"), lambda rows: match(rows["x"], rows["y"])),),
         lambda rows: (),
     )
@@ -91,7 +91,7 @@ def test_a_query_sees_its_batches_alone() -> None:
 @pytest.mark.parametrize(("size", "wanted"), [(1, []), (2, [(0, 1), (1, 2)]), (3, [(0, 1), (0, 2), (1, 2)])])
 def test_rows_count_the_arriving_tuple_in_a_self_join(size: int, wanted: list[tuple[int, int]]) -> None:
     arrivals = [Arrival("s", {}, 0) for _ in range(3)]
-    meaning = Meaning((("x", "s"), ("y", "s")), (Within("x", "y", "rows", size),), (), lambda rows: ())
+    meaning = Meaning((("x", "s"), ("y", "s")), (JointWindow("x", "y", "rows", size),), (), lambda rows: ())
     assert [pair for pair in results(arrivals, meaning) if pair[0] < pair[1]] == wanted
 
 

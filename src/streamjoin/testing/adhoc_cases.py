@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, Life, Meaning, Row, Rows, Within, gate_order
+from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, Row, Rows, gate_order
 from streamjoin.testing.oracle import equal, within
 from streamjoin.testing.row_evaluator import plain
 
@@ -183,7 +183,7 @@ def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True,
     count = draw(st.sampled_from([n for n in (2, 2, 2, 3, 3, 4, 5) if n <= most]))
     sources = [(f"x{n}", draw(st.sampled_from(streams))) for n in range(count)]
     pieces: list[_Piece] = []
-    windows: list[Within] = []
+    windows: list[JointWindow] = []
     text = f"FROM {sources[0][1]} AS {sources[0][0]}"
     for number in range(1, count):
         new, stream = sources[number]
@@ -192,7 +192,7 @@ def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True,
         related = sorted(
             {a for piece in step for a in piece.condition.aliases if new in piece.condition.aliases} - {new}
         )
-        windows += [Within(alias, new, kind, size) for alias in related]
+        windows += [JointWindow(alias, new, kind, size) for alias in related]
         pieces += step
         text += f" JOIN {stream} {new} WITHIN {within_text} ON {' AND '.join(piece.text for piece in step)}"
     selections = [draw(_selection(alias)) for alias, _ in sources if draw(st.integers(0, 3)) == 0]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.window import CountWindow
 from streamjoin.testing import oracle
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, Meaning, Rows, Within
+from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Meaning, Rows
 from streamjoin.testing.cases import float32
 from streamjoin.testing.row_evaluator import Moment, as_type, evaluate_row, rows_of
 
@@ -24,9 +24,9 @@ from streamjoin.testing.row_evaluator import Moment, as_type, evaluate_row, rows
 def meaning_of(query: Any) -> Meaning:
     """The meaning of a `streamjoin.adhoc.Query`."""
     windows = tuple(
-        Within(pair.left, pair.right, "rows", pair.window.n)
+        JointWindow(pair.left, pair.right, "rows", pair.window.n)
         if isinstance(pair.window, CountWindow)
-        else Within(pair.left, pair.right, "time", pair.window.length)
+        else JointWindow(pair.left, pair.right, "time", pair.window.length)
         for pair in query.pairs
     )
     conditions: list[Condition] = []

@@ -38,7 +38,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Within:
+class JointWindow:
     """Two related aliases and their window: ("time", largest difference) or ("rows", n)."""
 
     left: str
@@ -52,7 +52,7 @@ class Meaning:
     """A query as the oracle reads it; `sources` are (alias, stream)."""
 
     sources: tuple[tuple[str, str], ...]
-    windows: tuple[Within, ...]
+    windows: tuple[JointWindow, ...]
     conditions: tuple[Condition, ...]
     output: Callable[[Rows], tuple[Any, ...]]
 
@@ -132,7 +132,7 @@ class _Search:
                     return False
         return True
 
-    def _within(self, window: Within, earlier: int, later: int) -> bool:
+    def _within(self, window: JointWindow, earlier: int, later: int) -> bool:
         one, two = self._arrivals[earlier], self._arrivals[later]
         if window.kind == "time":
             return abs(two.ts - one.ts) <= window.size

@@ -42,7 +42,7 @@ def join(events: Sequence[Event], match: Match, left: Window, right: Window) -> 
                 continue
             window = right if other.right else left
             own_side_after = sum(1 for e in events[earlier + 1 : later] if e.right == other.right)
-            if not _alive(window, own_side_after, event.ts, other.ts):
+            if not alive(window, own_side_after, event.ts, other.ts):
                 continue
             pair = (earlier, later) if event.right else (later, earlier)
             if match(events[pair[0]].row, events[pair[1]].row):
@@ -60,7 +60,7 @@ def self_join(events: Sequence[Event], match: Match, left: Window, right: Window
             for role in ("left", "right"):
                 a, b = (later, earlier) if role == "left" else (earlier, later)
                 window = right if role == "left" else left
-                if _alive(window, after, event.ts, other.ts) and match(events[a].row, events[b].row):
+                if alive(window, after, event.ts, other.ts) and match(events[a].row, events[b].row):
                     results.append((a, b))
     return results
 
@@ -79,19 +79,20 @@ def _positions(events: Sequence[Event]) -> list[int]:
     return positions
 
 
-def _alive(window: Window, own_side_after: int, later_ts: int, earlier_ts: int) -> bool:
+def alive(window: Window, own_side_after: int, later_ts: int, earlier_ts: int) -> bool:
+    """Whether a tuple is still in its window when a later one arrives."""
     kind, size = window
     return own_side_after < size if kind == "count" else later_ts - earlier_ts <= size
 
 
 def equal(a: Any, b: Any) -> bool:
     """Equality; NULL and NaN equal nothing."""
-    return not _nothing(a) and not _nothing(b) and bool(a == b)
+    return not is_nothing(a) and not is_nothing(b) and bool(a == b)
 
 
 def within(left: Any, right: Any, below: Any, above: Any, strict: bool = False) -> bool:
     """-above <= left - right <= below; exact for ints and fractions, with float rounding for floats."""
-    if _nothing(left) or _nothing(right):
+    if is_nothing(left) or is_nothing(right):
         return False
     if isinstance(left, float) or isinstance(right, float):
         difference: Any = float(left) - float(right)
@@ -103,5 +104,6 @@ def within(left: Any, right: Any, below: Any, above: Any, strict: bool = False) 
     return bool(-above < difference < below) if strict else bool(-above <= difference <= below)
 
 
-def _nothing(value: Any) -> bool:
+def is_nothing(value: Any) -> bool:
+    """Whether a value is NULL or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
