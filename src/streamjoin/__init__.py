@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from streamjoin.joins.live.live import Live
     from streamjoin.joins.live.opening import live
     from streamjoin.joins.live.source import LiveSource
-    from streamjoin.model.predicates import Band, Equi, Theta
+    from streamjoin.model.asof import AsOf
+    from streamjoin.model.predicates import Band, Equi, Overlaps, Theta, Within
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow
 
 __all__ = [
+    "AsOf",
     "BackPressureError",
     "Band",
     "BudgetExceededError",
@@ -57,6 +59,7 @@ __all__ = [
     "LiveBatch",
     "LiveSource",
     "NotSupportedError",
+    "Overlaps",
     "PipelineFileError",
     "QueryError",
     "SchemaError",
@@ -68,6 +71,7 @@ __all__ = [
     "Theta",
     "TimeWindow",
     "TooManyRowsError",
+    "Within",
     "__version__",
     "live",
 ]
@@ -75,6 +79,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "AsOf": "model.asof",
         "Band": "model.predicates",
         "CountWindow": "model.window",
         "Equi": "model.predicates",
@@ -83,8 +88,10 @@ __getattr__, __dir__ = lazy(
         "Live": "joins.live.live",
         "LiveBatch": "joins.live.broadcast",
         "LiveSource": "joins.live.source",
+        "Overlaps": "model.predicates",
         "Theta": "model.predicates",
         "TimeWindow": "model.window",
+        "Within": "model.predicates",
         "live": "joins.live.opening",
         "open": "joins.engine.opening",
     },

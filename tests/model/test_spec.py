@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_windows_compare_and_print() -> None:
         (lambda: sj.Band("", "b", 1), "left column"),
         (lambda: sj.Equi(3), "left column"),  # type: ignore[arg-type]
         (lambda: sj.Theta(3), "SQL condition"),  # type: ignore[arg-type]
-        (lambda: sj.Equi("a") & "b", "use Equi, Band or Theta"),
+        (lambda: sj.Equi("a") & "b", "use predicates on both"),
     ],
 )
 def test_predicates_are_checked(make: object, says: str) -> None:
@@ -152,8 +153,7 @@ COUNT = sj.CountWindow(5)
         ({"window": sj.TimeWindow(5)}, "needs a time column"),
         ({"order": "event_time"}, "needs a time column"),
         ({"order": "random"}, "'arrival' or 'event_time'"),
-        ({"how": "outer"}, "it is 'inner'"),
-        ({"how": "left"}, "not supported yet"),
+        ({"how": "outer"}, "one of 'inner'"),
         ({"suffixes": "_l"}, "two different texts"),
         ({"suffixes": ("_l", "_l")}, "two different texts"),
         ({"suffixes": ("_l", "_m", "_r")}, "two different texts"),
@@ -175,9 +175,59 @@ def test_specs_are_checked(arguments: dict[str, object], says: str) -> None:
         sj.JoinSpec(**{"on": EQUI, "window": COUNT, **arguments})  # type: ignore[arg-type]
 
 
-def test_other_hows_are_named_as_missing() -> None:
-    with pytest.raises(sj.NotSupportedError):
-        sj.JoinSpec(on=EQUI, window=COUNT, how="anti")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"how": "cross"}, "one of 'inner'"),
+        ({"window": None}, "window= takes"),
+        ({"on": None}, "on= takes"),
+        ({"how": "semi", "time": "t", "result_time": "at"}, "left columns alone"),
+        ({"how": "left", "self_join": True}, "not for a self-join"),
+        ({"how": "full", "window": sj.TimeWindow(5), "time": "t", "order": "arrival"}, "needs lateness="),
+        ({"match": "backward"}, "match= takes AsOf"),
+        ({"match": sj.AsOf(), "order": "event_time", "time": "t"}, "has no window="),
+        ({"match": sj.AsOf(), "window": None, "order": "event_time"}, "needs a time column"),
+        ({"match": sj.AsOf(), "window": None, "how": "full"}, "'inner', 'left' or 'anti'"),
+        ({"match": sj.AsOf(), "window": None, "self_join": True}, "two streams"),
+        ({"match": sj.AsOf(), "window": (COUNT, COUNT), "order": "arrival"}, "one window"),
+        ({"match": sj.AsOf("forward"), "window": None, "order": "event_time", "time": "t"}, "needs tolerance="),
+        ({"match": sj.AsOf("forward", 5), "window": None, "order": "arrival", "time": "t"}, "order='event_time'"),
+        ({"match": sj.AsOf(tolerance=5), "window": None, "order": "arrival", "time": "t"}, "neither tolerance="),
+        ({"match": sj.AsOf(exact=False), "window": None, "order": "arrival"}, "neither tolerance="),
+        ({"match": sj.AsOf(), "window": None, "order": "arrival", "on": sj.Band("a", "a", 1)}, "needs window="),
+        (
+            {"match": sj.AsOf(), "window": None, "order": "event_time", "time": "t", "on": "l.a < r.a"},
+            "needs tolerance=",
+        ),
+    ],
+)
+def test_kinds_of_join_are_checked(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(sj.SpecError, match=says):
+        sj.JoinSpec(**{"on": EQUI, "window": COUNT, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: sj.AsOf("sideways"), "direction is"),  # type: ignore[arg-type]
+        (lambda: sj.AsOf(exact=1), "True or False"),  # type: ignore[arg-type]
+        (lambda: sj.AsOf(tolerance=-1), "negative"),
+        (lambda: sj.AsOf(tolerance="soon"), "tolerance"),
+        (lambda: sj.Within("t", "", "hi"), "low column"),
+        (lambda: sj.Within("t", "lo", "hi", interval="both"), "side of the interval"),  # type: ignore[arg-type]
+        (lambda: sj.Overlaps(("a", "b"), ("c", "d", "e")), "right interval"),  # type: ignore[arg-type]
+        (lambda: sj.Overlaps(("a", "b"), ("c", 4)), "right column"),  # type: ignore[arg-type]
+    ],
+)
+def test_matches_and_intervals_are_checked(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(sj.SpecError, match=says):
+        make()
+
+
+def test_equalities_in_sql_need_no_tolerance() -> None:
+    spec = sj.JoinSpec(on="l.a = r.b AND l.c = r.c", match=sj.AsOf(), time="t", order="event_time")
+    assert spec.by_equalities
+    assert str(sj.AsOf("nearest", "5 seconds", exact=False)) == "nearest, tolerance 5 s, without equal times"
 
 
 def test_an_order_that_is_not_given_is_that_of_the_runtime() -> None:

@@ -13,7 +13,7 @@ from streamjoin.config.pipeline import JoinSettings
 from streamjoin.config.table import ConfigTable
 from streamjoin.model import durations
 from streamjoin.model.predicates import Band, Equi, JoinPredicate, Theta
-from streamjoin.model.spec import JoinSpec, as_suffixes, check_how
+from streamjoin.model.spec import JoinSpec, as_suffixes, check_inner
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
@@ -64,7 +64,7 @@ def _spec(table: ConfigTable) -> JoinSpec:
     if lateness is not None:
         table.made(lambda: TimeWindow(lateness), "lateness")
     if how is not None:
-        table.made(lambda: check_how(how), "how")
+        table.made(lambda: check_inner("on Spark", how), "how")
     return table.made(
         lambda: JoinSpec(
             on=on, window=window, time=time, order="event_time", self_join=self_join, lateness=lateness, **names

@@ -16,7 +16,9 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import END, START, Bound, Key, floor_of
 from streamjoin.gate.source import GateChunk, GateSource, stamps_of
+from streamjoin.kernels.positions import merge_sides
 from streamjoin.model.errors import InputError
+from streamjoin.windows.encoding import read_only
 from streamjoin.windows.merging import merged_order
 
 LEFT, RIGHT = 0, 1
@@ -125,6 +127,11 @@ class EventTimeGate:
         return sum(source.waiting for source in self._sources.values())
 
     @property
+    def tick(self) -> int:
+        """The time before which no more tuples are released."""
+        return self._bound[0]
+
+    @property
     def nbytes(self) -> int:
         """Bytes held by waiting tuples."""
         return sum(source.nbytes for source in self._sources.values())
@@ -142,11 +149,12 @@ class EventTimeGate:
         if self._open_ended:
             for key in [key for key, source in self._sources.items() if source.left and not source.waiting]:
                 del self._sources[key]
-        order = merged_order((left[1], right[1]))
-        is_right = order >= left[1].size
+        is_right = np.empty(left[1].size + right[1].size, np.bool_)
+        merge_sides(read_only(left[1]), read_only(right[1]), is_right)
         stamps = None
         if left[2] is not None and right[2] is not None:
-            stamps = np.concatenate([left[2], right[2]])[order]
+            stamps = np.empty(is_right.size, np.int64)
+            stamps[~is_right], stamps[is_right] = left[2], right[2]
         return Released((left[0], right[0]), (left[1], right[1]), is_right, stamps)
 
     def _bound_of_nobody(self) -> Bound:

@@ -24,11 +24,15 @@ from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
 from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
+from streamjoin.joins.kinds.interval_sweep import IntervalSweep
 from streamjoin.joins.registry import KINDS, AlgorithmChoice, AlgorithmKind
 from streamjoin.kernels.batch.sweep import sweep_batch
 from streamjoin.kernels.flags import is_compiled
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
+
+AS_OF = "asof"
+"""The algorithm of as-of joins by key; only `auto` chooses it."""
 
 _RANGE_INDEXES = ("btree", "b_chain", "ib_chain", "im_tree", "pim_tree")
 # The assumed size of a time window before any data has arrived.
@@ -110,10 +114,24 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
     """The algorithm for `bound`: the requested one, or the cheapest for pushes of about `batch` tuples."""
     name = request.algorithm
     kind = KINDS.get(name)
+    if bound.match is not None:
+        if name == "auto" and _is_as_of_by_key(bound):
+            by = " and ".join(str(key.term) for key in bound.keys) or "time alone"
+            return AlgorithmChoice(AS_OF, f"both sides are read once in order, and looked up by {by}")
+        if name != "auto" and bound.match.tolerance is None and bound.spec.window is None:
+            raise NotSupportedError(
+                f"algorithm={name!r} looks for the partners of an as-of join in a window: add tolerance= to AsOf, or "
+                "use algorithm='auto'"
+            )
     if kind is not None and not bound.index and (kind.needs_word or request.index is not None):
         raise NotSupportedError(
             f"algorithm={name!r} looks tuples up by a key or a band, and {bound.spec.predicate} has neither; "
             "use algorithm='nested_loop' or 'auto', or add an Equi or a Band"
+        )
+    if kind is not None and kind.needs_interval and bound.intervals is None:
+        raise NotSupportedError(
+            f"algorithm={name!r} looks up intervals, and {bound.spec.predicate} has none; add a Within or an Overlaps, "
+            "or use algorithm='auto'"
         )
     if name == Indexed.name:
         return _indexed(bound, request, "asked for")
@@ -122,6 +140,9 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
             _check_offered(name, request.index)
             check_index(bound, request.index)
         return AlgorithmChoice(name, "asked for", request.index, request.index_options, request.options)
+    if not bound.index and bound.intervals is not None:
+        ends = " and ".join(str(bound.terms[t].term) for t in (bound.intervals.upper, bound.intervals.lower))
+        return AlgorithmChoice(IntervalSweep.name, f"intervals are looked up by {ends}, in classes by length")
     if not bound.index:
         return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     counts = [w.size for w in bound.windows if w.kind == "count"]
@@ -137,10 +158,16 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
     return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True)
 
 
+def _is_as_of_by_key(bound: BoundSpec) -> bool:
+    """Whether keys alone decide, so that the newest tuple of each is all that has to be kept."""
+    timed = bound.spec.order == "arrival" and bound.windows[1].kind == "time"
+    return bound.match is not None and bound.match.by_equalities and not timed
+
+
 def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
     """The algorithm for the first push, of `batch` tuples: the requested one, or a scan while that is cheap."""
     later = choose(bound, request, batch)
-    if request.algorithm != "auto" or later.name == NestedLoop.name:
+    if request.algorithm != "auto" or later.name in (NestedLoop.name, AS_OF):
         return later
     if _outgrown(bound, batch or 0, 0) and _is_worth_compiling(bound, later, batch or 0, 0, 0):
         return later

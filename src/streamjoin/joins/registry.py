@@ -13,6 +13,7 @@ from streamjoin.joins.baselines.three_step import ThreeStep
 from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
 from streamjoin.joins.indexed import Indexed
+from streamjoin.joins.kinds.interval_sweep import IntervalSweep
 from streamjoin.joins.parallel.handshake import Handshake
 from streamjoin.joins.parallel.low_latency_handshake import INDEXES as NODE_INDEXES
 from streamjoin.joins.parallel.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
@@ -48,6 +49,7 @@ class AlgorithmKind:
     indexes: tuple[str, ...] = ()
     scans: bool = False
     needs_word: bool = False
+    needs_interval: bool = False
     own_threads: bool = False
     """Whether it has threads besides the join's workers."""
     options: frozenset[str] = frozenset()
@@ -79,6 +81,9 @@ KINDS: Mapping[str, AlgorithmKind] = {
         scans=True,
         own_threads=True,
         options=frozenset({"batch"}),
+    ),
+    IntervalSweep.name: AlgorithmKind(
+        lambda bound, _, workers: IntervalSweep(bound, workers), scans=True, needs_interval=True
     ),
     NestedLoop.name: AlgorithmKind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
     PimParallel.name: AlgorithmKind(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from streamjoin._cache import cache_dir
-from streamjoin.model.predicates import Band, Equi, Theta
+from streamjoin.model.predicates import Band, Equi, Theta, Within
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
@@ -60,6 +60,7 @@ def warm() -> Iterator[str]:
     from streamjoin.joins.live.opening import live
     from streamjoin.joins.live.registry import RUNNERS
     from streamjoin.model.binding import bind
+    from streamjoin.model.comparisons import with_comparisons
     from streamjoin.model.errors import NotSupportedError
 
     table = sample()
@@ -67,7 +68,7 @@ def warm() -> Iterator[str]:
     for request in requests():
         for spec in _specs():
             try:
-                choose(bind(spec, table.schema, table.schema), request)
+                choose(with_comparisons(bind(spec, table.schema, table.schema)), request)
             except NotSupportedError:
                 continue
             with alone(), open(spec, request.algorithm, index=request.index) as join:
@@ -106,5 +107,6 @@ def _specs() -> Iterator[JoinSpec]:
             Equi("s") & Band("f64", "f64", 0.5),
             Band("d", "i64", 1),
             Theta("l.i64 < r.i64"),
+            Within("i64", "i64", "t"),
         ):
             yield JoinSpec(on=on, window=window, time="t")

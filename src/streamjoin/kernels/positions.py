@@ -53,6 +53,17 @@ def stand(
 
 
 @kernel
+def merge_sides(left: Array, right: Array, is_right: Array) -> None:
+    """The side of each place when two ascending arrays of times are merged, left first where they are equal."""
+    i, j = 0, 0
+    for place in range(is_right.size):
+        later = j < right.size and (i == left.size or right[j] < left[i])
+        is_right[place] = later
+        j += later
+        i += not later
+
+
+@kernel
 def filter_ticks(
     probes: Array,
     seqs: Array,

@@ -15,6 +15,7 @@ from typing import Literal
 import pyarrow as pa
 
 from streamjoin.model import durations
+from streamjoin.model.asof import Direction
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Expression, conjunction
@@ -48,6 +49,24 @@ class BoundWindow:
 
 
 @dataclass(frozen=True)
+class BoundAsOf:
+    """An as-of match: its direction, its tolerance in ticks, whether equal times count, and whether keys decide."""
+
+    direction: Direction
+    tolerance: int | None
+    exact: bool
+    by_equalities: bool
+
+
+@dataclass(frozen=True)
+class IntervalPlan:
+    """Two terms that bound an interval: `l.a <= r.d` and `l.b >= r.c`, by their place among the terms."""
+
+    upper: int
+    lower: int
+
+
+@dataclass(frozen=True)
 class BoundSpec:
     """A spec bound to schemas. `terms` are exact on their words; `index` has the terms that find candidates."""
 
@@ -63,6 +82,10 @@ class BoundSpec:
     columns: tuple[OutputColumn, ...]
     late_columns: tuple[OutputColumn, ...]
     schema: pa.Schema
+    keys: tuple[KeyTerm, ...] = ()
+    """All equalities and bands, also those that only the residual tests."""
+    match: BoundAsOf | None = None
+    intervals: IntervalPlan | None = None
 
     @property
     def time_field(self) -> pa.Field | None:
@@ -101,6 +124,7 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
     key_terms = [_fit(term, left, right) for term in terms]
     time = _bind_time(spec, left, right)
     names = output(spec, left, right)
+    fields = output_schema(names.columns, left, right, _time_field(spec, time), spec.how)
     return BoundSpec(
         spec=spec,
         left_schema=left,
@@ -113,8 +137,28 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         lateness=_bind_lateness(spec, time),
         columns=names.columns,
         late_columns=names.late_columns,
-        schema=output_schema(names.columns, left, right, _time_field(spec, time)),
+        schema=fields,
+        keys=tuple(key_terms),
+        match=_bind_match(spec, others, key_terms, time),
     )
+
+
+def _bind_match(
+    spec: JoinSpec, others: tuple[Expression, ...], keys: list[KeyTerm], time: TimePlan | None
+) -> BoundAsOf | None:
+    match = spec.match
+    if match is None:
+        return None
+    reach = match.reach
+    tolerance = None
+    if reach is not None:
+        tolerance = _ticks(f"the tolerance of {reach}", reach.length, reach.is_duration, time)
+    by_equalities = not others and all(isinstance(key.term, Equi) for key in keys)
+    if tolerance is None and spec.window is None and not by_equalities:
+        raise SchemaError(
+            f"as-of on {spec.predicate} needs tolerance=: as the columns are typed it is not by key alone"
+        )
+    return BoundAsOf(match.direction, tolerance, match.exact, by_equalities)
 
 
 def column_type(schema: pa.Schema, name: str, side: str) -> pa.DataType:
@@ -254,7 +298,7 @@ def narrowed(
         both = {*schemas[0].names, *schemas[1].names}
         schemas = [pa.schema([field for field in bound.left_schema if field.name in both])] * 2
     left, right = schemas
-    schema = output_schema(output_columns, left, right, bound.time_field)
+    schema = output_schema(output_columns, left, right, bound.time_field, bound.spec.how)
     return replace(
         bound, left_schema=left, right_schema=right, columns=output_columns, late_columns=late, schema=schema
     )

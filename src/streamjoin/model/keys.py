@@ -23,6 +23,7 @@ from streamjoin.model.predicates import Band, Equi
 from streamjoin.model.time_units import DECIMALS, UNITS
 
 INT64_MAX = (1 << 63) - 1
+MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class WordKind(enum.Enum):
@@ -46,10 +47,29 @@ class KeyColumn:
 
 
 @dataclass(frozen=True)
-class KeyTerm:
-    """A term fitted to two columns. `-above <= left - right <= below`, in common units, bounds included."""
+class Comparison:
+    """`l.left operator r.right`, where the operator is <, <=, > or >=."""
 
-    term: Equi | Band
+    left: str
+    operator: str
+    right: str
+
+    def operator_of(self, side: str) -> str:
+        """The operator with a side's own column first."""
+        return self.operator if side == "left" else MIRRORED[self.operator]
+
+    def __str__(self) -> str:
+        return f"l.{self.left} {self.operator} r.{self.right}"
+
+
+@dataclass(frozen=True)
+class KeyTerm:
+    """A term fitted to two columns. `-above <= left - right <= below`, in common units, bounds included.
+
+    A comparison has one bound, and the words of both columns compare like their values.
+    """
+
+    term: Equi | Band | Comparison
     kind: WordKind
     left: KeyColumn
     right: KeyColumn
@@ -66,6 +86,8 @@ class KeyTerm:
     @property
     def narrow(self) -> bool:
         """Whether the words of both sides fit 32 bits, so that twice as many fit a vector register."""
+        if isinstance(self.term, Comparison):
+            return False
         return self.kind is WordKind.FLOAT32 or (
             self.kind is WordKind.INTEGER
             and all(c.type.bit_width <= 32 and c.type not in (pa.uint32(),) for c in (self.left, self.right))

@@ -5,6 +5,9 @@ The rules, for every runtime:
 - A column keeps its name, unless the other side has one of the same name: then each gets its side's suffix.
 - A key with the same name on both sides appears once, with the left side's value, unless `both_keys` keeps both.
 - The time of the result, the later of the pair, is last; a column of the same name gets its side's suffix.
+- The columns of a side that an outer join may miss are nullable. There a key that appears once has the value of the
+  side that is present.
+- Semi and anti joins give the left side's columns under their own names, and no further time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin.model.errors import SchemaError, SpecError
@@ -60,17 +64,52 @@ def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> ResultColumns:
         for column in columns
         if column.side == "left" or column.source not in once
     )
+    if spec.left_only:
+        result = tuple(OutputColumn(name, "left", name) for name in left.names)
     for names in (columns, result):
         _check_names([column.name for column in names] + ([time] if time else []))
     return ResultColumns(result, columns)
 
 
 def output_schema(
-    columns: Sequence[OutputColumn], left: pa.Schema, right: pa.Schema, time: pa.Field | None = None
+    columns: Sequence[OutputColumn],
+    left: pa.Schema,
+    right: pa.Schema,
+    time: pa.Field | None = None,
+    how: str = "inner",
 ) -> pa.Schema:
     """Columns with the types of their sources, and the result's time."""
-    fields = [(left if c.side == "left" else right).field(c.source).with_name(c.name) for c in columns]
+    missing = {"left": ("right",), "right": ("left",), "full": ("left", "right")}.get(how, ())
+    fields = []
+    for column in columns:
+        field = (left if column.side == "left" else right).field(column.source).with_name(column.name)
+        if column.side in missing and column.is_key:
+            field = _either(field, right.field(column.source), how)
+        elif column.side in missing:
+            field = field.with_nullable(True)
+        fields.append(field)
     return pa.schema([*fields, *([time] if time is not None else [])])
+
+
+def _either(left: pa.Field, right: pa.Field, how: str) -> pa.Field:
+    """A key that has the left side's value, or the right side's where there is no left tuple."""
+    if not _holds(left.type, right.type):
+        raise SchemaError(
+            f"how={how!r}: the key {left.name!r} is {left.type} on the left and {right.type} on the right, and it "
+            "appears once in the result: cast one of them, or set both_keys=True"
+        )
+    return left.with_nullable(left.nullable or right.nullable)
+
+
+def _holds(type_: pa.DataType, other: pa.DataType) -> bool:
+    """Whether a column of `type_` can hold every value of `other`."""
+    if pa.types.is_integer(type_) and pa.types.is_integer(other):
+        return bool(np.can_cast(other.to_pandas_dtype(), type_.to_pandas_dtype()))
+    texts = (pa.types.is_string, pa.types.is_large_string)
+    binaries = (pa.types.is_binary, pa.types.is_large_binary)
+    return type_.equals(other) or any(
+        all(any(is_kind(t) for is_kind in kinds) for t in (type_, other)) for kinds in (texts, binaries)
+    )
 
 
 def wanted(columns: Sequence[OutputColumn], names: Collection[str], time: str | None) -> tuple[OutputColumn, ...]:

@@ -1,4 +1,4 @@
-"""Join predicates: `Equi`, `Band`, `Theta`, and conjunctions of them with `&`.
+"""Join predicates: `Equi`, `Band`, `Within`, `Overlaps`, `Theta`, and conjunctions of them with `&`.
 
 Predicates are frozen and check what can be checked without data; `streamjoin.model.binding` fits them to
 two schemas. A `Band` bounds the difference left - right: -above <= left - right <= below, so `below` is how
@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
-from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.expression.nodes import And, Column, Compare, Expression
 
 Distance = int | float | Decimal | np.integer[Any] | np.floating[Any] | durations.Duration
 
@@ -27,7 +27,7 @@ class JoinPredicate:
 
     def __and__(self, other: object) -> Conjunction:
         if not isinstance(other, JoinPredicate):
-            raise SpecError(f"can't combine a predicate with {other!r}: use Equi, Band or Theta on both sides of &")
+            raise SpecError(f"can't combine a predicate with {other!r}: use predicates on both sides of &")
         return Conjunction((*self.terms(), *other.terms()))
 
     def __bool__(self) -> NoReturn:
@@ -176,6 +176,14 @@ class Theta(JoinPredicate):
 
         object.__setattr__(self, "expression", parse_condition(text, ("l", "r")))
 
+    @classmethod
+    def of(cls, expression: Expression) -> Theta:
+        """A condition that is an expression already."""
+        theta = object.__new__(cls)
+        object.__setattr__(theta, "text", str(expression))
+        object.__setattr__(theta, "expression", expression)
+        return theta
+
     def terms(self) -> tuple[Term, ...]:
         """The predicate itself."""
         return (self,)
@@ -185,6 +193,65 @@ class Theta(JoinPredicate):
 
     def __str__(self) -> str:
         return f"({self.text})"
+
+
+@dataclass(frozen=True)
+class Within(JoinPredicate):
+    """A point of one side lies in a closed interval of the other: `r.low <= l.point <= r.high`.
+
+    `interval="left"` says that the left side has the interval: `l.low <= r.point <= l.high`. The same condition in SQL,
+    such as "l.t BETWEEN r.lo AND r.hi", is served by the same index.
+    """
+
+    point: str
+    low: str
+    high: str
+    interval: Literal["left", "right"] = "right"
+
+    def __post_init__(self) -> None:
+        for role, name in (("point", self.point), ("low", self.low), ("high", self.high)):
+            _column(role, name)
+        if self.interval not in ("left", "right"):
+            raise SpecError(f"Within(interval={self.interval!r}): it is 'left' or 'right', the side of the interval")
+
+    def terms(self) -> tuple[Term, ...]:
+        """The two comparisons."""
+        point, ends = ("l", "r") if self.interval == "right" else ("r", "l")
+        low, high, column = Column(ends, self.low), Column(ends, self.high), Column(point, self.point)
+        return (Theta.of(And((Compare("<=", low, column), Compare("<=", column, high)))),)
+
+    def __str__(self) -> str:
+        return str(self.terms()[0])
+
+
+@dataclass(frozen=True)
+class Overlaps(JoinPredicate):
+    """Two closed intervals share a point: the columns of the left and of the right interval, each (start, end).
+
+    An interval that ends before it starts is empty and overlaps nothing.
+    """
+
+    left: tuple[str, str]
+    right: tuple[str, str]
+
+    def __post_init__(self) -> None:
+        for side in ("left", "right"):
+            names = getattr(self, side)
+            if not isinstance(names, (tuple, list)) or len(names) != 2:
+                raise SpecError(f"Overlaps: the {side} interval is a pair of column names, not {names!r}")
+            object.__setattr__(self, side, tuple(names))
+            for name in names:
+                _column(side, name)
+
+    def terms(self) -> tuple[Term, ...]:
+        """The comparisons of every start with every end."""
+        starts = [Column("l", self.left[0]), Column("r", self.right[0])]
+        ends = [Column("l", self.left[1]), Column("r", self.right[1])]
+        return (Theta.of(And(tuple(Compare("<=", start, end) for start in starts for end in ends))),)
+
+    def __str__(self) -> str:
+        (a, b), (c, d) = self.left, self.right
+        return f"[l.{a}, l.{b}] overlaps [r.{c}, r.{d}]"
 
 
 @dataclass(frozen=True)
@@ -201,7 +268,7 @@ class Conjunction(JoinPredicate):
         return iter(self.parts)
 
     def __str__(self) -> str:
-        return " and ".join(str(part) for part in self.parts)
+        return " and ".join(str(part) for part in self.parts) or "every pair"
 
 
 Term = Equi | Band | Theta

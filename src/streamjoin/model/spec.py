@@ -6,15 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from streamjoin.model import durations
+from streamjoin.model.asof import AsOf
 from streamjoin.model.errors import NotSupportedError, SpecError
-from streamjoin.model.predicates import JoinPredicate, Theta
-from streamjoin.model.window import CountWindow, TimeWindow, Window, read_length
+from streamjoin.model.expression.canonical import conjuncts
+from streamjoin.model.expression.nodes import Column, Compare, Expression
+from streamjoin.model.predicates import Conjunction, Equi, JoinPredicate, Theta
+from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window, read_length
 
 Order = Literal["arrival", "event_time"]
-How = Literal["inner"]
+How = Literal["inner", "left", "right", "full", "semi", "anti"]
 Lateness = durations.Duration | durations.WholeNumber
 
-_NOT_YET = ("left", "right", "full", "semi", "anti")
+HOWS = ("inner", "left", "right", "full", "semi", "anti")
+_ASOF_HOWS = ("inner", "left", "anti")
 _RESULT_TIME = "result_time"
 
 
@@ -25,12 +29,13 @@ class JoinSpec:
     Args:
         on: a predicate, several joined by `&`, or a SQL condition over `l.` and `r.` columns. Equalities and bands
             are found in SQL as well, so `"l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"` is indexed like
-            `Equi("sym") & Band("px", "bid", 0.25)`.
-        window: one window for both sides, or a pair (left, right).
+            `Equi("sym") & Band("px", "bid", 0.25)`. None, for an as-of join: every right tuple counts.
+        window: one window for both sides, or a pair (left, right). An as-of join in event-time order has none.
         time: the time column, or a pair of names; needed by time windows and event-time order.
         order: "arrival" (the order of `push`) or "event_time" (by time, left before right, source, position). Unset,
             it is "arrival" for `open` and "event_time" on Spark.
-        how: "inner", the only kind so far.
+        how: "inner"; "left", "right" and "full" add each unmatched tuple of that side once, with NULLs for the other;
+            "semi" and "anti" give the matched or the unmatched left tuples once, with the left columns alone.
         self_join: one stream is both sides; a tuple never pairs with itself.
         lateness: how far behind its source's newest time a tuple may be and still be joined. If unset, it is 0
             in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
@@ -39,10 +44,11 @@ class JoinSpec:
             appear once, with the left side's values.
         result_time: the name of the result's time, the later one of the pair. Unset, it is the time column's name where
             both sides have the same, whose own columns get suffixes, and otherwise "result_time".
+        match: `AsOf(...)` gives every left tuple at most one right tuple, the nearest in time.
     """
 
-    on: JoinPredicate | str
-    window: Window | tuple[Window, Window]
+    on: JoinPredicate | str | None
+    window: Window | tuple[Window, Window] | None = None
     time: str | tuple[str, str] | None = None
     order: Order | None = None
     how: How = "inner"
@@ -51,26 +57,108 @@ class JoinSpec:
     suffixes: tuple[str, str] = ("_left", "_right")
     both_keys: bool = False
     result_time: str | None = None
+    match: AsOf | None = None
     predicate: JoinPredicate = field(init=False, repr=False, compare=False)
     windows: tuple[Window, Window] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "predicate", Theta(self.on) if isinstance(self.on, str) else self.on)
+        object.__setattr__(self, "predicate", self._condition())
         if not isinstance(self.predicate, JoinPredicate):
             raise SpecError(
                 f"on= takes Equi, Band, Theta, a conjunction of them with &, or a SQL condition, not {self.on!r}"
             )
-        object.__setattr__(self, "windows", _pair_of_windows(self.window))
         _check_time(self.time)
         if self.order not in (None, "arrival", "event_time"):
             raise SpecError(f"order={self.order!r}: it is 'arrival' or 'event_time'")
         check_how(self.how)
+        if self.match is not None and not isinstance(self.match, AsOf):
+            raise SpecError(f"match= takes AsOf(...), not {self.match!r}")
+        object.__setattr__(self, "windows", self._pair_of_windows())
         if self.time is None and any(isinstance(w, TimeWindow) for w in self.windows):
             raise SpecError("a time window needs a time column: add time='...' or time=('left_name', 'right_name')")
         if self.time is None and self.order == "event_time":
             raise SpecError("order='event_time' needs a time column: add time='...'")
         self._check_lateness()
         self._check_names()
+        self._check_kind()
+
+    def _condition(self) -> JoinPredicate | object:
+        if self.on is None and self.match is not None:
+            return Conjunction(())
+        return Theta(self.on) if isinstance(self.on, str) else self.on
+
+    def _pair_of_windows(self) -> tuple[Window, Window]:
+        if self.match is None:
+            return _pair_of_windows(self.window)
+        if self.window is None:
+            return _reach(self.match)
+        if self.order == "event_time":
+            raise SpecError("an as-of join in event-time order has no window=: AsOf(tolerance=...) bounds the distance")
+        if not isinstance(self.window, (CountWindow, TimeWindow)):
+            raise SpecError("an as-of join in arrival order has one window, that of the right side")
+        return CountWindow(1), self.window
+
+    def _check_kind(self) -> None:
+        if self.how in ("semi", "anti") and self.result_time is not None:
+            raise SpecError(f"how={self.how!r} gives the left columns alone: leave out result_time=")
+        if self.self_join and self.how in ("left", "right", "full"):
+            raise NotSupportedError(
+                f"how={self.how!r} is not for a self-join: both sides are one stream, so a tuple without a partner "
+                "would come out as either; use how='anti' for the tuples without a partner"
+            )
+        if self.match is not None:
+            self._check_asof(self.match)
+        elif self.order == "arrival" and self.lateness is None:
+            for side, window in zip(("left", "right"), self.windows, strict=True):
+                if isinstance(window, TimeWindow) and side in self.preserved:
+                    raise SpecError(
+                        f"how={self.how!r} in arrival order with a time window needs lateness=: it says when no tuple "
+                        f"can still match an unmatched {side} one; or use order='event_time'"
+                    )
+
+    def _check_asof(self, match: AsOf) -> None:
+        if self.how not in _ASOF_HOWS:
+            raise SpecError(f"how={self.how!r} with match=AsOf: it is 'inner', 'left' or 'anti'")
+        if self.self_join:
+            raise NotSupportedError("an as-of join takes two streams: push one stream as both sides instead")
+        if self.order == "arrival":
+            self._check_asof_arrival(match)
+            return
+        if match.tolerance is None and (match.direction != "backward" or not self.by_equalities):
+            why = f"AsOf({match.direction!r})" if match.direction != "backward" else f"as-of on {self.predicate}"
+            raise SpecError(f"{why} needs tolerance=: without it no tuple could ever be forgotten or decided")
+
+    def _check_asof_arrival(self, match: AsOf) -> None:
+        if match.direction != "backward":
+            raise SpecError(
+                f"AsOf({match.direction!r}) waits for later times: add order='event_time'; in arrival order as-of is "
+                "'backward', the newest right tuple that is there"
+            )
+        if match.tolerance is not None or not match.exact:
+            raise SpecError(
+                "in arrival order as-of takes neither tolerance= nor exact=: bound the age with window=, or add "
+                "order='event_time'"
+            )
+        if self.window is None and not self.by_equalities:
+            raise SpecError(f"as-of on {self.predicate} in arrival order needs window=: nothing could be forgotten")
+
+    @property
+    def by_equalities(self) -> bool:
+        """Whether the condition is equalities of columns alone, or there is none."""
+        return all(
+            isinstance(term, Equi) or (isinstance(term, Theta) and all(map(_is_equality, conjuncts(term.expression))))
+            for term in self.predicate.terms()
+        )
+
+    @property
+    def preserved(self) -> tuple[str, ...]:
+        """The sides whose unmatched tuples come out."""
+        return {"left": ("left",), "anti": ("left",), "right": ("right",), "full": ("left", "right")}.get(self.how, ())
+
+    @property
+    def left_only(self) -> bool:
+        """Whether the result has the left side's columns alone."""
+        return self.how in ("semi", "anti")
 
     def _check_lateness(self) -> None:
         if self.lateness is None:
@@ -98,7 +186,9 @@ class JoinSpec:
 
     @property
     def result_time_name(self) -> str | None:
-        """The name of the result's time; None without a time column."""
+        """The name of the result's time; None without a time column, and where the left columns are all there is."""
+        if self.left_only:
+            return None
         if self.time_columns is None or self.result_time is not None:
             return self.result_time
         left, right = self.time_columns
@@ -112,11 +202,24 @@ class JoinSpec:
 
 
 def check_how(how: object) -> None:
-    """Reject kinds of join that are not supported."""
-    if how in _NOT_YET:
-        raise NotSupportedError(f"how={how!r} is not supported yet; use how='inner'")
-    if how != "inner":
-        raise SpecError(f"how={how!r}: it is 'inner'")
+    """Reject an unknown kind of join."""
+    if how not in HOWS:
+        raise SpecError(f"how={how!r}: it is one of {', '.join(map(repr, HOWS))}")
+
+
+def check_inner(where: str, how: object, match: object = None) -> None:
+    """Reject the kinds of join that a runtime does not have."""
+    check_how(how)
+    if match is not None or how != "inner":
+        kind = f"how={how!r}" if match is None else "match=AsOf"
+        raise NotSupportedError(f"{kind} is not supported {where} yet; use how='inner', or streamjoin.open")
+
+
+def _is_equality(condition: Expression) -> bool:
+    if not isinstance(condition, Compare) or condition.operator != "=":
+        return False
+    left, right = condition.left, condition.right
+    return isinstance(left, Column) and isinstance(right, Column) and left.qualifier != right.qualifier
 
 
 def as_suffixes(suffixes: object) -> tuple[str, str]:
@@ -125,6 +228,14 @@ def as_suffixes(suffixes: object) -> tuple[str, str]:
     if len(pair) != 2 or not all(isinstance(suffix, str) for suffix in pair) or pair[0] == pair[1]:
         raise SpecError(f"suffixes={suffixes!r}: give two different texts, such as ('_left', '_right')")
     return pair
+
+
+def _reach(match: AsOf) -> tuple[Window, Window]:
+    """How long a left and a right tuple can be needed by an as-of join."""
+    if match.reach is None:
+        return CountWindow(1), CountWindow(MAX_COUNT)
+    now = TimeWindow("0 s" if match.reach.is_duration else 0)
+    return (now if match.direction == "backward" else match.reach, now if match.direction == "forward" else match.reach)
 
 
 def _pair_of_windows(window: object) -> tuple[Window, Window]:

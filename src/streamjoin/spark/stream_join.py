@@ -22,7 +22,7 @@ from streamjoin.model import durations
 from streamjoin.model.binding import bind, matched_columns, narrowed
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.output import check_wanted
-from streamjoin.model.spec import JoinSpec
+from streamjoin.model.spec import JoinSpec, check_inner
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.result_frame import result_frame
 from streamjoin.spark.runtime.checkpoints import expect, joins_in, refused
@@ -233,6 +233,7 @@ def _checked(spec: JoinSpec) -> JoinSpec:
     """The spec with event-time order, which is the default on Spark."""
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
+    check_inner("on Spark", spec.how, spec.match)
     if spec.time is None:
         raise SpecError("a join on Spark is in the order of event time and needs a time column: add time='...'")
     if spec.order == "arrival":

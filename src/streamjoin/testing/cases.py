@@ -235,7 +235,7 @@ _THETAS: tuple[tuple[str, oracle.Match], ...] = (
 @st.composite
 def terms(draw: st.DrawFn, column: str, kinds: Kinds) -> tuple[JoinPredicate, oracle.Match, KeyDomain]:
     """A band or equality on `column` of both sides."""
-    if draw(st.booleans()):
+    if not kinds[1] or draw(st.booleans()):
         keys = draw(st.sampled_from(kinds[0]))
         number = keys.as_number
         return Equi(column), lambda a, b: oracle.equal(number(a[column]), number(b[column])), keys

@@ -12,16 +12,19 @@ from streamjoin.joins import auto
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.opening import open  # noqa: A004
 from streamjoin.model.binding import BoundSpec, bind
+from streamjoin.model.comparisons import with_comparisons
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import JoinCase
+from streamjoin.testing.kinds_oracle import AsOfRule, Kind, accepted, as_of
+from streamjoin.testing.kinds_oracle import rows as kind_rows
 
-IdPair = tuple[int, int]
+IdPair = tuple[int | None, int | None]
 
 
 def algorithms_for(case: JoinCase) -> list[auto.AlgorithmRequest]:
     """Every algorithm that can run the case."""
-    return algorithms(bind(case.spec, *case.schemas))
+    return algorithms(with_comparisons(bind(case.spec, *case.schemas)))
 
 
 def algorithms(bound: BoundSpec) -> list[auto.AlgorithmRequest]:
@@ -37,14 +40,33 @@ def algorithms(bound: BoundSpec) -> list[auto.AlgorithmRequest]:
 
 
 def expected(case: JoinCase) -> list[IdPair]:
-    """The oracle's pairs of row ids, in result order."""
-    left, right = ((w.kind, w.size) for w in bind(case.spec, *case.schemas).windows)
-    events = case.events
-    pairs = oracle.self_join if case.spec.self_join else oracle.join
+    """The oracle's pairs of row ids, in result order; None for a side that is missing."""
+    bound = bind(case.spec, *case.schemas)
+    left, right = ((w.kind, w.size) for w in bound.windows)
+    events: Sequence[oracle.Event] = case.events
+    arrival = case.spec.order == "arrival"
+    positions: Sequence[IdPair]
+    if bound.match is not None:
+        match = bound.match
+        window = None if case.spec.window is None else right
+        rule = AsOfRule(match.direction, match.tolerance, match.exact, case.spec.how, arrival, window)
+        positions = as_of(events, case.match, rule)
+    elif case.spec.how != "inner":
+        kind = Kind(case.spec.how, left, right, case.spec.self_join, bound.lateness if arrival else None)
+        events = accepted(events, kind)
+        positions = kind_rows(events, case.match, _is_keyless, kind)
+    else:
+        positions = (oracle.self_join if case.spec.self_join else oracle.join)(events, case.match, left, right)
     lefts = [e for e in events if not e.right]
     rights = lefts if case.spec.self_join else [e for e in events if e.right]
-    positions = pairs(events, case.match, left, right)
-    return [(lefts[a].row["id"], rights[b].row["id"]) for a, b in positions]
+    return [
+        (None if a is None else lefts[a].row["id"], None if b is None else rights[b].row["id"]) for a, b in positions
+    ]
+
+
+def _is_keyless(event: oracle.Event) -> bool:
+    """Whether a generated tuple has no key; keys are the columns k0, k1, ..."""
+    return any(oracle.is_nothing(value) for name, value in event.row.items() if name.startswith("k"))
 
 
 def table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
@@ -54,9 +76,11 @@ def table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
 
 
 def ids(result: pa.Table) -> list[IdPair]:
-    """The pairs of row ids in a result."""
+    """The pairs of row ids in a result; a result with left columns alone has no right ids."""
     if result.num_rows == 0:
         return []
+    if "id" in result.column_names:
+        return [(number, None) for number in result["id"].to_pylist()]
     return list(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
 
 
@@ -94,7 +118,10 @@ def _push(join: Join, case: JoinCase, events: Sequence[oracle.Event]) -> pa.Tabl
 def run_event_time(
     case: JoinCase, request: auto.AlgorithmRequest, workers: int = 1, steps: Sequence[tuple[bool, str, int]] = ()
 ) -> list[IdPair]:
-    """Push each source's events in its own order; `steps` has (is right, source, number of events) triples."""
+    """Push each source's events in its own order; `steps` has (is right, source, number of events) triples.
+
+    With a number of 0 the source advances to its next event's time.
+    """
     queues: dict[tuple[bool, str], list[oracle.Event]] = {}
     for event in case.events:
         queues.setdefault((event.right, event.source), []).append(event)
@@ -103,6 +130,9 @@ def run_event_time(
         pairs = []
         for right, name, n in (*steps, *((right, name, len(case.events)) for right, name in sorted(queues))):
             queue = queues.get((right, name), [])
+            if n == 0 and queue:
+                pairs += ids(join.advance(queue[0].ts, side="right" if right else "left", source=name))
+                continue
             events, queues[right, name] = queue[:n], queue[n:]
             if events:
                 rows = table((e.row for e in events), case.schemas[int(right)])

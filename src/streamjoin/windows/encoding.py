@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.kernels import encode as kernels
-from streamjoin.model.keys import KeyColumn, KeyTerm, WordKind
+from streamjoin.model.keys import Comparison, KeyColumn, KeyTerm, WordKind
 from streamjoin.model.plain_types import plain_array, without_extension
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.words import TermWords
@@ -91,6 +91,8 @@ class SideEncoder:
         array = without_extension(flat(table.column(own.name)))
         if array.null_count:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
+        if isinstance(term.term, Comparison):
+            return _one_sided(_compared_words(array, term, own, valid), term.term.operator_of(self._side))
         if term.kind is WordKind.INTEGER:
             return _integer_words(array, own, other, int(down), int(up), limits)
         if term.kind is WordKind.BYTES:
@@ -180,6 +182,27 @@ def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int,
     flips = [np.uint64(_SIGN if column.unsigned else 0) for column in (own, other)]
     scale, below, above = (np.uint64(d % (1 << 64)) for d in (own.multiplier, down, up))
     kernels.integer_intervals(word, flips[0], flips[1], scale, below, above, limits, lo, hi)
+    return TermWords(word, lo, hi)
+
+
+def _compared_words(array: pa.Array, term: KeyTerm, own: KeyColumn, valid: Array) -> Array:
+    """Words that compare like the values."""
+    if term.kind is not WordKind.INTEGER:
+        return _float_words(array, replace(term, term=Equi(term.left.name, term.right.name)), 0.0, 0.0, valid).word
+    word = for_kernels(integer_values(array))
+    return word ^ np.int64(-_SIGN) if own.unsigned else word
+
+
+def _one_sided(word: Array, operator: str) -> TermWords:
+    """The words of the other side for which `word operator other` holds."""
+    least, most = np.int64(-_SIGN), np.int64(_SIGN - 1)
+    up, strict = operator.startswith("<"), not operator.endswith("=")
+    lo, hi = (word, np.full(word.size, most)) if up else (np.full(word.size, least), word)
+    if strict:
+        end = word == (most if up else least)
+        lo, hi = (np.where(end, 1, word + (~end)), hi) if up else (lo, np.where(end, 0, word - (~end)))
+        # Beyond the last word there is nothing: an empty interval.
+        lo, hi = np.where(end, 1, lo), np.where(end, 0, hi)
     return TermWords(word, lo, hi)
 
 

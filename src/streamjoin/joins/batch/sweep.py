@@ -7,6 +7,7 @@ takes a range of the sorted probes, and merges are cut at common words.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,11 +22,25 @@ from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 # Below this many probes a second thread does not pay.
-_LEAST_PART = 2048
+LEAST_PART = 2048
 
 
-class _Probes:
-    """One side of a chunk, sorted by word."""
+@dataclass(frozen=True)
+class SweepProbes:
+    """Tuples of one side of a chunk, sorted by word."""
+
+    words: Array
+    lo: Array
+    hi: Array
+    probes: Array
+    live: Array
+    seqs: Array
+
+
+class _Probes(SweepProbes):
+    """One side of a chunk, sorted by its index words."""
+
+    newest: int
 
     def __init__(self, part: SidePart, min_seq: Array) -> None:
         index = part.encoded.index
@@ -33,14 +48,12 @@ class _Probes:
             raise AssertionError("sweep needs an index word")
         places = part.valid_places()
         words = index.word if places.size == part.n else index.word[places]
-        self.words, places = sort_entries(words, places)
-        self.lo, self.hi, self.probes, self.live, self.seqs = (np.empty(places.size, np.int64) for _ in range(5))
-        arrange(
-            places, index.lo, index.hi, part.at, min_seq, part.first_seq,
-            self.lo, self.hi, self.probes, self.live, self.seqs,
-        )  # fmt: skip
-        make_ascending(self.lo, self.hi)
-        self.newest = part.first_seq + part.n - 1
+        words, places = sort_entries(words, places)
+        lo, hi, probes, live, seqs = (np.empty(places.size, np.int64) for _ in range(5))
+        arrange(places, index.lo, index.hi, part.at, min_seq, part.first_seq, lo, hi, probes, live, seqs)
+        make_ascending(lo, hi)
+        super().__init__(words, lo, hi, probes, live, seqs)
+        object.__setattr__(self, "newest", part.first_seq + part.n - 1)
 
 
 class Sweep:
@@ -63,7 +76,7 @@ class Sweep:
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Pair the chunk with both windows and with itself, then add it to them."""
         left, right = self._workers.map(lambda part: _Probes(part, chunk.min_seq), [chunk.left, chunk.right])
-        parts = max(1, min(self._workers.n, max(left.words.size, right.words.size) // _LEAST_PART))
+        parts = max(1, min(self._workers.n, max(left.words.size, right.words.size) // LEAST_PART))
         tasks = list(zip(cuts(left.words.size, parts), cuts(right.words.size, parts), strict=False))
         tasks += [((a, b), (0, 0)) for a, b in cuts(left.words.size, parts)[len(tasks) :]]
         tasks += [((0, 0), (a, b)) for a, b in cuts(right.words.size, parts)[len(tasks) :]]
@@ -83,7 +96,7 @@ class Sweep:
         self._settle()
         return self._ordered(pieces, chunk.n)
 
-    def _over_run(self, side: _Probes, part: tuple[int, int], run: SortedRun, buffer: PairBuffer) -> None:
+    def _over_run(self, side: SweepProbes, part: tuple[int, int], run: SortedRun, buffer: PairBuffer) -> None:
         cursor = np.array([part[0], 0, -1], np.int64)
         while cursor[0] < part[1]:
             buffer.n = sweep_run(
@@ -94,7 +107,7 @@ class Sweep:
                 buffer.flush()
 
     def _over_each_other(
-        self, side: _Probes, part: tuple[int, int], chunk: Chunk, other: _Probes, buffer: PairBuffer
+        self, side: SweepProbes, part: tuple[int, int], chunk: Chunk, other: SweepProbes, buffer: PairBuffer
     ) -> None:
         cursor = np.array([part[0], 0, -1], np.int64)
         while cursor[0] < part[1]:
@@ -108,20 +121,23 @@ class Sweep:
     def _settle(self) -> None:
         """Merge until run sizes decrease geometrically again."""
         for runs in self._windows:
-            while runs.due():
-                parts = max(1, min(self._workers.n, runs.runs[-2].words.size // (4 * _LEAST_PART)))
-                pieces = runs.pieces(parts)
-                merged = self._workers.map(runs.merge_piece, pieces)
-                if len(merged) == 1:
-                    runs.replace_merged(*merged[0])
-                else:
-                    runs.replace_merged(*(np.concatenate(column) for column in zip(*merged, strict=True)))
+            self._settle_runs(runs)
+
+    def _settle_runs(self, runs: SortedRuns) -> None:
+        while runs.due():
+            parts = max(1, min(self._workers.n, runs.runs[-2].words.size // (4 * LEAST_PART)))
+            pieces = runs.pieces(parts)
+            merged = self._workers.map(runs.merge_piece, pieces)
+            if len(merged) == 1:
+                runs.replace_merged(*merged[0])
+            else:
+                runs.replace_merged(*(np.concatenate(column) for column in zip(*merged, strict=True)))
 
     def _ordered(self, results: list[tuple[list[Array], list[Array]]], n_probes: int) -> Pairs:
         """Sort the workers' pairs into result order; each worker sorts a range of probes."""
         pieces = [[piece for part in results for piece in part[i]] for i in (0, 1)]
         probes, seqs = (p[0] if len(p) == 1 else np.concatenate([np.empty(0, np.int64), *p]) for p in pieces)
-        ranges = cuts(n_probes, max(1, min(self._workers.n, probes.size // _LEAST_PART)))
+        ranges = cuts(n_probes, max(1, min(self._workers.n, probes.size // LEAST_PART)))
         places = [*count_before(probes, np.array([begin for begin, _ in ranges])).tolist(), probes.size]
         out_probe, out_seq = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
 

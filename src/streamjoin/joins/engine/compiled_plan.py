@@ -26,7 +26,7 @@ from streamjoin.kernels.rows import (
     store_rows,
 )
 from streamjoin.model.binding import BoundSpec
-from streamjoin.model.keys import KeyColumn, KeyTerm, WordKind
+from streamjoin.model.keys import Comparison, KeyColumn, KeyTerm, WordKind
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.encoding import SideName, composed_scale, composed_shift, interval_limits, own_and_other
 from streamjoin.windows.store import is_fixed
@@ -73,6 +73,8 @@ def compile_plan(bound: BoundSpec, in_arrow: tuple[Collection[str], Collection[s
     """The plan of a bound join; None if there is none. `in_arrow` are the columns that are stored as Arrow arrays."""
     schemas = bound.left_schema, bound.right_schema
     terms = [*bound.terms, *(term for term in bound.index if term not in bound.terms)]
+    if any(isinstance(term.term, Comparison) for term in terms):
+        return None
     if not terms or any(len(set(schema.names)) < len(schema) for schema in schemas):
         return None
     encoders: list[Encode] = []

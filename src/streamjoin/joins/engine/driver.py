@@ -32,13 +32,14 @@ from streamjoin.joins.engine.intake import SIDES, Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.numpy_input import NumpyReader
-from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.results import BATCH_ROWS, Results
 from streamjoin.joins.engine.settings import MAX_ROWS, check_ends, check_sources, check_workers
+from streamjoin.joins.kinds.operators import begin_operator
 from streamjoin.joins.registry import KINDS
 from streamjoin.kernels.compiling import WATCH
 from streamjoin.model.binding import BoundSpec, bind, narrowed
+from streamjoin.model.comparisons import with_comparisons
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
 from streamjoin.model.output import check_wanted
 from streamjoin.model.plain_types import retyped
@@ -249,7 +250,8 @@ class Join(Calls):
 
     @property
     def _threaded(self) -> bool:
-        return self._workers.n > 1 or (self._bound is not None and KINDS[self._operator.choice.name].own_threads)
+        kind = None if self._bound is None else KINDS.get(self._operator.choice.name)
+        return self._workers.n > 1 or (kind is not None and kind.own_threads)
 
     # Checks before any change of state, then the call itself.
 
@@ -263,12 +265,14 @@ class Join(Calls):
         name = self._check_source(source)
 
         def begin() -> Work | None:
-            if not known:
-                self._learn_schemas(tables)
+            ready = [] if known else self._learn_schemas(tables)
             if self._bound is None:
                 self._waiting.append((tables, sides, name))
                 return None
-            return self._intake.feed(tables, sides, name, left_first=interleave is None)
+            work = self._intake.feed(tables, sides, name, left_first=interleave is None)
+            if ready:
+                work.ready += ready
+            return work
 
         return begin
 
@@ -293,6 +297,11 @@ class Join(Calls):
         return begin
 
     def _closing(self) -> Begin:
+        if self._bound is None and self.spec.preserved and self._waiting:
+            raise StateError(
+                f"close() can't give the unmatched tuples of how={self.spec.how!r}: {self._unknown()}; an empty table "
+                "is enough"
+            )
         return lambda: None if self._bound is None else self._intake.release(everything=True)
 
     def _check_tables(self, left: object, right: object) -> tuple[list[pa.Table | None], bool]:
@@ -328,27 +337,30 @@ class Join(Calls):
             raise InputError("source= is for order='event_time'; in arrival order the order of push is all there is")
         return source
 
-    def _learn_schemas(self, tables: list[pa.Table | None]) -> None:
+    def _learn_schemas(self, tables: list[pa.Table | None]) -> list[pa.Table]:
+        """Bind the spec once the schemas are known; returns the rows of tuples that waited for that."""
         (left, right), before = tables, self._schemas
         # Not only the first time: a column that was all NULL may have a type now.
         self._schemas = [before[0] if left is None else left.schema, before[1] if right is None else right.schema]
         if self._bound is None or self._schemas != before:
-            self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
+            return self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
+        return []
 
-    def _bind_if_known(self, batch: int | None = None) -> None:
+    def _bind_if_known(self, batch: int | None = None) -> list[pa.Table]:
         left, right = self._schemas
         if left is None or (right is None and not self.spec.self_join) or untyped(self.spec, left, right):
-            return
+            return []
         if self._bound is not None:
             self._retype(left, right)
-            return
-        bound = narrowed(bind(self.spec, left, right), self._columns)
+            return []
+        bound = with_comparisons(narrowed(bind(self.spec, left, right), self._columns))
         choice = auto.begin(bound, self._request, batch)
-        self._operator = Operator(bound, choice, self._workers, self._counts)
+        self._operator = begin_operator(bound, choice, self._workers, self._counts)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound
         waiting, self._waiting = self._waiting, []
-        # Nothing can match while one side is unknown: these pushes return no rows.
+        # Nothing can match while one side is unknown, but tuples may leave their windows unmatched.
+        rows = []
         for tables, is_right, name in waiting:
             fitting = [
                 table if table is None or schema is None else retyped(table, schema)
@@ -356,7 +368,8 @@ class Join(Calls):
             ]
             work = self._intake.feed(fitting, is_right, name)
             while work.waiting:
-                self._operator.step(work, None)
+                rows.append(self._operator.step(work, None))
+        return [table for table in rows if table.num_rows]
 
     def _retype(self, left: pa.Schema, right: pa.Schema | None) -> None:
         """Adopt the types of columns that had been all NULL; keys and times are not among them."""

@@ -14,14 +14,16 @@ def explain(
     spec: JoinSpec, bound: BoundSpec | None, choice: AlgorithmChoice | None, workers: int, figures: dict[str, Any]
 ) -> str:
     """The plan, one fact per line, with measurements once the join has run."""
-    lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}"]
+    as_of = "" if spec.match is None else f", as of {spec.match}"
+    lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}{as_of}"]
     if bound is None or choice is None:
         lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
         lines.append(f"order       {spec.order}")
         lines.append("algorithm   chosen when the schemas of both sides are known")
         return "\n".join(lines)
     windows = [describe_window(window, bound.time) for window in bound.windows]
-    lines.append(f"windows     left {windows[0]}, right {windows[1]}")
+    if bound.match is None:
+        lines.append(f"windows     left {windows[0]}, right {windows[1]}")
     lines.append(f"order       {spec.order}{_lateness(bound)}")
     lines.append(f"algorithm   {choice.name}: {choice.reason}")
     lines.append(f"workers     {workers}")

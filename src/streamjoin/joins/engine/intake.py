@@ -15,6 +15,8 @@ from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Ordered, Work
+from streamjoin.joins.kinds.asof_operator import AsOfOperator
+from streamjoin.joins.kinds.base import Tail
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
 from streamjoin.windows.buffer import Restore
@@ -30,7 +32,9 @@ _NO_BOUNDS = (NEVER, NEVER)
 class Intake:
     """Orders the input of one bound join."""
 
-    def __init__(self, bound: BoundSpec, operator: Operator, sources: Sources, counts: Counts, late: LateRows) -> None:
+    def __init__(
+        self, bound: BoundSpec, operator: Operator | AsOfOperator, sources: Sources, counts: Counts, late: LateRows
+    ) -> None:
         self._bound = bound
         self._operator = operator
         self._counts = counts
@@ -99,8 +103,15 @@ class Intake:
         return self._operator.begin(ordered, self._bounds())
 
     def release(self, everything: bool = False) -> Work | None:
-        """The ready tuples of the gate; with `everything`, all waiting tuples."""
-        return None if self._gate is None else self._released(self._gate, everything)
+        """The ready tuples of the gate; with `everything`, all waiting tuples, as at the end of the input."""
+        if self._gate is not None:
+            return self._released(self._gate, everything)
+        if not everything:
+            return None
+        tables = (self._bound.left_schema.empty_table(), self._bound.right_schema.empty_table())
+        none = np.empty(0, np.int64) if self._operator.has_times else None
+        ordered = Ordered(tables, (none, none), np.empty(0, np.bool_))
+        return self._operator.begin(ordered, self._bounds(), Tail(NEVER, last=True))
 
     def _released(self, gate: EventTimeGate, everything: bool = False) -> Work:
         with self._counts.step("order"):
@@ -108,7 +119,8 @@ class Intake:
         tables, ticks = ready.tables, ready.ticks
         if self._self_join:
             tables, ticks = (tables[LEFT], tables[LEFT]), (ticks[LEFT], ticks[LEFT])
-        return self._operator.begin(Ordered(tables, ticks, ready.is_right, arrived=ready.stamps), None)
+        ordered = Ordered(tables, ticks, ready.is_right, arrived=ready.stamps)
+        return self._operator.begin(ordered, None, Tail(gate.tick, last=everything))
 
     def collect(self, side: int, source: str, table: pa.Table, arrived: Array) -> None:
         """Take tuples of one source into the gate and release none."""
@@ -179,7 +191,7 @@ class Intake:
     def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
         """Each side's ticks where they are needed; rows without a usable time are set aside."""
         plan = self._bound.time
-        if not self._operator.stores[LEFT].timed or plan is None:
+        if not self._operator.has_times or plan is None:
             return [None, None], is_right
         ticks: list[Array | None] = []
         for side, name in enumerate((plan.left, plan.right)):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins import auto
-from streamjoin.joins.base import Chunk, Elastic, Fillable, Overflow, Pairs, SidePart
+from streamjoin.joins.base import Algorithm, Chunk, Elastic, Fillable, Keep, Overflow, Pairs, SidePart
 from streamjoin.joins.engine.chunks_again import chunks_again
 from streamjoin.joins.engine.compiled_step import CompiledStep
 from streamjoin.joins.engine.later import later
@@ -25,6 +25,9 @@ from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.engine.refine import Refinement, Tally, positions
 from streamjoin.joins.indexed import Indexed
+from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail
+from streamjoin.joins.kinds.gathering import gather_kind
+from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import UPTO, stand
@@ -50,7 +53,7 @@ class Operator:
         self.counts = counts
         self._workers = workers
         self._self_join = bound.spec.self_join
-        has_times = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
+        self.has_times = has_times = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
         right_payload = pa.schema([]) if self._self_join else bound.right_schema
         self.stores = (
             SideStore(bound.left_schema, len(bound.terms), has_times),
@@ -74,24 +77,25 @@ class Operator:
         self._window = auto.expected_window(bound)
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
-        self._compiled = CompiledStep.of(bound, self.stores)
+        self._kind = kind_layer(bound, self.stores)
+        self._compiled = self._compiled_step()
         # The compiled steps run in one thread, the general ones share large chunks among the workers.
         self._most_compiled = _LARGEST_COMPILED if workers.n == 1 else _LEAST_CHUNK
         self.no_rows = bound.schema.empty_table()
         self.later = np.empty(0, np.int64)
         """For each row of the newest step, the place of its later tuple among the tuples of the step."""
 
-    def begin(self, ordered: Ordered, horizons: tuple[int, int] | None) -> Work:
+    def begin(self, ordered: Ordered, horizons: tuple[int, int] | None, tail: Tail | None = None) -> Work:
         """Prepare tuples to be joined with the windows and with each other.
 
         `horizons` are the times before which no more tuples of the left and the right side are accepted; by default
-        the newest time of this call, as in event-time order.
+        the newest time of this call, as in event-time order. `tail` is what the end of the call decides.
         """
         if self.choice.provisional:
             self._reconsider(ordered.is_right.size)
         elif self.choice.adaptive:
             self._adapt(ordered.is_right.size)
-        return Work(ordered, horizons)
+        return Work(ordered, horizons, tail=None if self._kind is None else tail)
 
     def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
         """Join the next chunk of at most `most` tuples.
@@ -101,6 +105,8 @@ class Operator:
         """
         ordered, at = work.ordered, list(work.at)
         n = ordered.is_right.size
+        if work.ready or work.begin == n:
+            return self._beside(work, limit)
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin
         if self._compiled is not None and work.tried == n <= self._most_compiled and self._compiled.is_due():
@@ -168,15 +174,31 @@ class Operator:
         work.at = [block.counts[0], block.counts[1]]
         return rows
 
+    def _beside(self, work: Work, limit: int | None) -> pa.Table:
+        """A step without tuples: rows that are ready, or those that the end of the call decides."""
+        work.tried = 0
+        if work.ready:
+            rows, work.ready = work.ready[0], work.ready[1:]
+        elif self._kind is not None and work.tail is not None:
+            rows = self._gathered(self._kind.end(work.tail), limit)
+            work.tail = None
+            self._forget(work.horizons)
+        if limit is not None and rows.num_rows > limit:
+            raise Overflow
+        return rows
+
     def retype(self, bound: BoundSpec) -> None:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
         for store, schema in zip(self.stores, (bound.left_schema, bound.right_schema), strict=True):
             if store.schema.names:
                 store.retype(schema)
         self.bound = bound
-        self._compiled = CompiledStep.of(bound, self.stores)
+        self._compiled = self._compiled_step()
         self.no_rows = bound.schema.empty_table()
-        self.no_rows = bound.schema.empty_table()
+
+    def _compiled_step(self) -> CompiledStep | None:
+        """The compiled steps of small pushes; kinds other than inner have none."""
+        return None if self._kind is not None else CompiledStep.of(self.bound, self.stores)
 
     def _reconsider(self, arriving: int) -> None:
         """Switch to another algorithm once scanning costs more; a failure here changes nothing."""
@@ -201,12 +223,15 @@ class Operator:
     def _move(self, choice: AlgorithmChoice) -> None:
         """Let another algorithm take over."""
         algorithm = KINDS[choice.name].build(self.bound, choice, self._workers)
-        if not isinstance(algorithm, Fillable):
+        if not self.bound.index:
+            self._store_again(algorithm)
+        elif isinstance(algorithm, Fillable):
+            for side in (0, 1):
+                words, seqs = self._live_words(side)
+                if seqs.size:
+                    algorithm.fill(side, words, seqs)
+        else:
             raise AssertionError(f"{choice.name} can't take over a running join")
-        for side in (0, 1):
-            words, seqs = self._live_words(side)
-            if seqs.size:
-                algorithm.fill(side, words, seqs)
         algorithm.forget(self.stores[0].base, self.stores[1].base)
         self.algorithm.close()
         self.algorithm, self.choice = algorithm, choice
@@ -236,6 +261,9 @@ class Operator:
         with self.counts.step("store"):
             stored = self._workers.map(lambda side: self._store(side, *parts[side]), (0, 1))
             chunk, least = self._chunk(is_right, stored)
+        if self._kind is not None:
+            tables, ticks = (parts[0][0], parts[1][0]), (stored[0][2], stored[1][2])
+            return self._kind_rows(self._kind, StoredChunk(chunk, tables, ticks, self._self_join), least, limit)
         with self.counts.step("pair"):
             pairs, comparisons = self._pair(chunk, least, limit)
         self.counts.compared += comparisons
@@ -243,8 +271,33 @@ class Operator:
         with self.counts.step("gather"):
             return self._materialize(chunk, pairs)
 
-    def _pair(self, chunk: Chunk, least: Array | None, limit: int | None) -> tuple[Pairs, int]:
-        refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, limit)
+    def _kind_rows(self, kind: KindLayer, chunk: StoredChunk, least: Array | None, limit: int | None) -> pa.Table:
+        """The rows of a kind of join other than inner."""
+        with self.counts.step("pair"):
+            kind.begin(chunk)
+            pairs, comparisons = self._pair(
+                chunk.chunk, least, limit if kind.gives_pairs else None, lambda p, s: kind.reduce(chunk, p, s)
+            )
+            self.counts.compared += comparisons
+            left, right = positions(chunk.chunk, pairs.probe, pairs.seq)
+            probes = pairs.probe
+            if self._self_join:
+                order = np.lexsort((chunk.chunk.is_right[probes], pairs.seq, probes >> 1))
+                left, right, probes = left[order], right[order], probes[order]
+            rows = kind.rows(chunk, probes, left, right)
+        return self._gathered(rows, limit)
+
+    def _gathered(self, rows: KindRows, limit: int | None) -> pa.Table:
+        if limit is not None and rows.n > limit:
+            raise Overflow
+        self.counts.results += rows.n
+        with self.counts.step("gather"):
+            return gather_kind(self.bound, self._payload, rows, self._workers)
+
+    def _pair(
+        self, chunk: Chunk, least: Array | None, limit: int | None, reduce: Keep | None = None
+    ) -> tuple[Pairs, int]:
+        refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, limit, reduce)
         self._pairing = True
         pairs = self.algorithm.process(chunk, refine)
         if limit is not None and pairs.probe.size > limit:
@@ -349,12 +402,16 @@ class Operator:
                 )
             else:
                 left, right = self._forget_bound(0, horizons), self._forget_bound(1, horizons)
+            if self._kind is not None:
+                left, right = self._kind.needed_from(0, left), self._kind.needed_from(1, right)
             if self._self_join:
                 # Both roles read from one store, so the longer window decides.
                 left = right = min(left, right)
             dropped, others = self.stores[0].forget(left), self.stores[1].forget(right)
             self.counts.expired += dropped if self._self_join else dropped + others
             self.algorithm.forget(left, right)
+            if self._kind is not None:
+                self._kind.forget(left, right)
 
     def _forget_bound(self, side: int, horizons: tuple[int, int] | None) -> int:
         window, store = self.bound.windows[side], self.stores[side]
@@ -377,6 +434,7 @@ class Operator:
         state = self.bound, self.choice, self.algorithm, self._open_terms, self._compiled, self.no_rows
         descent = list(self._descent)
         stores = [store.saved() for store in self.stores]
+        stores += [] if self._kind is None else [self._kind.saved()]
         algorithm = self.algorithm.saved()
         self._pairing = False
 
@@ -400,13 +458,17 @@ class Operator:
         algorithm = KINDS[self.choice.name].build(self.bound, self.choice, self._workers)
         if isinstance(algorithm, Elastic) and isinstance(old, Elastic):
             algorithm.set_workers(old.workers)
-        for chunk in chunks_again(self.stores, self._encoded_again, _LARGEST_CHUNK):
-            algorithm.process(chunk, Refinement(self.bound, self.stores, self._payload, chunk, (), None))
+        self._store_again(algorithm)
         algorithm.forget(self.stores[0].base, self.stores[1].base)
         before, now = old.counters(), algorithm.counters()
         self._counted = {name: self._counted.get(name, 0) + before[name] - now[name] for name in now}
         self.algorithm = algorithm
         self._pairing = False
+
+    def _store_again(self, algorithm: Algorithm) -> None:
+        """Store the live tuples in an algorithm, without joining them."""
+        for chunk in chunks_again(self.stores, self._encoded_again, _LARGEST_CHUNK):
+            algorithm.process(chunk, Refinement(self.bound, self.stores, self._payload, chunk, (), None))
 
     def _encoded_again(self, side: int, begin: int, n: int) -> Encoded:
         """The words of one side's tuples from position `begin` on, encoded from their rows."""

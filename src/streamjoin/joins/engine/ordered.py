@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.joins.kinds.base import Tail
+from streamjoin.windows.buffer import Restore
 from streamjoin.windows.encoding import Encoded
 
 
@@ -35,8 +37,21 @@ class Work:
     tried: int = 0
     """How many tuples the newest step was for."""
     at: list[int] = field(default_factory=lambda: [0, 0])
+    tail: Tail | None = None
+    """What the end of the call decides, for kinds of join that give rows for that."""
+    ready: list[pa.Table] = field(default_factory=list)
+    """Rows of tuples that came before."""
 
     @property
     def waiting(self) -> int:
-        """The number of tuples that are not joined yet."""
-        return int(self.ordered.is_right.size) - self.begin
+        """The number of tuples that are not joined yet, and of steps beside them."""
+        return int(self.ordered.is_right.size) - self.begin + (self.tail is not None) + len(self.ready)
+
+    def saved(self) -> Restore:
+        """Return a function that returns the tuples joined from now on to the waiting ones."""
+        state = self.begin, self.at, self.tail, list(self.ready)
+
+        def restore() -> None:
+            self.begin, self.at, self.tail, self.ready = (*state[:3], list(state[3]))
+
+        return restore

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.joins.base import Chunk, Overflow
+from streamjoin.joins.base import Chunk, Keep, Overflow
 from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
@@ -35,6 +35,7 @@ class Refinement:
         open_terms: tuple[int, ...],
         least_ticks: Array | None,
         limit: int | None = None,
+        reduce: Keep | None = None,
     ) -> None:
         self._residual = bound.residual
         self._stores = stores
@@ -44,6 +45,7 @@ class Refinement:
         self._least_ticks = least_ticks
         self._place = np.empty(chunk.n, np.int64)
         self._limit = limit
+        self._reduce = reduce
         self._kept = 0
         self._counting = threading.Lock()
         # Several threads count: appending is atomic, adding to a number is not.
@@ -71,6 +73,8 @@ class Refinement:
         if self._residual is not None and n:
             keep = self._holds(self._residual, *positions(chunk, probes, seqs))
             probes, seqs = probes[keep], seqs[keep]
+        if self._reduce is not None:
+            probes, seqs = self._reduce(probes, seqs)
         if self._limit is not None:
             self._count(probes.size, self._limit)
         return probes, seqs

@@ -66,13 +66,12 @@ class Results(Iterator[pa.Table]):
 
     def saved(self) -> Restore:
         """Return a function that returns the tuples joined from now on to the waiting ones."""
-        work = self._work
-        state = None if work is None else (work.begin, work.at)
+        work = None if self._work is None else self._work.saved()
 
         def restore() -> None:
             self._ready.clear()
-            if work is not None and state is not None:
-                work.begin, work.at = state
+            if work is not None:
+                work()
 
         return restore
 

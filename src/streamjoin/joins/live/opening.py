@@ -14,7 +14,7 @@ from streamjoin.joins.live.live import Live
 from streamjoin.joins.live.settings import LiveLimits, idle_seconds
 from streamjoin.model.errors import SpecError
 from streamjoin.model.output import check_wanted
-from streamjoin.model.spec import JoinSpec
+from streamjoin.model.spec import JoinSpec, check_inner
 
 
 def live(
@@ -63,6 +63,7 @@ def live(
         raise SpecError(f"live takes a JoinSpec, not {type(spec).__name__}")
     if not isinstance(ordered, bool):
         raise SpecError(f"ordered={ordered!r}: it is True or False")
+    check_inner("in a live join", spec.how, spec.match)
     spec = spec.in_order("arrival")
     check_workers(workers)
     return Live(

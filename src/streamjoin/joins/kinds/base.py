@@ -1,0 +1,154 @@
+"""The interface between the operator and a kind of join.
+
+An algorithm gives pairs of positions; a kind turns them into rows: pairs of positions in which MISSING stands for the
+side that a row does not have. Rows are in result order, and do not depend on how tuples were cut into chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.joins.base import Chunk
+from streamjoin.windows.buffer import Buffer, Restore
+
+MISSING = -1
+
+
+@dataclass(frozen=True)
+class KindRows:
+    """Rows in result order: the positions of their left and right tuple, or MISSING."""
+
+    left: Array
+    right: Array
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return int(self.left.size)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What the end of a call decides: no tuple before `tick` follows, or, at the `last` call, none at all."""
+
+    tick: int
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """A chunk whose tuples are stored, with each side's own table and ticks."""
+
+    chunk: Chunk
+    tables: tuple[pa.Table, pa.Table]
+    ticks: tuple[Array | None, Array | None]
+    self_join: bool
+
+    @property
+    def n(self) -> int:
+        """The number of tuples; those of a self-join count once."""
+        return self.chunk.n // 2 if self.self_join else self.chunk.n
+
+    def places(self, side: int) -> Array:
+        """The places of one side's tuples in gate order."""
+        part = self.chunk.right if side else self.chunk.left
+        return part.at >> 1 if self.self_join else part.at
+
+    def place_of(self, probes: Array) -> Array:
+        """The places of probes."""
+        return probes >> 1 if self.self_join else probes
+
+    def first(self, side: int) -> int:
+        """The position of one side's first tuple."""
+        return (self.chunk.right if side else self.chunk.left).first_seq
+
+
+class KindLayer(Protocol):
+    """Turns the pairs of an inner join into the rows of another kind."""
+
+    gives_pairs: bool
+    """Whether every pair is a row, so that a limit of rows holds for pairs."""
+
+    def reduce(self, chunk: StoredChunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        """Take pairs of a chunk, in any order, and return those that are still needed. Safe from several threads."""
+
+    def begin(self, chunk: StoredChunk) -> None:
+        """Add a chunk's tuples, before they are paired."""
+
+    def rows(self, chunk: StoredChunk, probes: Array, left: Array, right: Array) -> KindRows:
+        """The rows of a chunk, from its pairs in result order."""
+
+    def end(self, tail: Tail) -> KindRows:
+        """The rows that the end of a call decides."""
+
+    def needed_from(self, side: int, live: int) -> int:
+        """The first position of a side that later rows may need; `live` is the first in its window."""
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Drop state of positions below these, which the windows no longer hold."""
+
+    def saved(self) -> Restore:
+        """Return a function that restores the current state."""
+
+
+class PositionBuffer:
+    """One value for each position of a side from `base` on. Changes in place are undone by a journal."""
+
+    def __init__(self, dtype: type[np.generic], fill: int) -> None:
+        self._buffer = Buffer(dtype)
+        self._fill = fill
+        self.base = 0
+        self._journal: list[tuple[Array, Array | int]] = []
+
+    @property
+    def values(self) -> Array:
+        """The values, from position `base` on."""
+        return self._buffer.values
+
+    @property
+    def end(self) -> int:
+        """The position after the last."""
+        return self.base + len(self._buffer)
+
+    def extend(self, n: int) -> Array:
+        """Add `n` positions; returns their values."""
+        room = self._buffer.room_for(n)
+        room[...] = self._fill
+        return room
+
+    def note(self, positions: Array, old: Array | int) -> None:
+        """Record that the values at `positions` were `old` before they changed."""
+        if positions.size:
+            self._journal.append((positions, old))
+
+    def forget(self, position: int) -> None:
+        """Drop the positions before this one."""
+        n = min(position, self.end) - self.base
+        if n > 0:
+            self._buffer.forget(n)
+            self.base += n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._buffer.nbytes
+
+    def saved(self) -> Restore:
+        """Return a function that restores these values."""
+        base, buffer, end = self.base, self._buffer.saved(), self.end
+        journal: list[tuple[Array, Array | int]] = []
+        self._journal = journal
+
+        def restore() -> None:
+            buffer()
+            self.base = base
+            for positions, old in reversed(journal):
+                inside = (positions >= base) & (positions < end)
+                self.values[positions[inside] - base] = old if isinstance(old, int) else old[inside]
+
+        return restore

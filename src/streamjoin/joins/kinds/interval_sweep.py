@@ -1,0 +1,162 @@
+"""`interval`: the sweep for conditions on intervals, such as `l.t BETWEEN r.lo AND r.hi`.
+
+Each tuple has an interval of words, or a point, which is one of length 0. The stored tuples of a side are in classes by
+the length of their intervals, class k from 2^(k-1) to 2^k - 1, each in sorted runs by start. An interval of class k
+that meets a probe starts at most 2^k - 1 before the probe and not behind its end: a band. At least half of what lies
+before the probe's start meets it on average, so candidates are few whatever the mix of lengths; the exact terms decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from streamjoin._arrays import Array
+from streamjoin.indexes.sorted_runs import SortedRuns
+from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
+from streamjoin.joins.batch.sweep import LEAST_PART, Sweep, SweepProbes
+from streamjoin.kernels.batch.sorting import sort_entries
+from streamjoin.kernels.batch.sweep import arrange
+from streamjoin.model.binding import BoundSpec, IntervalPlan
+from streamjoin.windows.buffer import Restore
+from streamjoin.windows.workers import Workers, cuts
+
+_MIN = np.int64(-(1 << 63))
+
+
+class _Intervals:
+    """One side's tuples of a chunk, sorted by the start of their intervals."""
+
+    def __init__(self, part: SidePart, min_seq: Array, plan: IntervalPlan) -> None:
+        upper, lower = (part.encoded.terms[place].word for place in (plan.upper, plan.lower))
+        # l.a <= r.d and l.b >= r.c: the left interval is [a, b], the right one [c, d]. One that ends before it starts
+        # may match too, where a condition is not about intervals; turned round it finds the same candidates.
+        start, end = np.minimum(upper, lower), np.maximum(upper, lower)
+        places = part.valid_places()
+        self.words, places = sort_entries(start[places], places)
+        unused, self.end, self.probes, self.live, self.seqs = (np.empty(places.size, np.int64) for _ in range(5))
+        arrange(
+            places, start, end, part.at, min_seq, part.first_seq, unused, self.end, self.probes, self.live, self.seqs
+        )
+        lengths = (self.end - self.words).view(np.uint64)
+        self.classes = _bit_lengths(lengths)
+
+    def reaching(self, length_class: int) -> SweepProbes:
+        """As probes of the intervals of one class."""
+        reach = np.uint64((1 << length_class) - 1)
+        before = (self.words.view(np.uint64) ^ np.uint64(1 << 63)) < reach
+        low = np.where(before, _MIN, (self.words.view(np.uint64) - reach).view(np.int64))
+        return SweepProbes(self.words, low, self.end, self.probes, self.live, self.seqs)
+
+    def by_class(self) -> Iterator[tuple[int, Array]]:
+        """The places of each class, in the order of their starts."""
+        order = np.argsort(self.classes, kind="stable")
+        sizes = np.bincount(self.classes, minlength=1)
+        begin = 0
+        for kind in np.flatnonzero(sizes).tolist():
+            yield kind, order[begin : begin + sizes[kind]]
+            begin += sizes[kind]
+
+
+def _bit_lengths(lengths: Array) -> Array:
+    """The number of bits of each length."""
+    bits = np.minimum(np.frexp(lengths.astype(np.float64))[1], 64).astype(np.uint8)
+    # Rounding to a float may reach the next power of two.
+    too_long = (bits > 0) & (lengths < np.left_shift(np.uint64(1), (np.maximum(bits, 1) - 1).astype(np.uint64)))
+    return np.where(too_long, bits - 1, bits).astype(np.uint8)
+
+
+class IntervalSweep(Sweep):
+    """The sweep over classes of intervals."""
+
+    name: ClassVar[str] = "interval"
+
+    def __init__(self, bound: BoundSpec, workers: Workers) -> None:
+        super().__init__(bound, workers)
+        if bound.intervals is None:
+            raise AssertionError("no interval to look up")
+        self._plan = bound.intervals
+        self._stored: tuple[dict[int, SortedRuns], dict[int, SortedRuns]] = ({}, {})
+        self.decides = frozenset()
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Pair the chunk with both windows and with itself, then add it to them."""
+        sides = [_Intervals(part, chunk.min_seq, self._plan) for part in (chunk.left, chunk.right)]
+        pieces = [] if chunk.stored_only else self._sweep(chunk, refine, sides)
+        for side, stored in zip(sides, self._stored, strict=True):
+            for kind, places in side.by_class():
+                runs = stored.setdefault(kind, SortedRuns())
+                runs.add(side.words[places], side.seqs[places], int(side.seqs[places].max()))
+                self._settle_runs(runs)
+        return self._ordered(pieces, chunk.n)
+
+    def _sweep(self, chunk: Chunk, refine: Refine, sides: list[_Intervals]) -> list[tuple[list[Array], list[Array]]]:
+        left, right = sides
+        stored = [
+            (side.reaching(kind), run)
+            for side, others in ((left, self._stored[1]), (right, self._stored[0]))
+            for kind, runs in others.items()
+            for run in runs.runs
+        ]
+        arriving = []
+        for kind, places in right.by_class():
+            others = SweepProbes(
+                right.words[places], right.words[places], right.end[places], right.probes[places], right.live[places],
+                right.seqs[places],
+            )  # fmt: skip
+            arriving.append((left.reaching(kind), others))
+        parts = max(1, min(self._workers.n, max(left.words.size, right.words.size) // LEAST_PART))
+
+        def sweep_part(part: int) -> tuple[list[Array], list[Array]]:
+            buffer = PairBuffer(refine)
+            for probes, run in stored:
+                self._over_run(probes, _share(probes, parts, part), run, buffer)
+            for probes, others in arriving:
+                self._over_each_other(probes, _share(probes, parts, part), chunk, others, buffer)
+            return buffer.take()
+
+        return self._workers.map(sweep_part, range(parts))
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Drop positions below these: they are outside every later window."""
+        for stored, least in zip(self._stored, (left_min, right_min), strict=True):
+            for kind, runs in list(stored.items()):
+                runs.forget(least)
+                if not runs.runs:
+                    del stored[kind]
+
+    def saved(self) -> Restore:
+        """Return a function that restores both windows."""
+        stored = self._stored
+        kept = tuple(dict(side) for side in stored)
+        parts = [runs.saved() for side in kept for runs in side.values()]
+
+        def restore() -> None:
+            for side, before in zip(stored, kept, strict=True):
+                side.clear()
+                side.update(before)
+            for part in parts:
+                part()
+
+        return restore
+
+    def counters(self) -> dict[str, int]:
+        """Merges, runs and classes."""
+        all_runs = [runs for side in self._stored for runs in side.values()]
+        return {
+            "merges": sum(runs.merges for runs in all_runs),
+            "runs": sum(len(runs.runs) for runs in all_runs),
+            "classes": len(all_runs),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the runs of both sides."""
+        return sum(runs.nbytes for side in self._stored for runs in side.values())
+
+
+def _share(probes: SweepProbes, parts: int, part: int) -> tuple[int, int]:
+    ranges = cuts(probes.words.size, parts)
+    return ranges[part] if part < len(ranges) else (0, 0)

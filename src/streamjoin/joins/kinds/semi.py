@@ -1,0 +1,76 @@
+"""Semi joins: each matched left tuple once, at the place of its first pair."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamjoin._arrays import Array
+from streamjoin.joins.kinds.base import MISSING, KindRows, PositionBuffer, StoredChunk, Tail
+from streamjoin.kernels.gather import sides_of_pairs
+from streamjoin.kernels.kinds.marks import keep_first, take_firsts
+from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.buffer import Restore
+
+_NONE = (1 << 63) - 1
+
+
+class SemiLayer:
+    """The rows of a semi join: pairs of tuples that came out already are dropped as they are found."""
+
+    gives_pairs = False
+
+    def __init__(self, bound: BoundSpec) -> None:
+        self._self_join = bound.spec.self_join
+        # The rank of each left tuple's first pair; -1 once the tuple came out.
+        self._firsts = PositionBuffer(np.int64, _NONE)
+        self._rank = 0
+
+    def begin(self, chunk: StoredChunk) -> None:
+        """Add a chunk's left tuples."""
+        self._firsts.extend(chunk.chunk.left.n)
+
+    def reduce(self, chunk: StoredChunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
+        """Keep the pairs that may be the first of their left tuple."""
+        left, _ = _positions(chunk, probes, seqs)
+        keep, fresh = np.empty(left.size, np.bool_), np.empty(left.size, np.int64)
+        n = keep_first(
+            self._firsts.values, self._firsts.base, left, chunk.place_of(probes) + self._rank, self._self_join,
+            keep, fresh,
+        )  # fmt: skip
+        self._firsts.note(fresh[:n], _NONE)
+        return probes[keep], seqs[keep]
+
+    def rows(self, chunk: StoredChunk, probes: Array, left: Array, right: Array) -> KindRows:  # noqa: ARG002
+        """The left tuples that match for the first time."""
+        keep = np.empty(left.size, np.bool_)
+        take_firsts(self._firsts.values, self._firsts.base, left, chunk.place_of(probes) + self._rank, keep)
+        self._rank += chunk.n
+        return KindRows(left[keep], np.full(int(keep.sum()), MISSING, np.int64))
+
+    def end(self, tail: Tail) -> KindRows:  # noqa: ARG002
+        """Nothing: a tuple without a match does not come out."""
+        return KindRows(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def needed_from(self, side: int, live: int) -> int:  # noqa: ARG002
+        """The windows decide."""
+        return live
+
+    def forget(self, left_min: int, right_min: int) -> None:  # noqa: ARG002
+        """Drop the state of left tuples that have left."""
+        self._firsts.forget(left_min)
+
+    def saved(self) -> Restore:
+        """Return a function that restores the tuples' state."""
+        firsts, rank = self._firsts.saved(), self._rank
+
+        def restore() -> None:
+            firsts()
+            self._rank = rank
+
+        return restore
+
+
+def _positions(chunk: StoredChunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
+    left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
+    sides_of_pairs(probes, seqs, chunk.chunk.is_right, chunk.chunk.own_seq, left, right)
+    return left, right

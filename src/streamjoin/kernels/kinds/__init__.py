@@ -1,0 +1,1 @@
+"""Kernels of the join kinds: matched marks, tuples that leave their windows, as-of lookups."""

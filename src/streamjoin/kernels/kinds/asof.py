@@ -1,0 +1,219 @@
+"""As-of lookups by key: one pass over both sides in the order of time.
+
+Keys are small integers. `last[key]` is the newest right tuple so far. A left tuple that may still find a closer
+partner ahead waits in a chain of its key, newest first: `head[key]`, then `following[p]`. A right tuple settles all
+waiting left tuples of its key at once, so the work is linear in the number of tuples. Every change of older state goes
+to a journal, which `undo` plays back.
+"""
+
+from __future__ import annotations
+
+from streamjoin._arrays import Array
+from streamjoin.kernels.flags import kernel
+
+NONE = -1
+DECIDED = -(1 << 63)
+"""The deadline of a left tuple whose partner is known."""
+_MOST = (1 << 63) - 1
+
+# What a journal entry restores.
+_LAST, _HEAD, _BEST, _DEADLINE, _FOLLOWING = 0, 1, 2, 3, 4
+
+
+@kernel
+def pair_nearest(
+    left_ticks: Array, left_keys: Array, left_base: int, right_ticks: Array, right_keys: Array,
+    cursor: Array, tick: int, everything: bool, backward: bool, forward: bool, exact: bool, tolerance: int,
+    last: Array, head: Array, best: Array, deadline: Array, following: Array, journal: Array,
+) -> int:  # fmt: skip
+    """Process the tuples before `tick`, or all of them; returns the number of journal entries.
+
+    cursor is (next left, next right, first left that has not come out), as places in the arrays; cursor[2] moves behind
+    the last left tuple that is decided together with all before it. `tolerance` below 0 is no tolerance.
+    """
+    li, ri, front, n = cursor[0], cursor[1], cursor[2], 0
+    rights_first = exact and backward
+    # The nearest right tuple ahead that counts: one of the same time is found by looking back.
+    least_ahead = 0 if exact and not backward else 1
+    limit = tolerance if tolerance >= 0 else _MOST
+    while True:
+        has_left = li < left_ticks.size and (everything or left_ticks[li] < tick)
+        has_right = ri < right_ticks.size and (everything or right_ticks[ri] < tick)
+        if not has_left and not has_right:
+            break
+        if has_left and (
+            not has_right
+            or left_ticks[li] < right_ticks[ri]
+            or (left_ticks[li] == right_ticks[ri] and not rights_first)
+        ):
+            now, key = left_ticks[li], left_keys[li]
+            best[li], deadline[li], following[li] = NONE, DECIDED, NONE
+            if key >= 0:
+                reach = limit
+                if backward and last[key] != NONE:
+                    distance = now - right_ticks[last[key]]
+                    # A distance that wraps around is beyond every tolerance.
+                    if (0 <= distance <= limit) or tolerance < 0:
+                        best[li] = last[key]
+                        reach = distance - 1
+                if forward and reach >= least_ahead:
+                    deadline[li] = now + reach if now <= _MOST - reach else _MOST
+                    following[li] = head[key]
+                    journal[n, 0], journal[n, 1], journal[n, 2] = _HEAD, key, head[key]
+                    n += 1
+                    head[key] = left_base + li
+            li += 1
+            continue
+        now, key = right_ticks[ri], right_keys[ri]
+        if key >= 0:
+            journal[n, 0], journal[n, 1], journal[n, 2] = _LAST, key, last[key]
+            n += 1
+            last[key] = ri
+            if forward and head[key] != NONE:
+                skipped, p = NONE, head[key]
+                while p >= left_base + front and not exact and left_ticks[p - left_base] == now:
+                    skipped, p = p, following[p - left_base]
+                if skipped == NONE:
+                    journal[n, 0], journal[n, 1], journal[n, 2] = _HEAD, key, head[key]
+                    head[key] = NONE
+                else:
+                    journal[n, 0], journal[n, 1], journal[n, 2] = _FOLLOWING, skipped, p
+                    following[skipped - left_base] = NONE
+                n += 1
+                while p >= left_base + front:
+                    at = p - left_base
+                    if now <= deadline[at]:
+                        journal[n, 0], journal[n, 1], journal[n, 2] = _BEST, p, best[at]
+                        n += 1
+                        best[at] = ri
+                    journal[n, 0], journal[n, 1], journal[n, 2] = _DEADLINE, p, deadline[at]
+                    n += 1
+                    deadline[at] = DECIDED
+                    p = following[at]
+        ri += 1
+    while front < li and (everything or deadline[front] < tick):
+        front += 1
+    cursor[0], cursor[1], cursor[2] = li, ri, front
+    return n
+
+
+@kernel
+def undo(
+    journal: Array, n: int, left_base: int, last: Array, head: Array, best: Array, deadline: Array, following: Array
+) -> None:
+    """Play a journal back; entries of keys and tuples that are no longer there are left out."""
+    for i in range(n - 1, -1, -1):
+        what, at, old = journal[i, 0], journal[i, 1], journal[i, 2]
+        if what <= _HEAD:
+            values, place = (last if what == _LAST else head), at
+        else:
+            place = at - left_base
+            values = best if what == _BEST else deadline if what == _DEADLINE else following
+        if 0 <= place < values.size:
+            values[place] = old
+
+
+@kernel
+def identify(words: Array, table: Array, keys: Array, count: int, out: Array) -> int:
+    """out[i]: the number of key words[i], which gets the next one if it is new; returns the number of keys.
+
+    `table` is a hash table of key numbers by open addressing, its size a power of two; `keys` has the words by number.
+    Stops with -1 - i if the table is too full for row i.
+    """
+    mask = table.size - 1
+    for i in range(words.shape[0]):
+        hashed = 0
+        for c in range(words.shape[1]):
+            hashed = (hashed ^ words[i, c]) * -7046029254386353131
+            hashed ^= (hashed >> 32) & 0xFFFFFFFF
+        slot = hashed & mask
+        while True:
+            number = table[slot]
+            if number == NONE:
+                if 2 * (count + 1) > table.size or count == keys.shape[0]:
+                    return -1 - i
+                table[slot] = count
+                keys[count] = words[i]
+                out[i] = count
+                count += 1
+                break
+            same = True
+            for c in range(words.shape[1]):
+                same = same and keys[number, c] == words[i, c]
+            if same:
+                out[i] = number
+                break
+            slot = (slot + 1) & mask
+    return count
+
+
+@kernel
+def keep_nearest(
+    left: Array, right: Array, left_ticks: Array, right_ticks: Array, left_base: int, right_base: int,
+    arrival: bool, exact: bool, base: int, behind: Array, ahead: Array, changed: Array,
+) -> tuple[int, int]:  # fmt: skip
+    """Note for each left tuple the last partner behind it and the first ahead of it.
+
+    `changed` gets (position, old partner): those behind from its begin on, those ahead from its end on backwards.
+    Returns the number of each.
+    """
+    n_behind, n_ahead = 0, 0
+    for i in range(left.size):
+        at, partner = left[i] - base, right[i]
+        if at < 0:
+            # A left tuple that came out may still be in its window.
+            continue
+        before, after = True, False
+        if not arrival:
+            theirs, own = right_ticks[partner - right_base], left_ticks[left[i] - left_base]
+            before = theirs < own or (exact and theirs == own)
+            after = theirs > own or (exact and theirs == own)
+        if before and partner > behind[at]:
+            changed[n_behind, 0], changed[n_behind, 1] = left[i], behind[at]
+            n_behind += 1
+            behind[at] = partner
+        if after and (ahead[at] == NONE or partner < ahead[at]):
+            n_ahead += 1
+            end = changed.shape[0] - n_ahead
+            changed[end, 0], changed[end, 1] = left[i], ahead[at]
+            ahead[at] = partner
+    return n_behind, n_ahead
+
+
+@kernel
+def choose_nearest(
+    left_ticks: Array, right_ticks: Array, left_base: int, right_base: int, behind: Array, ahead: Array, base: int,
+    front: int, tick: int, everything: bool, backward: bool, forward: bool, tolerance: int, partners: Array,
+) -> int:  # fmt: skip
+    """The partners of the left tuples from `front` on that are decided where no time before `tick` follows.
+
+    With neither `backward` nor `forward` the nearer one counts, the one behind if both are equally far. Returns how
+    many are decided.
+    """
+    n = 0
+    while front + n < base + behind.size:
+        at = front + n - base
+        back, next_ = behind[at], ahead[at]
+        if not everything:
+            now = left_ticks[front + n - left_base]
+            if now >= tick:
+                break
+            if not backward:
+                # The farthest time at which a closer partner may come.
+                reach = tolerance
+                if not forward and back != NONE:
+                    reach = now - right_ticks[back - right_base] - 1
+                if next_ == NONE and reach > 0 and (now > _MOST - reach or now + reach >= tick):
+                    break
+        if backward:
+            partners[n] = back
+        elif forward or back == NONE:
+            partners[n] = next_
+        elif next_ == NONE:
+            partners[n] = back
+        else:
+            now = left_ticks[front + n - left_base]
+            nearer = right_ticks[next_ - right_base] - now < now - right_ticks[back - right_base]
+            partners[n] = next_ if nearer else back
+        n += 1
+    return n

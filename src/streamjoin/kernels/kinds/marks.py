@@ -1,0 +1,198 @@
+"""Matched marks by position, and which unmatched tuples leave their windows within a chunk.
+
+A mark is UNMATCHED, MATCHED or GONE. Lists of leaving tuples are (place, position) in ascending order: the place in the
+chunk of the tuple that finds them gone, and their own position.
+"""
+
+from __future__ import annotations
+
+from streamjoin._arrays import Array
+from streamjoin.kernels.flags import kernel
+
+UNMATCHED, MATCHED, GONE = 0, 1, 2
+
+
+@kernel
+def mark(marks: Array, base: int, positions: Array, fresh: Array) -> int:
+    """Mark positions as matched; `fresh` gets those that were not, as many as are returned."""
+    n = 0
+    for i in range(positions.size):
+        at = positions[i] - base
+        if marks[at] == UNMATCHED:
+            marks[at] = MATCHED
+            fresh[n] = positions[i]
+            n += 1
+    return n
+
+
+@kernel
+def keep_first(firsts: Array, base: int, positions: Array, ranks: Array, ties: bool, keep: Array, fresh: Array) -> int:
+    """keep[i]: whether pair i may be the first one of its position; firsts[p] is the smallest rank so far.
+
+    With `ties` all pairs of the smallest rank are kept. A lost update between threads only keeps a pair too many: every
+    rank in `firsts` is that of a kept pair.
+    """
+    n = 0
+    for i in range(positions.size):
+        at = positions[i] - base
+        known, rank = firsts[at], ranks[i]
+        keep[i] = rank < known or (ties and rank == known)
+        if rank < known:
+            firsts[at] = rank
+            fresh[n] = positions[i]
+            n += 1
+    return n
+
+
+@kernel
+def take_firsts(firsts: Array, base: int, positions: Array, ranks: Array, keep: Array) -> None:
+    """keep[i]: whether pair i, in result order, is the first of its position; that position is done then."""
+    for i in range(positions.size):
+        at = positions[i] - base
+        keep[i] = firsts[at] == ranks[i]
+        if keep[i]:
+            firsts[at] = -1
+
+
+@kernel
+def leave_by_count(
+    marks: Array, base: int, begin: int, end: int, size: int, at: Array, first: int, places: Array, positions: Array
+) -> int:
+    """The unmatched of positions begin to end, which leave where position + size arrives."""
+    n = 0
+    for p in range(begin, end):
+        if marks[p - base] == UNMATCHED:
+            places[n] = at[p + size - first]
+            positions[n] = p
+            n += 1
+    return n
+
+
+@kernel
+def leave_by_time(
+    marks: Array,
+    base: int,
+    begin: int,
+    ticks: Array,
+    ticks_base: int,
+    size: int,
+    chunk_ticks: Array,
+    places: Array,
+    positions: Array,
+    cursor: Array,
+) -> int:
+    """The unmatched tuples that sorted `chunk_ticks` leave behind; cursor[0] becomes the first that stays."""
+    n, place, p = 0, 0, begin
+    end = ticks_base + ticks.size
+    while p < end:
+        bound = ticks[p - ticks_base] + size
+        # A sum that wraps around is beyond every time.
+        if bound < ticks[p - ticks_base]:
+            break
+        while place < chunk_ticks.size and chunk_ticks[place] <= bound:
+            place += 1
+        if place == chunk_ticks.size:
+            break
+        if marks[p - base] == UNMATCHED:
+            places[n] = place
+            positions[n] = p
+            n += 1
+        p += 1
+    cursor[0] = p
+    return n
+
+
+@kernel
+def leave_by_clock(
+    marks: Array,
+    base: int,
+    begin: int,
+    ticks: Array,
+    ticks_base: int,
+    size: int,
+    horizons: Array,
+    horizon_places: Array,
+    own_places: Array,
+    own_first: int,
+    stop: int,
+    places: Array,
+    positions: Array,
+    changed: Array,
+    cursor: Array,
+) -> int:
+    """The unmatched tuples that the other side's ascending horizons leave behind, in the order of their positions.
+
+    A tuple is gone where a horizon passes its time plus `size`. All tuples from the first on that reaches `stop` stay.
+    Tuples that are gone are marked; `changed` gets (position, old mark) of these, cursor[1] their number, and cursor[0]
+    the first position that is not gone.
+    """
+    n, n_changed, p = 0, 0, begin
+    end = ticks_base + ticks.size
+    last = horizons[horizons.size - 1]
+    while p < end:
+        bound = ticks[p - ticks_base] + size
+        if bound < ticks[p - ticks_base] or bound >= stop:
+            break
+        if marks[p - base] != GONE and last > bound:
+            if marks[p - base] == UNMATCHED:
+                low, high = 0, horizons.size - 1
+                while low < high:
+                    middle = (low + high) >> 1
+                    if horizons[middle] > bound:
+                        high = middle
+                    else:
+                        low = middle + 1
+                place = horizon_places[low]
+                if p >= own_first and own_places[p - own_first] > place:
+                    place = own_places[p - own_first]
+                places[n] = place
+                positions[n] = p
+                n += 1
+            changed[n_changed, 0] = p
+            changed[n_changed, 1] = marks[p - base]
+            n_changed += 1
+            marks[p - base] = GONE
+        p += 1
+    p = begin
+    while p < end and marks[p - base] == GONE:
+        p += 1
+    cursor[0] = p
+    cursor[1] = n_changed
+    return n
+
+
+@kernel
+def merge_leaving(
+    a_place: Array, a_rank: Array, a_left: Array, a_right: Array,
+    b_place: Array, b_rank: Array, b_left: Array, b_right: Array,
+    place: Array, rank: Array, left: Array, right: Array,
+) -> None:  # fmt: skip
+    """Merge two lists of leaving tuples by (place, rank)."""
+    i, j = 0, 0
+    for k in range(place.size):
+        first = j == b_place.size or (
+            i < a_place.size and (a_place[i] < b_place[j] or (a_place[i] == b_place[j] and a_rank[i] < b_rank[j]))
+        )
+        if first:
+            place[k], rank[k], left[k], right[k] = a_place[i], a_rank[i], a_left[i], a_right[i]
+            i += 1
+        else:
+            place[k], rank[k], left[k], right[k] = b_place[j], b_rank[j], b_left[j], b_right[j]
+            j += 1
+
+
+@kernel
+def merge_rows(
+    pair_place: Array, pair_left: Array, pair_right: Array,
+    leave_place: Array, leave_left: Array, leave_right: Array,
+    left: Array, right: Array,
+) -> None:  # fmt: skip
+    """The rows of a chunk: at each place the tuples that leave there, then the pairs of the tuple itself."""
+    i, j = 0, 0
+    for k in range(left.size):
+        if j == leave_place.size or (i < pair_place.size and pair_place[i] < leave_place[j]):
+            left[k], right[k] = pair_left[i], pair_right[i]
+            i += 1
+        else:
+            left[k], right[k] = leave_left[j], leave_right[j]
+            j += 1

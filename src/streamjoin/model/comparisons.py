@@ -1,0 +1,83 @@
+"""Comparisons of two columns, such as `l.t <= r.hi`, as terms over words; two that face each other bound an interval.
+
+A comparison of columns of one type is exact on their words, so that no algorithm evaluates it row by row. Of the terms
+`l.a <= r.d` and `l.b >= r.c` the first pair makes an index: tuples match only if the intervals between a and b and
+between c and d overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamjoin.model.binding import BoundSpec, IntervalPlan
+from streamjoin.model.expression.canonical import conjuncts
+from streamjoin.model.expression.nodes import Column, Compare, Expression, conjunction
+from streamjoin.model.keys import MIRRORED, Comparison, KeyTerm, WordKind, fit
+from streamjoin.model.plain_types import plain_type
+from streamjoin.model.predicates import Equi
+
+
+def with_comparisons(bound: BoundSpec) -> BoundSpec:
+    """`bound` with the comparisons of its residual as terms."""
+    if bound.residual is None:
+        return bound
+    terms: list[KeyTerm] = []
+    others: list[Expression] = []
+    for condition in conjuncts(bound.residual):
+        term = _term(condition, bound)
+        if term is None:
+            others.append(condition)
+        else:
+            terms.append(term)
+    if not terms:
+        return bound
+    return replace(
+        bound,
+        terms=(*bound.terms, *terms),
+        residual=conjunction(tuple(others)) if others else None,
+        intervals=_plan(terms, len(bound.terms)),
+    )
+
+
+def _term(condition: Expression, bound: BoundSpec) -> KeyTerm | None:
+    """A comparison of a left and a right column of one type."""
+    if not isinstance(condition, Compare) or condition.operator not in MIRRORED:
+        return None
+    one, other, operator = condition.left, condition.right, condition.operator
+    if not isinstance(one, Column) or not isinstance(other, Column) or one.qualifier == other.qualifier:
+        return None
+    if one.qualifier == "r":
+        one, other, operator = other, one, MIRRORED[operator]
+    types = [
+        plain_type(schema.field(column.name).type)
+        for schema, column in ((bound.left_schema, one), (bound.right_schema, other))
+    ]
+    if _word_space(types[0]) is None or _word_space(types[0]) != _word_space(types[1]):
+        return None
+    key = fit(Equi(one.name, other.name), *types)
+    if key.kind not in (WordKind.INTEGER, WordKind.FLOAT32, WordKind.FLOAT64):
+        return None
+    return replace(key, term=Comparison(one.name, operator, other.name))
+
+
+def _word_space(type_: pa.DataType) -> str | None:
+    """Types with one name have words that compare like their values; None if words don't."""
+    if pa.types.is_integer(type_) and type_ != pa.uint64():
+        return "integer"
+    kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
+    ordered = type_ == pa.uint64() or any(is_kind(type_) for is_kind in kinds)
+    return str(type_) if ordered or pa.types.is_float32(type_) or pa.types.is_float64(type_) else None
+
+
+def _plan(terms: Sequence[KeyTerm], first: int) -> IntervalPlan | None:
+    """The first two comparisons that face each other over one kind of words."""
+    for i, upper in enumerate(terms):
+        for j, lower in enumerate(terms):
+            operators = [term.term.operator for term in (upper, lower) if isinstance(term.term, Comparison)]
+            faces = [operator[0] for operator in operators] == ["<", ">"]
+            if faces and _word_space(upper.left.type) == _word_space(lower.left.type):
+                return IntervalPlan(first + i, first + j)
+    return None

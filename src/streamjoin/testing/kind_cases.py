@@ -1,0 +1,106 @@
+"""Hypothesis strategies for the join kinds: generated joins with `how=` and `match=`, and joins on intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from streamjoin.model.asof import AsOf
+from streamjoin.model.predicates import Equi, JoinPredicate, Overlaps, Theta, Within
+from streamjoin.model.spec import HOWS, How, JoinSpec
+from streamjoin.model.window import TimeWindow
+from streamjoin.testing import oracle
+from streamjoin.testing.cases import EQUIS, JoinCase, cases, windows
+from streamjoin.testing.kinds_oracle import intervals_overlap, point_within
+
+Order = Literal["arrival", "event_time"]
+
+_EQUALITIES = (tuple(kind for kind in EQUIS if kind.name in ("int64", "string", "float64", "decimal(38,10)")), ())
+
+
+@st.composite
+def kind_cases(draw: st.DrawFn, order: Order = "arrival", self_join: bool = False, most: int = 40) -> JoinCase:
+    """An outer, semi or anti join; with a lateness, which arrival order needs and which holds up the gate."""
+    case = draw(cases(order, self_join, most))
+    how = draw(st.sampled_from(("semi", "anti") if self_join else HOWS[1:]))
+    lateness = draw(st.sampled_from([0, 2, 5, 1000]))
+    timed = order == "event_time" or any(isinstance(window, TimeWindow) for window in case.spec.windows)
+    # In arrival order late tuples are dropped; the generated times are anywhere.
+    spec = replace(case.spec, how=cast(How, how), lateness=lateness if timed else None)
+    # A shared key has one type in the result of an outer join.
+    return replace(case, spec=replace(spec, both_keys=True))
+
+
+@st.composite
+def as_of_cases(draw: st.DrawFn, order: Order = "event_time", most: int = 40) -> JoinCase:
+    """An as-of join by key, by nothing, or by any condition."""
+    shape = draw(st.sampled_from(["keys", "none", "any"]))
+    case = draw(cases(order, most=most, kinds=_EQUALITIES) if shape == "keys" else cases(order, most=most))
+    if shape == "none":
+        case = replace(case, match=lambda _, __: True)
+    arguments: dict[str, Any] = {"on": None if shape == "none" else case.spec.on, "window": None, "both_keys": True}
+    by_keys = shape == "none" or all(isinstance(term, Equi) for term in case.spec.predicate.terms())
+    if order == "arrival":
+        match = AsOf()
+        if not by_keys or draw(st.booleans()):
+            arguments |= {"window": case.spec.windows[1], "lateness": 1000}
+    else:
+        direction = draw(st.sampled_from(["backward", "forward", "nearest"]))
+        tolerance = draw(st.sampled_from([0, 1, 3, 10, 1000]))
+        free = direction == "backward" and by_keys and draw(st.booleans())
+        match = AsOf(cast(Any, direction), None if free else tolerance, draw(st.booleans()))
+        arguments["lateness"] = draw(st.sampled_from([0, 2, 5]))
+    how = cast(How, draw(st.sampled_from(["inner", "left", "anti"])))
+    return replace(case, spec=replace(case.spec, how=how, match=match, **arguments))
+
+
+_POINTS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "integers": (pa.int64(), st.integers(-3, 12) | st.sampled_from([-(2**63), 2**63 - 1, 2**40])),
+    "small integers": (pa.int16(), st.integers(-3, 12) | st.sampled_from([-(2**15), 2**15 - 1])),
+    "unsigned": (pa.uint64(), st.integers(0, 12) | st.sampled_from([2**63, 2**64 - 1])),
+    "floats": (pa.float64(), st.sampled_from([0.0, -0.0, 0.5, 1.5, -7.0, 1e300, math.inf, -math.inf, math.nan])),
+}
+_INTERVALS: tuple[tuple[JoinPredicate | str, oracle.Match], ...] = (
+    (Within("p", "lo", "hi"), lambda a, b: point_within(a["p"], b["lo"], b["hi"])),
+    (Within("p", "lo", "hi", interval="left"), lambda a, b: point_within(b["p"], a["lo"], a["hi"])),
+    (Overlaps(("lo", "hi"), ("lo", "hi")), lambda a, b: intervals_overlap((a["lo"], a["hi"]), (b["lo"], b["hi"]))),
+    ("l.p BETWEEN r.lo AND r.hi", lambda a, b: point_within(a["p"], b["lo"], b["hi"])),
+    (
+        "l.lo < r.hi AND r.lo < l.hi",
+        lambda a, b: (
+            point_within(a["lo"], a["lo"], b["hi"])
+            and point_within(b["lo"], b["lo"], a["hi"])
+            and a["lo"] != b["hi"]
+            and b["lo"] != a["hi"]
+        ),
+    ),
+)
+
+
+@st.composite
+def interval_cases(draw: st.DrawFn, most: int = 40) -> JoinCase:
+    """A join on intervals, in any spelling, perhaps with a key."""
+    on, match = draw(st.sampled_from(_INTERVALS))
+    type_, values = _POINTS[draw(st.sampled_from(sorted(_POINTS)))]
+    keyed = draw(st.booleans())
+    if keyed:
+        on = (Theta(on) if isinstance(on, str) else on) & Equi("k0")
+    pair = (draw(windows()), draw(windows()))
+    events = []
+    for i in range(draw(st.integers(0, most))):
+        row = {"id": i, "t": draw(st.integers(0, 25)), "k0": draw(st.sampled_from([1, 2, None]))}
+        for name in ("p", "lo", "hi"):
+            row[name] = draw(st.none() | values if draw(st.integers(0, 9)) == 0 else values)
+        events.append(oracle.Event(draw(st.booleans()), row, cast(int, row["t"])))
+    names = [(name, pa.int64()) for name in ("id", "t", "k0")] + [(name, type_) for name in ("p", "lo", "hi")]
+    schema = pa.schema(names)
+    cuts = tuple(sorted(draw(st.lists(st.integers(0, len(events)), max_size=3))))
+
+    def whole(a: oracle.Row, b: oracle.Row) -> bool:
+        return match(a, b) and (not keyed or oracle.equal(a["k0"], b["k0"]))
+
+    return JoinCase(JoinSpec(on=on, window=pair, time="t"), whole, (schema, schema), tuple(events), cuts)
