@@ -85,6 +85,33 @@ def test_live_kafka(tmp_path: Path, broker: Broker) -> None:
     assert sorted(received) == sorted(told)
 
 
+def test_unpaid_orders(tmp_path: Path) -> None:
+    assert output("unpaid_orders.py", tmp_path).splitlines() == [
+        "left: after 75 s coffee 4.5, tea unpaid; at the end milk unpaid",
+        "full: after 75 s coffee 4.5, tea unpaid; at the end milk unpaid, cake 3.2",
+        "semi: after 75 s coffee; at the end nothing",
+        "anti: after 75 s tea; at the end milk",
+    ]
+
+
+def test_trades_as_of_quotes(tmp_path: Path) -> None:
+    assert output("trades_as_of_quotes.py", tmp_path).splitlines() == [
+        "backward: A 10.0 at bid 9.9, B 5.1 at bid None, A 10.2 at bid 10.1",
+        "forward: A 10.0 at bid 10.1, B 5.1 at bid 5.0, A 10.2 at bid None",
+        "nearest: A 10.0 at bid 10.1, B 5.1 at bid 5.0, A 10.2 at bid 10.1",
+        "now: A 10.0 at bid 10.1, B 5.1 at bid 5.0, A 10.2 at bid 10.1",
+    ]
+
+
+def test_calls_in_outages(tmp_path: Path) -> None:
+    assert output("calls_in_outages.py", tmp_path).splitlines() == [
+        "Bo called at 12, during the outage in the north",
+        "Cy called at 25, during the outage in the north",
+        "team blue was on duty in the north",
+        "team blue was on duty in the south",
+    ]
+
+
 @pytest.mark.spark
 def test_trades_near_quotes(tmp_path: Path) -> None:
     import duckdb

@@ -50,6 +50,16 @@ def test_the_page_on_live_joins_runs() -> None:
     assert printed.getvalue() == "[{'sym': 'A', 'px': 10.0, 'bid': 10.1}]\n"
 
 
+def test_the_page_on_joins_prints_what_it_says() -> None:
+    blocks = BLOCK.findall((ROOT / "docs" / "joins.md").read_text())
+    assert [language for _, language, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
+    for (_, _, program), (_, _, output) in zip(blocks[::2], blocks[1::2], strict=True):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(program, "joins.md", "exec"), {"__name__": "joins"})
+        assert printed.getvalue() == output
+
+
 def test_the_readme_commands_are_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = set(re.findall(r"make ([a-z]+)", README))
