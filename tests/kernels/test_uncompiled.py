@@ -21,6 +21,18 @@ for on in (sj.Band("k", "k", 1), sj.Band("k", "k", 3) & sj.Band("x", "x", 0.5), 
             with sj.open(sj.JoinSpec(on=on, window=window, time="t"), algorithm) as join:
                 rows = [join.push(l.slice(i, 35), r.slice(i, 35)).to_pydict() for i in (0, 35)]
             print(algorithm, rows)
+ordered = {"time": "t", "order": "event_time", "lateness": 3}
+windows = (sj.TimeWindow(6), sj.TimeWindow(3))
+specs = [sj.JoinSpec(on=sj.Equi("k"), window=windows, how=how, **ordered) for how in ("full", "semi", "anti")]
+specs += [sj.JoinSpec(on=sj.Equi("s"), match=sj.AsOf(direction, 4), how="left", **ordered)
+          for direction in ("backward", "forward", "nearest")]
+specs += [sj.JoinSpec(on="l.k <= r.k", match=sj.AsOf("nearest", 4), **ordered),
+          sj.JoinSpec(on=sj.Within("k", "t", "u"), window=sj.CountWindow(25)),
+          sj.JoinSpec(on=sj.Equi("k"), window=windows, time="t", lateness=5, how="left")]
+for spec in specs:
+    l, r = table(), table().append_column("u", pa.array(rng.integers(20, 60, 70)))
+    with sj.open(spec, "interval" if "Within" in repr(spec.on) else "auto") as join:
+        print([join.push(l.slice(i, 35), r.slice(i, 35)).to_pydict() for i in (0, 35)], join.close().to_pydict())
 """
 
 

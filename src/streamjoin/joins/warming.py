@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from streamjoin._cache import cache_dir
+from streamjoin.model.asof import AsOf
 from streamjoin.model.predicates import Band, Equi, Theta, Within
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
@@ -94,6 +95,20 @@ def warm() -> Iterator[str]:
             for _ in running:
                 pass
         yield f"{name}, live"
+    for spec in _kinds():
+        with alone(), open(spec) as join:
+            join.push(table, table)
+            join.close()
+    yield "kinds of join"
+
+
+def _kinds() -> Iterator[JoinSpec]:
+    for window in (CountWindow(40), (TimeWindow(5), TimeWindow(9))):
+        for how in ("full", "semi", "anti"):
+            yield JoinSpec(Equi("i64"), window, "t", "event_time", how)
+    yield JoinSpec(Equi("i64"), TimeWindow(5), "t", "arrival", "left", lateness=3)
+    for on in (Equi("i64") & Equi("s"), Theta("l.i64 < r.i64")):
+        yield JoinSpec(on, time="t", order="event_time", how="left", match=AsOf("nearest", tolerance=5))
 
 
 def _specs() -> Iterator[JoinSpec]:
