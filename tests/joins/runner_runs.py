@@ -145,8 +145,7 @@ def feed_from_threads(rng: np.random.Generator, events: list[oracle.Event]) -> C
 
 
 def expected_pairs(spec: sj.JoinSpec, match: oracle.Match, events: list[oracle.Event]) -> list[IdPair]:
-    window = spec.window if isinstance(spec.window, tuple) else (spec.window, spec.window)
-    left, right = (("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in window)
+    left, right = (("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in spec.windows)
     if spec.self_join:
         return [(events[a].row["id"], events[b].row["id"]) for a, b in oracle.self_join(events, match, left, right)]
     lefts, rights = ([e for e in events if e.right == side] for side in (False, True))

@@ -17,7 +17,8 @@ def explain(
     as_of = "" if spec.match is None else f", as of {spec.match}"
     lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}{as_of}"]
     if bound is None or choice is None:
-        lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
+        if spec.match is None:
+            lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
         lines.append(f"order       {spec.order}")
         lines.append("algorithm   chosen when the schemas of both sides are known")
         return "\n".join(lines)

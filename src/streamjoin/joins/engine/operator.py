@@ -105,7 +105,7 @@ class Operator:
         """
         ordered, at = work.ordered, list(work.at)
         n = ordered.is_right.size
-        if work.ready or work.begin == n:
+        if work.ready or (work.begin == n and work.tail is not None):
             return self._beside(work, limit)
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin

@@ -96,4 +96,7 @@ class Results(Iterator[pa.Table]):
     def keep(self, work: Work, rows: pa.Table) -> None:
         """Cut the rows into tables and adapt the size of the next step to their number."""
         self._ready.extend(rows.slice(at, self._batch_rows) for at in range(0, rows.num_rows, self._batch_rows))
+        if not work.tried:
+            # A step without tuples says nothing about the next one's rows.
+            return
         self._tuples = work.tried * sum(share * rows.num_rows <= self._batch_rows for share in (0, 2, 4, 4))

@@ -46,6 +46,11 @@ class AsOfByKey:
     def close(self) -> None:
         """Do nothing: there are no threads."""
 
+    @property
+    def nbytes(self) -> int:
+        """No bytes: the operator holds them."""
+        return 0
+
 
 class _RightSide:
     """The stored right tuples and the newest one of each key; `at` are processed."""
@@ -67,6 +72,8 @@ class AsOfOperator:
         self.counts = counts
         self.algorithm = AsOfByKey()
         self.no_rows = bound.schema.empty_table()
+        self.later = np.empty(0, np.int64)
+        """Rows are in the order of the left tuples, not of the later ones."""
         self._match = bound.match
         self._workers = workers
         self._arrival = bound.spec.order == "arrival"
