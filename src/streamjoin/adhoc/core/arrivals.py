@@ -149,7 +149,7 @@ def arrive(
     for name in streams:
         activity.setdefault(name, Activity(NEVER, rules.now))
     horizons = _past_idle(horizons, activity, rules)
-    buckets, after = _number_tuples(batch, kept, replace(clocks, horizons=horizons, activity=activity))
+    buckets, after = number_tuples(batch, kept, replace(clocks, horizons=horizons, activity=activity))
     return Arrived(buckets, late, untimed, after, batch)
 
 
@@ -196,9 +196,10 @@ def _check_table(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> p
     return table.select(schema.names)
 
 
-def _number_tuples(
+def number_tuples(
     batch: int, kept: Mapping[str, tuple[pa.Table, Array]], clocks: Clocks
 ) -> tuple[dict[str, Bucket], Clocks]:
+    """Tuples with their times, in order of arrival, as buckets; and the clocks after them."""
     names = sorted(kept)
     orders = {name: np.argsort(kept[name][1], kind="stable") for name in names}
     sorted_ticks = [kept[name][1][orders[name]] for name in names]

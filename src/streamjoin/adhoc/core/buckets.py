@@ -102,6 +102,10 @@ class Bucket:
     gates: Array
     first: int
     seen: Mapping[str, int]
+    positions: Array | None = None
+    """Where only some tuples of a stream are held: each one's number among all of its stream."""
+    before: Mapping[str, Array] = field(default_factory=dict)
+    """Likewise: how many tuples of another stream came before each."""
     _values: dict[str, Values] = field(default_factory=dict, repr=False)
     _masks: dict[Expression, Array] = field(default_factory=dict, repr=False)
     _whole: dict[str, tuple[Array, Array | None]] = field(default_factory=dict, repr=False)
@@ -123,6 +127,11 @@ class Bucket:
     def span(self) -> tuple[int, int]:
         """The earliest and the latest time."""
         return (int(self.ticks[0]), int(self.ticks[-1])) if self.n else (0, 0)
+
+    @property
+    def mean_tick(self) -> float:
+        """The mean of the times."""
+        return float(self.ticks.mean())
 
     def column(self, name: str) -> pa.Array:
         """A column as one array."""

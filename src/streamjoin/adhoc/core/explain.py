@@ -62,12 +62,18 @@ class RootFigures:
 
 @dataclass(frozen=True)
 class TaskFigures:
-    """A task of the last batch: its result rows, its seconds, those by component, and whether it began from files."""
+    """A task of the last batch: its result rows, its seconds, those by component, and whether it began from files.
+
+    Where tasks hold a share of the tuples each: the bytes and the tuples that it holds, and the bytes of new ones.
+    """
 
     rows: int
     seconds: float
     parts: Mapping[str, float]
     rebuilt: bool
+    state_bytes: int = 0
+    tuples: int = 0
+    read_bytes: int = 0
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.3g}" for name, seconds in self.parts.items())

@@ -87,10 +87,24 @@ def _distances(tests: Tests, table: WindowTable, pairs: Partial, streams: Stream
     if not table.counted:
         return _apart(old.ticks.at(a), new.ticks.at(b))
     gates = old.gates.at(a), new.gates.at(b)
+    if old.positions is not None and new.positions is not None:
+        numbers = old.positions.at(a), new.positions.at(b)
+        reached = _reached(new, old, b), _reached(old, new, a)
+        apart: Array = np.where(gates[0] < gates[1], reached[0] - numbers[0], reached[1] - numbers[1]) - 1
+        return apart.astype(np.uint64)
     after_a = old.first + np.searchsorted(old.gates.view(old.first), gates[1], side="right") - (a + 1)
     after_b = new.first + np.searchsorted(new.gates.view(new.first), gates[0], side="right") - (b + 1)
     after: Array = np.where(gates[0] < gates[1], after_a, after_b).astype(np.uint64)
     return after
+
+
+def _reached(later: StoredStream, earlier: StoredStream, refs: Array) -> Array:
+    """How many tuples of the `earlier` stream had come when chosen tuples of the `later` one came, these included."""
+    if later is earlier:
+        if later.positions is None:
+            raise AssertionError("tuples without their positions")
+        return later.positions.at(refs) + 1
+    return later.before[earlier.stream.name].at(refs)
 
 
 def _apart(a: Array, b: Array) -> Array:

@@ -133,6 +133,10 @@ class StoredStream:
         self.stream = stream
         self.runs: list[BucketRun] = []
         self.ticks, self.gates = TupleArray(0, np.int64), TupleArray(0, np.int64)
+        self.positions: TupleArray | None = None
+        """The tuples' numbers among all of the stream, where only some of these are held."""
+        self.before: dict[str, TupleArray] = {}
+        """Likewise: how many tuples of another stream came before each."""
         self._columns: dict[str, TupleColumn] = {}
         self._words: dict[tuple[object, ...], tuple[TupleArray, TupleArray]] = {}
         self._distinct: dict[IndexKey, tuple[int, int]] = {}
@@ -154,6 +158,11 @@ class StoredStream:
         """Take a bucket in, as a run of its own."""
         self.ticks.append(bucket.first, bucket.ticks)
         self.gates.append(bucket.first, bucket.gates)
+        if bucket.positions is not None:
+            self.positions = self.positions or TupleArray(bucket.first, np.int64)
+            self.positions.append(bucket.first, bucket.positions)
+            for name, counts in bucket.before.items():
+                self.before.setdefault(name, TupleArray(bucket.first, np.int64)).append(bucket.first, counts)
         self.runs.append(
             BucketRun([bucket], *(grown.view(bucket.first, bucket.end) for grown in (self.ticks, self.gates)))
         )
@@ -172,7 +181,8 @@ class StoredStream:
 
     @property
     def _own(self) -> list[TupleArray | TupleColumn]:
-        return [self.ticks, self.gates, *self._columns.values(), *self._all_words]
+        placed = [] if self.positions is None else [self.positions, *self.before.values()]
+        return [self.ticks, self.gates, *placed, *self._columns.values(), *self._all_words]
 
     @property
     def _grown(self) -> list[TupleArray | TupleColumn]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import Create, check_name, names_after, no_such_query
-from streamjoin.adhoc.core.contract import Action
+from streamjoin.adhoc.core.contract import Action, Core
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
 from streamjoin.adhoc.core.unshared import open_core
@@ -81,6 +81,8 @@ class Engine:
         quarantine: queries of the checkpoint that are paused before anything is computed, such as one that ends the
             process. Queries that ended two starts are found and paused without being named.
         most_queries: how many queries there may be; any number if not given.
+        executor: "distributed" has Spark's tasks store, join and write, in `partitions` cells that hold a share of the
+            tuples each; with "driver" all tuples and rows pass through this process.
     """
 
     def __init__(
@@ -94,27 +96,25 @@ class Engine:
         budget: Budget = DEFAULT_BUDGET,
         quarantine: Collection[str] = (),
         most_queries: int | None = None,
+        executor: Literal["driver", "distributed"] = "driver",
     ) -> None:
         self._most_queries = most_queries
         self.budget = budget
         self.settings = settings or Settings()
         self.checkpoint = None if checkpoint is None else str(checkpoint)
-        _check_arguments(spark, self.checkpoint, self.settings, partitions)
+        _check_arguments(spark, self.checkpoint, self.settings, partitions, executor)
         self._inbox = Inbox()
         self._notices = Notices()
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._error: StreamJoinError | None = None
-        kind = "embedded" if spark is None else "spark"
-        self._journal = MemoryJournal() if self.checkpoint is None else Journal(self.checkpoint, kind)
+        kind = "embedded" if spark is None else "spark" if executor == "driver" else executor
+        self._journal, core, loop = _parts(kind, self.checkpoint, self.settings)
         try:
             recovery = recover(self._journal, self.settings)
-            core = open_core([], self.settings)
-            self._executor = _executor(spark, self._journal, trigger, partitions, self.settings)
+            self._executor = _executor(spark, self._journal, trigger, partitions, core)
             self._catalog = Catalog(core, self._journal, self.settings, spark, sinks)
-            self._loop = BatchLoop(
-                self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows
-            )
+            self._loop = loop(self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows)
             self._loop.restore(recovery, _known_names(quarantine, recovery))
         except BaseException:
             self._journal.close()
@@ -531,8 +531,14 @@ def _known_names(quarantine: Collection[str], recovery: RecoveredState) -> set[s
 
 
 def _check_arguments(
-    spark: SparkSession | None, checkpoint: str | None, settings: Settings, partitions: int | str | None
+    spark: SparkSession | None, checkpoint: str | None, settings: Settings, partitions: int | str | None, executor: str
 ) -> None:
+    if executor not in ("driver", "distributed"):
+        raise SpecError(f"executor is 'driver' or 'distributed', not {executor!r}")
+    if executor == "distributed" and spark is None:
+        raise SpecError("the distributed executor runs on Spark: give Engine a Spark session, or leave executor out")
+    if executor == "distributed" and settings.sharing == "nothing":
+        raise SpecError("queries that share nothing are run by the driver: leave executor out")
     if spark is not None and not hasattr(spark, "sparkContext"):
         raise SpecError(f"Engine(spark, ...) takes a Spark session or nothing, not {spark!r}; is it checkpoint=?")
     if spark is not None and checkpoint is None:
@@ -543,15 +549,32 @@ def _check_arguments(
         raise SpecError("queries that share nothing are run by the driver: leave partitions out")
 
 
+def _parts(kind: str, checkpoint: str | None, settings: Settings) -> tuple[Journal, Core, type[BatchLoop]]:
+    """The journal, the core and the loop of an engine."""
+    if checkpoint is None:
+        return MemoryJournal(), open_core([], settings), BatchLoop
+    if kind != "distributed":
+        return Journal(checkpoint, kind), open_core([], settings), BatchLoop
+    from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
+    from streamjoin.adhoc.executors.distributed.journal import FiledJournal
+    from streamjoin.adhoc.executors.distributed.loop import DistributedLoop
+
+    return FiledJournal(checkpoint), DriverCore(settings), DistributedLoop
+
+
 def _executor(
     spark: SparkSession | None,
     journal: Journal,
     trigger: str | None,
     partitions: int | Literal["auto"] | None,
-    settings: Settings,
+    core: Any,
 ) -> Executor:
     if spark is None:
         return EmbeddedExecutor(journal, trigger)
+    from streamjoin.adhoc.executors.distributed.executor import DistributedExecutor
+    from streamjoin.adhoc.executors.distributed.journal import FiledJournal
     from streamjoin.adhoc.executors.spark import SparkExecutor
 
-    return SparkExecutor(spark, journal, trigger, partitions, settings.latency_threshold)
+    if isinstance(journal, FiledJournal):
+        return DistributedExecutor(spark, journal, trigger, partitions, core)
+    return SparkExecutor(spark, journal, trigger, partitions, core.settings.latency_threshold)

@@ -212,4 +212,4 @@ def mean_event_time(buckets: list[Bucket], streams: Mapping[str, Stream]) -> flo
     timed = [b for b in buckets if b.n and streams[b.stream].tick_ns is not None]
     if not timed:
         return None
-    return float(np.average([b.ticks.mean() for b in timed], weights=[b.n for b in timed])) / 1e9
+    return float(np.average([b.mean_tick for b in timed], weights=[b.n for b in timed])) / 1e9

@@ -149,6 +149,7 @@ class EngineMetrics(Record):
 
     `seconds` is the time by component: "changes", "arrivals", "storing", "joining", "sinks", "finishing".
     `deploy_ms` is the time from the last create's call until it was in force. `partitions` is 0 where the driver joins.
+    `driver_rows` counts the rows of input and output that the engine's own process has had in its hands.
     """
 
     running: bool
@@ -166,3 +167,4 @@ class EngineMetrics(Record):
     deploy_ms: float | None
     pending_changes: int
     seconds: Mapping[str, float] = field(default_factory=dict)
+    driver_rows: int = 0

@@ -36,7 +36,14 @@ import pyarrow.parquet as pq
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.engine.journal_files import read_record, read_table, safe_name, write_record, write_table
+from streamjoin.adhoc.engine.journal_files import (
+    read_bucket,
+    read_record,
+    read_table,
+    safe_name,
+    write_record,
+    write_table,
+)
 from streamjoin.model.errors import CheckpointError, StateError
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place, entries, in_order, place
@@ -163,6 +170,10 @@ class Journal:
     def bucket(self, stream: str, batch: int) -> Place:
         """Where a bucket lies."""
         return self.root / "buckets" / f"{safe_name(stream)}-{batch:012}"
+
+    def read_bucket(self, stream: str, batch: int) -> Bucket:
+        """A stored bucket, mapped into memory."""
+        return read_bucket(self.bucket(stream, batch))
 
     def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
         """The rows that wait for a query's sink, by batch."""

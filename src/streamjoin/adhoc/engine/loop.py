@@ -49,6 +49,8 @@ class BatchLoop:
         """Where each stream that the journal has tuples of goes on."""
         self.seconds: dict[str, float] = {}
         self.batches = self.rows_in = self.rows_out = 0
+        self.driver_rows = 0
+        """Rows of input and output that this process has had in its hands."""
         self.state_bytes: dict[str, int] = {}
         self.last_event: BatchEvent | None = None
         self._journal, self._inbox, self._publish = journal, inbox, publish
@@ -134,6 +136,7 @@ class BatchLoop:
             arrived = replace(arrived, malformed=malformed, clocks=_advanced(arrived.clocks, work.portions))
         aside = dict.fromkeys(work.portions, Aside()) | arrived.aside()
         counts, failed = self._rows(arrived, tuple(work.portions.values()), aside)
+        self._count_driver_rows(arrived, counts)
         self._tell(began, work, [*changes, *failed], counts)
         for portion in work.portions.values():
             portion.done.set_result(None)
@@ -222,6 +225,9 @@ class BatchLoop:
         self.catalog.deliveries.put(arrived.batch, filled, event_time)
         self.catalog.deliveries.settle()
 
+    def _count_driver_rows(self, arrived: Arrived, counts: Mapping[str, int]) -> None:
+        self.driver_rows += sum(bucket.n for bucket in arrived.buckets.values()) + sum(counts.values())
+
     def _count(self, arrived: Arrived, aside: Mapping[str, Aside]) -> None:
         for name, counted in aside.items():
             bound = arrived.clocks.horizons[name].bound
@@ -247,6 +253,7 @@ class BatchLoop:
             self.catalog.deploy_ms,
             len(self._inbox.waiting),
             dict(self.seconds),
+            self.driver_rows,
         )
 
     def _tell(self, began: float, work: BatchWork, changes: list[ChangeRecord], counts: dict[str, int]) -> None:

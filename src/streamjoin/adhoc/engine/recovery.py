@@ -15,7 +15,6 @@ from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Snapshot
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Body, Journal, Position
-from streamjoin.adhoc.engine.journal_files import read_bucket
 from streamjoin.adhoc.engine.stored import EngineChange, StoredState, unpacked_clocks
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.model.errors import CheckpointError
@@ -108,7 +107,7 @@ def _clocks(record: Body | None, state: StoredState) -> Clocks:
 
 def _buckets(journal: Journal, record: Body) -> dict[str, tuple[Bucket, ...]]:
     return {
-        stream: tuple(read_bucket(journal.bucket(stream, batch)) for batch in batches)
+        stream: tuple(journal.read_bucket(stream, batch) for batch in batches)
         for stream, batches in record["held"].items()
     }
 

@@ -73,9 +73,9 @@ class NewestRows:
         self._changed = threading.Condition()
         self._closed = False
 
-    def write(self, batch: int, rows: pa.Table) -> None:  # noqa: ARG002
-        """Take the rows of a batch."""
-        given = rows.num_rows
+    def write(self, batch: int, rows: pa.Table, count: int | None = None) -> None:  # noqa: ARG002
+        """Take the rows of a batch, or the newest of them, where there were `count`."""
+        given = rows.num_rows if count is None else count
         if rows.num_rows > self._limit:
             # A slice would hold on to the whole batch.
             rows = rows.take(pa.array(np.arange(rows.num_rows - self._limit, rows.num_rows)))

@@ -7,7 +7,7 @@ same rows. So every reader of the directory sees each row once, at any moment, w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,9 @@ from streamjoin.adhoc.sinks.base import Target
 from streamjoin.model.errors import SpecError, StreamJoinError
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place, entries, place
+
+_MARK: Final = 12
+"""How much of an engine's id is in the names of its files."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,19 @@ class ParquetSink:
         return f"parquet {self.path}"
 
 
+def file_prefix(query: str, engine: str) -> str:
+    """How the names of a query's files begin, for an engine by its id."""
+    return f"{safe_name(query)}-{engine[:_MARK]}-"
+
+
 class ParquetWriter:
     """Writes one Parquet file per batch, under a name that a repeated batch replaces."""
 
     def __init__(self, sink: ParquetSink, target: Target) -> None:
         self._sink = sink
         self._directory = place(sink.path)
-        self._mark = target.engine[:12]
-        self._prefix = f"{safe_name(target.query)}-{self._mark}-"
+        self._mark = target.engine[:_MARK]
+        self._prefix = file_prefix(target.query, target.engine)
         for entry in entries(self._directory):
             if entry.name.startswith(f".{self._prefix}"):
                 # A crash left it half written.

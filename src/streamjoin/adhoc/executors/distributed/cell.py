@@ -1,0 +1,343 @@
+"""What a task does with a batch: one cell's share of the tuples through the shared core, and its rows into files.
+
+A worker process keeps the cores of its cell from batch to batch. That is a cache: everything follows from the part
+files and from the queries that the task is sent. The invariant: for a batch a cell has the driver's queries and plan,
+and of every placement the held tuples that lie in the cell, whatever batches it has missed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, number_tuples
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
+from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared, ShareFigures
+from streamjoin.adhoc.engine.journal_files import safe_name
+from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, write_rows
+from streamjoin.adhoc.executors.distributed.parts import (
+    FiledBucket,
+    positions,
+    read_filed_bucket,
+    read_part,
+    ticks_by_stream,
+)
+from streamjoin.adhoc.executors.distributed.placement import Placement
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.optimizer.plans import Plan
+from streamjoin.model.errors import InputError
+from streamjoin.storage.places import place
+
+
+@dataclass(frozen=True)
+class PlacedQuery:
+    """A query as tasks get it: what runs, by which choice, in which placement, and where its rows go."""
+
+    entry: LiveQuery
+    choice: Choice
+    placement: int
+    target: OutputTarget
+
+
+@dataclass(frozen=True)
+class CellDelta:
+    """What changed from the version before: streams and placements, queries that came or changed, queries that went."""
+
+    version: int
+    streams: tuple[Stream, ...]
+    placements: Mapping[int, Placement]
+    came: Mapping[str, PlacedQuery]
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellAssignment:
+    """A batch for tasks. `base` is the version of the whole state; `deltas` lead from it to this batch's."""
+
+    run: str
+    batch: int
+    cells: int
+    base: int
+    deltas: tuple[CellDelta, ...]
+    held: Mapping[str, tuple[int, ...]]
+    """The batches before this one whose tuples are held, by stream, oldest first."""
+    buckets: str
+    """A pattern for the file that lists the parts of a stream's batch."""
+    fresh: Mapping[str, FiledBucket]
+    spool: str
+    """The directory for rows that the driver reads."""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell did in a batch; `rows` says where the rows of each query are."""
+
+    cell: int
+    rows: WrittenRows
+    failures: Mapping[str, str]
+    seconds: float
+    figures: tuple[ShareFigures, ...]
+    rebuilt: bool
+    state: Mapping[str, int]
+    """The bytes that are held, by what holds them."""
+    tuples: int
+    """The tuples that are held; one that is in two placements counts twice."""
+    read: int
+    """The bytes of new tuples that were taken in."""
+    process: tuple[str, int]
+
+
+_cells: Final[dict[tuple[str, int], Cell]] = {}
+
+
+def run_cell(
+    assignment: CellAssignment, whole: Callable[[], bytes], cell: int, cells: dict[tuple[str, int], Cell] = _cells
+) -> CellResult:
+    """Run one cell of a batch in this process, with what it keeps in `cells`.
+
+    `whole` gives the whole state at the assignment's base, pickled, when called.
+    """
+    key = assignment.run, cell
+    for other in [known for known in cells if known[0] != assignment.run]:
+        # Another run of the engine has replaced the one before.
+        del cells[other]
+    state = cells.get(key)
+    if state is not None and assignment.batch < state.batch:
+        # A straggler, whose rows nobody waits for: a cell can't go back.
+        return Cell(cell).run(assignment, whole)
+    if state is None or state.cells != assignment.cells:
+        state = cells[key] = Cell(cell, assignment.cells)
+    try:
+        return state.run(assignment, whole)
+    except BaseException:
+        # It may have taken in a part of what it follows; the next try begins from the files.
+        cells.pop(key, None)
+        raise
+
+
+class Cell:
+    """One cell of all placements in a worker process."""
+
+    def __init__(self, number: int, cells: int = 1) -> None:
+        self.number, self.cells = number, cells
+        self._streams: dict[str, Stream] = {}
+        self._placements: dict[int, Placement] = {}
+        self._queries: dict[str, PlacedQuery] = {}
+        self._version = -1
+        self._parts: dict[int, PlacementCell] = {}
+        self._changed: set[int] = set()
+        self.batch = -1
+
+    def run(self, assignment: CellAssignment, whole: Callable[[], bytes]) -> CellResult:
+        """The rows of the cell."""
+        began = time.perf_counter()
+        self.cells = assignment.cells
+        self._follow(assignment, whole)
+        self.batch = assignment.batch
+        times: dict[str, list[Array]] = {}
+        if any(self._placements[number].counted for number in self._active):
+            times = ticks_by_stream(assignment.fresh)
+        rebuilt = False
+        outputs: dict[str, pa.Table] = {}
+        failures: dict[str, InputError] = {}
+        figures = []
+        for number in self._active:
+            part = self._part(number)
+            queries = {name: found for name, found in self._queries.items() if found.placement == number}
+            rebuilt |= part.follow(queries if number in self._changed else None, assignment)
+            self._changed.discard(number)
+            rows, failed, counted = part.results(assignment, times)
+            outputs |= {name: table for name, table in rows.items() if table.num_rows}
+            failures |= failed
+            figures.append(counted)
+        targets = {name: self._queries[name].target for name in outputs}
+        written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool)
+        parts = [self._parts[number] for number in self._active]
+        state: dict[str, int] = {}
+        for part in parts:
+            for what, size in part.nbytes.items():
+                state[what] = state.get(what, 0) + size
+        return CellResult(
+            self.number,
+            written,
+            {name: str(error) for name, error in failures.items()},
+            time.perf_counter() - began,
+            tuple(figures),
+            rebuilt,
+            state,
+            sum(part.tuples for part in parts),
+            sum(part.read for part in parts),
+            (os.environ.get("STREAMJOIN_CELL", ""), os.getpid()),
+        )
+
+    @property
+    def _active(self) -> list[int]:
+        """The placements of which this cell has something."""
+        return [n for n, found in self._placements.items() if found.coordinates(self.number, self.cells) is not None]
+
+    def _part(self, number: int) -> PlacementCell:
+        part, placement = self._parts.get(number), self._placements[number]
+        if part is None or not part.fits(placement):
+            part = self._parts[number] = PlacementCell(self.number, placement)
+            self._changed.add(number)
+        part.placement = placement
+        for name in placement.routes:
+            part.add_stream(self._streams[name])
+        return part
+
+    def _follow(self, assignment: CellAssignment, whole: Callable[[], bytes]) -> None:
+        if self._version < assignment.base:
+            self._queries, self._placements = {}, {}
+            self._change(pickle.loads(whole()))  # noqa: S301 - written by the driver of this very run
+        for delta in assignment.deltas:
+            if delta.version > self._version:
+                self._change(delta)
+
+    def _change(self, delta: CellDelta) -> None:
+        self._streams |= {stream.name: stream for stream in delta.streams}
+        self._placements = dict(delta.placements)
+        for name in delta.gone:
+            found = self._queries.pop(name, None)
+            if found is not None:
+                self._changed.add(found.placement)
+        self._queries |= delta.came
+        self._changed |= {found.placement for found in delta.came.values()}
+        self._changed &= self._placements.keys()
+        self._parts = {number: part for number, part in self._parts.items() if number in self._placements}
+        self._version = delta.version
+
+
+class PlacementCell:
+    """The tuples of one placement that lie in a cell, in a core of their own."""
+
+    SETTINGS: ClassVar = Settings(sharing="everything")
+    """A cell decides nothing: it runs by the plan that it is sent."""
+
+    def __init__(self, cell: int, placement: Placement) -> None:
+        self._cell = cell
+        self.placement = placement
+        self._core = Shared([], self.SETTINGS)
+        self._clocks = Clocks.start({})
+        self._newest: dict[str, int] = {}
+        self._arrived: Arrived | None = None
+        self._built = False
+        self._since = 0
+        """The batch in which the oldest query was created: nothing before it is needed."""
+        self.read = 0
+
+    def fits(self, placement: Placement) -> bool:
+        """Whether what it has is right for a placement: streams may have been added to it."""
+        own = self.placement
+        return own.counted == placement.counted and all(
+            placement.routes.get(stream) == routes for stream, routes in own.routes.items()
+        )
+
+    def add_stream(self, stream: Stream) -> None:
+        """Hold one more stream, if it does not yet."""
+        if stream.name not in self._core.streams:
+            self._core.add_stream(stream, 0)
+            self._clocks = self._clocks.joined_by(stream.name, 0)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held, by what holds them."""
+        return self._core.nbytes
+
+    @property
+    def tuples(self) -> int:
+        """The tuples held."""
+        held = [bucket for buckets in self._core.snapshot().buckets.values() for bucket in buckets]
+        fresh = [] if self._arrived is None else list(self._arrived.buckets.values())
+        return sum(bucket.n for bucket in (*held, *fresh))
+
+    def follow(self, queries: Mapping[str, PlacedQuery] | None, assignment: CellAssignment) -> bool:
+        """Come to the state before a batch; `queries` if they changed. Returns whether it was made from files."""
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None and arrived.batch < assignment.batch:
+            # A batch that is run once more is not finished: its tuples go, and come again.
+            self._finish(arrived, assignment)
+        if queries is not None:
+            self._since = min((found.entry.created for found in queries.values()), default=0)
+        built, self._built = self._built, True
+        missed: dict[int, list[str]] = {}
+        for stream in self.placement.routes:
+            newest = max(self._newest.get(stream, -1), self._since - 1)
+            for batch in assignment.held.get(stream, ()):
+                if batch > newest:
+                    missed.setdefault(batch, []).append(stream)
+        for batch in sorted(missed):
+            lists = {s: read_filed_bucket(place(assignment.buckets.format(safe_name(s), batch))) for s in missed[batch]}
+            times = ticks_by_stream(lists) if self.placement.counted else {}
+            self._finish(self._arrive(batch, lists, times, assignment.cells), assignment)
+            self._newest |= dict.fromkeys(lists, batch)
+        if queries is not None:
+            entries = {name: found.entry for name, found in queries.items()}
+            choices = {name: found.choice for name, found in queries.items()}
+            self._core.follow(QueryRegistry(entries), Plan(choices))
+        return not built and bool(missed)
+
+    def results(
+        self, assignment: CellAssignment, times: Mapping[str, list[Array]]
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError], ShareFigures]:
+        """The rows of the cell, queries that failed, and figures."""
+        lists = {name: bucket for name, bucket in assignment.fresh.items() if name in self.placement.routes}
+        arrived = self._arrive(assignment.batch, lists, times, assignment.cells)
+        self.read = sum(bucket.nbytes["tuples"] for bucket in arrived.buckets.values())
+        outputs, failures = self._core.results(arrived)
+        self._arrived = arrived
+        return outputs, failures, self._core.share_figures()
+
+    def _finish(self, arrived: Arrived, assignment: CellAssignment) -> None:
+        """Make the tuples of a batch part of the state, and let go of what the driver does not hold any more."""
+        oldest = {stream: batches[0] for stream, batches in assignment.held.items() if batches}
+        self._core.finish(arrived, {}, oldest)
+        self._clocks = arrived.clocks
+        self._newest |= dict.fromkeys(arrived.buckets, arrived.batch)
+
+    def _arrive(
+        self, batch: int, lists: Mapping[str, FiledBucket], times: Mapping[str, list[Array]], cells: int
+    ) -> Arrived:
+        """The tuples of a batch that lie in the cell, with numbers of their own: only their order matters here."""
+        kept: dict[str, tuple[pa.Table, Array]] = {}
+        numbers: dict[str, list[tuple[Array, dict[str, Array]]]] = {}
+        for name, bucket in lists.items():
+            tables, ticks, own = [], [], []
+            for number, part in enumerate(bucket.parts):
+                table, part_ticks = read_part(part)
+                rows = self.placement.rows(name, table, self._cell, cells)
+                if rows is None:
+                    rows = np.arange(table.num_rows)
+                elif rows.size < table.num_rows:
+                    table, part_ticks = table.take(pa.array(rows)), part_ticks[rows]
+                if not rows.size:
+                    continue
+                tables.append(table)
+                ticks.append(part_ticks)
+                if self.placement.counted:
+                    own.append(positions(bucket, times, number, rows, self.placement.routes))
+            if tables:
+                kept[name] = pa.concat_tables(tables), np.concatenate(ticks)
+                numbers[name] = own
+        buckets, clocks = number_tuples(batch, kept, self._clocks)
+        if self.placement.counted:
+            buckets = {name: _positioned(bucket, kept[name][1], numbers[name]) for name, bucket in buckets.items()}
+        return Arrived(buckets, {}, {}, clocks, batch)
+
+
+def _positioned(bucket: Bucket, ticks: Array, numbers: list[tuple[Array, dict[str, Array]]]) -> Bucket:
+    """A bucket with the positions of its tuples, which came in the order of `ticks`."""
+    order = np.argsort(ticks, kind="stable")
+    own = np.concatenate([found for found, _ in numbers])[order]
+    before = {name: np.concatenate([counts[name] for _, counts in numbers])[order] for name in numbers[0][1]}
+    return replace(bucket, positions=own, before=before)

@@ -1,0 +1,75 @@
+"""The driver's side of the distributed engine: queries, plan, clocks and retention, with lists of files for tuples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.execution import Execution
+from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.core.shared import Shared, Snapshot
+from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles
+from streamjoin.model.errors import InputError, StateError
+
+
+class PlannedExecution(Execution):
+    """The plan made ready, for `explain`; tuples are elsewhere."""
+
+    def load(self, buckets: Mapping[str, Iterable[Bucket]]) -> None:
+        """Nothing is held here."""
+
+    def settle(self, buckets: Mapping[str, Bucket], kept: Mapping[str, Sequence[Bucket]]) -> None:
+        """Nothing is held here."""
+
+
+class DriverCore(Shared):
+    """A core that knows which tuples there are, and has none of them."""
+
+    def __init__(self, settings: Settings) -> None:
+        # Costs are measured on tuples, which are elsewhere: queries are placed as they come.
+        super().__init__([], replace(settings, sharing="everything"))
+        self._execution = PlannedExecution([])
+        self.held_bytes: dict[str, int] = {}
+        """What the cells of the last batch hold."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go over to a state."""
+        self._execution = PlannedExecution(self._streams.values())
+        self._install(replace(snapshot, optimizer=replace(snapshot.optimizer, settings=self.settings)))
+
+    def arrive(self, batch_id: int, tables: Mapping[str, PortionFiles]) -> FiledArrival:
+        """A batch as lists of parts; nothing changes until `finish`.
+
+        Raises:
+            StateError: the batch is not after the last one.
+            InputError: a stream is unknown.
+        """
+        state = self._state
+        if batch_id <= state.batch:
+            raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
+        clocks = state.clocks
+        horizons, counts = dict(clocks.horizons), dict(clocks.counts)
+        buckets: dict[str, FiledBucket] = {}
+        for name in sorted(tables):
+            if name not in self._streams:
+                raise InputError(f"there is no stream {name!r}")
+            parts = tuple(part for part in tables[name].parts if part.rows)
+            if not parts:
+                continue
+            bucket = buckets[name] = FiledBucket(name, batch_id, clocks.counts[name], dict(clocks.counts), parts)
+            counts[name] += bucket.n
+            horizons[name] = copy.copy(horizons[name])
+            horizons[name].late(np.array([bucket.span[1]], np.int64))
+        gate = clocks.gate + sum(bucket.n for bucket in buckets.values())
+        after = replace(clocks, horizons=horizons, counts=counts, gate=gate)
+        # What reads a bucket at the driver reads only what a list of parts has too.
+        return FiledArrival(buckets, {}, {}, after, batch_id, portions=dict(tables))  # type: ignore[arg-type]
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes that all cells hold."""
+        return {"tuples": 0, "columns": 0, "indexes": 0, "sets": 0, **self.held_bytes}

@@ -1,0 +1,129 @@
+"""The journal of the distributed engine: tuples and rows lie in files that tasks wrote, and the journal lists them.
+
+    tuples/<stream>-<n>-<id>/  the part files of the stream's micro-batch n, as one try wrote them
+    buckets/<stream>-<batch>   the list of a batch's parts
+    outputs/<batch>            the files with a batch's rows: written before any of them gets its name
+    spool/<batch>-<cell>-<id>  rows that the driver reads
+
+The invariant: a file is removed only when no record that a restart would begin from lists it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.engine.journal import Body, Journal, Position
+from streamjoin.adhoc.engine.journal_files import read_record, safe_name, write_record
+from streamjoin.adhoc.executors.distributed.outputs import WrittenRows, move, remove
+from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles, read_filed_bucket
+from streamjoin.storage.places import Place, entries, place
+
+
+class FiledJournal(Journal):
+    """A journal that lists the files of tasks."""
+
+    kind = "distributed"
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__(checkpoint, self.kind)
+        self._directories: dict[tuple[str, int], str] = {}
+
+    def tuples_directory(self, stream: str, spark_batch: int) -> str:
+        """A new directory for the parts of a micro-batch."""
+        return str(self.root / "tuples" / f"{safe_name(stream)}-{spark_batch:09}-{uuid.uuid4().hex[:8]}")
+
+    @property
+    def spool(self) -> str:
+        """The directory for rows that the driver reads."""
+        return str(self.root / "spool")
+
+    @property
+    def bucket_pattern(self) -> str:
+        """The name of a bucket's list of parts, with places for the stream's name (made safe) and the batch."""
+        return str(self.root / "buckets" / "{}-{:012}")
+
+    def read_bucket(self, stream: str, batch: int) -> FiledBucket:  # type: ignore[override]
+        """A bucket's list of parts."""
+        bucket = read_filed_bucket(self.bucket(stream, batch))
+        self._directories[stream, batch] = _directory(bucket)
+        return bucket
+
+    # Input --------------------------------------------------------------------------------------------------------
+
+    def write_input(
+        self,
+        arrived: Arrived,
+        positions: Mapping[str, Position],
+        held: Mapping[str, Iterable[int]],
+        serial: int,
+    ) -> None:
+        """Make a batch's tuples safe; what was set aside gets its place first."""
+        if isinstance(arrived, FiledArrival):
+            for stream, portion in arrived.portions.items():
+                self._move_aside(stream, arrived.batch, portion)
+        kept = {stream: list(batches) for stream, batches in held.items()}
+        super().write_input(arrived, positions, kept, serial)
+        for stream, bucket in arrived.buckets.items():
+            self._directories[stream, arrived.batch] = _directory(bucket)  # type: ignore[arg-type]
+        listed = {(stream, batch) for stream, batches in kept.items() for batch in batches}
+        for key in self._directories.keys() - listed:
+            self._files.submit(_remove_directory, place(self._directories.pop(key)))
+
+    def _move_aside(self, stream: str, batch: int, portion: PortionFiles) -> None:
+        for part in portion.parts:
+            for kind, (_, path) in part.aside.items():
+                folder = "malformed" if kind == "malformed" else "late"
+                name = f"{batch:012}-{kind}{part.partition:06}.parquet"
+                move(place(path), self.root / folder / safe_name(stream) / name)
+
+    def remove_unlisted(self, pending: int | None) -> None:
+        """Remove files of tries that came to nothing; `pending` is the batch whose outputs may still be needed."""
+        listed = {place(directory).name for directory in self._directories.values()}
+        for entry in entries(self.root / "tuples"):
+            if entry.name not in listed:
+                _remove_directory(entry)
+        outputs = self.outputs(pending) if pending is not None else None
+        spools = {place(part.spool).name for part in outputs or () if part.spool is not None}
+        for entry in entries(self.root / "spool"):
+            if entry.name not in spools:
+                entry.unlink(missing_ok=True)
+
+    # Output -------------------------------------------------------------------------------------------------------
+
+    def write_outputs(self, batch: int, cells: Sequence[WrittenRows], failures: Mapping[str, str]) -> None:
+        """List the files with a batch's rows, and the queries that failed in it."""
+        body: Body = {"cells": [cell.packed() for cell in cells], "failures": dict(failures)}
+        write_record(self._numbered("outputs", batch), body)
+
+    def outputs(self, batch: int) -> tuple[WrittenRows, ...] | None:
+        """The files with a batch's rows; None if they were not listed."""
+        body = self._outputs(batch)
+        return None if body is None else tuple(WrittenRows.unpacked(cell) for cell in body["cells"])
+
+    def failures(self, batch: int) -> dict[str, str]:
+        """The queries that failed in a batch whose outputs are listed."""
+        body = self._outputs(batch)
+        return {} if body is None else dict(body["failures"])
+
+    def _outputs(self, batch: int) -> Body | None:
+        path = self._numbered("outputs", batch)
+        return read_record(path) if path.exists() else None
+
+    def forget_outputs(self, batch: int, cells: Sequence[WrittenRows]) -> None:
+        """A batch is done: nobody needs its spool files and their list any more."""
+        spools = [cell.spool for cell in cells if cell.spool is not None]
+        self._files.submit(remove, [*spools, str(self._numbered("outputs", batch))])
+
+
+def _directory(bucket: FiledBucket) -> str:
+    return str(place(bucket.parts[0].path).parent)
+
+
+def _remove_directory(directory: Place) -> None:
+    with contextlib.suppress(OSError):
+        for entry in entries(directory):
+            entry.unlink(missing_ok=True)
+        directory.rmdir()

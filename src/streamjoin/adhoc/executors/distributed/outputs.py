@@ -1,0 +1,145 @@
+"""Rows from tasks to sinks: files that tasks write, and that count once the journal lists them.
+
+A task writes the rows of a query with a `ParquetSink` to a hidden file in the sink's directory. Rows that the driver
+has to see (the newest of each query, and all rows of sinks that the driver writes to) go into one spool file of the
+cell in the checkpoint. The journal's record of a batch's outputs lists all of these. After it is on disk the hidden
+files are renamed, which can be repeated. So a batch is computed again only if none of its files has appeared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamjoin.model.errors import StreamJoinError
+from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
+from streamjoin.storage.places import Place, place
+
+
+@dataclass(frozen=True)
+class OutputTarget:
+    """Where tasks put a query's rows: Parquet files in `directory`, and up to `spooled` (None: all) for the driver.
+
+    `prefix` begins the names of the query's files.
+    """
+
+    spooled: int | None
+    directory: str | None = None
+    prefix: str = ""
+    compression: str = "zstd"
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """What a cell wrote: by query the rows, the hidden file and the name that it gets, or why there is none."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    spool: str | None = None
+
+    def packed(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def unpacked(cls, body: Mapping[str, Any]) -> WrittenRows:
+        """What `packed` gave."""
+        files = {name: (hidden, final) for name, (hidden, final) in body["files"].items()}
+        return cls(body["counts"], files, body["refused"], body["spool"])
+
+
+def write_rows(
+    outputs: Mapping[str, pa.Table], targets: Mapping[str, OutputTarget], batch: int, cell: int, spool: str
+) -> WrittenRows:
+    """Write the rows of a cell; a sink that can't be written to has its rows in the spool."""
+    attempt = uuid.uuid4().hex[:8]
+    counts, files, refused = {}, {}, {}
+    spooled: dict[str, pa.Table] = {}
+    for name, table in outputs.items():
+        target = targets[name]
+        counts[name] = table.num_rows
+        limit = target.spooled
+        if target.directory is not None:
+            final = f"{target.prefix}{batch:012}-{cell:04}.parquet"
+            hidden = place(target.directory) / f".{final}.{attempt}"
+            try:
+                with atomic(hidden) as file:
+                    pq.write_table(table, file, compression=target.compression)
+                files[name] = str(hidden), final
+            except (OSError, StreamJoinError) as error:
+                refused[name] = f"no file can be written to {target.directory}: {error.__cause__ or error}"
+                limit = None
+        if limit is None or limit:
+            spooled[name] = table if limit is None or limit >= table.num_rows else table.slice(table.num_rows - limit)
+    if not spooled:
+        return WrittenRows(counts, files, refused)
+    path = place(spool) / f"{batch:012}-{cell:04}-{attempt}"
+    blocks = [BlockRows(_one_batch(table), 0, 0) for table in spooled.values()]
+    write_piece(path, (blocks, []), {"queries": list(spooled)})
+    return WrittenRows(counts, files, refused, str(path))
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
+
+
+def read_spool(path: str, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Table]:
+    """The rows of a spool file by query, mapped; of the queries whose schemas are given.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    where = place(path)
+    footer = read_footer(where)
+    mapped = MappedPiece(where)
+    blocks = [Block(*packed) for packed in footer["blocks"][0]]
+    return {
+        name: pa.Table.from_batches([mapped.batch(block, schemas[name])])
+        for name, block in zip(footer["queries"], blocks, strict=True)
+        if name in schemas
+    }
+
+
+def publish(hidden: str, name: str) -> None:
+    """Give a hidden file its name; one that has it already stays.
+
+    Raises:
+        OSError: it can't be renamed.
+    """
+    source = place(hidden)
+    target = source.parent / name
+    if isinstance(source, Path) and isinstance(target, Path):
+        try:
+            source.replace(target)
+        except FileNotFoundError:
+            if not target.exists():
+                raise
+    elif source.exists():
+        move(source, target)
+    elif not target.exists():
+        raise FileNotFoundError(f"{hidden} is gone")
+
+
+def move(source: Place, target: Place) -> None:
+    """Rename a file, also on a file system that is reached through Arrow."""
+    if isinstance(source, Path):
+        Path(str(target)).parent.mkdir(parents=True, exist_ok=True)
+        source.replace(str(target))
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.filesystem.move(source.path, target.path)  # type: ignore[union-attr]
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Remove files, as far as they are there."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            place(path).unlink(missing_ok=True)

@@ -1,0 +1,247 @@
+"""Part files: the tuples that one task read of a stream's micro-batch, in order of time, and what was set aside.
+
+A part is written once, by the task that read it, and is state: a bucket of the journal lists its parts. A tuple is
+late if it is behind what its stream had reached before the micro-batch by more than the lateness. The driver sees
+names, counts and times of parts, never a tuple.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamjoin._arrays import Array
+from streamjoin.adhoc.core.arrivals import Arrived, Aside
+from streamjoin.adhoc.core.buckets import IndexKey
+from streamjoin.adhoc.engine.journal_files import read_table, write_table
+from streamjoin.adhoc.executors.spark_feed import split
+from streamjoin.adhoc.language.plan import Stream
+from streamjoin.model.errors import CheckpointError
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.storage.pieces import atomic
+from streamjoin.storage.places import Place, place
+from streamjoin.windows.clock import to_ticks
+from streamjoin.windows.encoding import flat
+
+TICK: Final = "#tick"
+_META: Final = b"streamjoin.parts"
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """What the driver knows of a part: rows and their times, and by kind the rows that were set aside in own files."""
+
+    partition: int
+    path: str
+    rows: int = 0
+    least: int = 0
+    most: int = 0
+    mean: float = 0.0
+    nbytes: int = 0
+    aside: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    def packed(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def unpacked(cls, body: Mapping[str, Any]) -> PartFile:
+        """What `packed` gave."""
+        return cls(**{**body, "aside": {kind: (rows, path) for kind, (rows, path) in body["aside"].items()}})
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """What a task needs to make a part of its rows; `bound` is the oldest time in ticks that is not late."""
+
+    stream: Stream
+    bound: int
+    directory: str
+    mark: str | None = None
+
+    def write(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> PartFile:
+        """Write the part of one task."""
+        name = f"{partition:06}-{attempt}"
+        table = pa.Table.from_batches(batches) if (batches := list(batches)) else None
+        if table is None or not table.num_rows:
+            return PartFile(partition, "")
+        table, marked = split(table, self.mark)
+        aside = {} if marked is None else {"malformed": marked}
+        table = table.select(self.stream.schema.names).cast(self.stream.schema)
+        ticks, bad = to_ticks(table.column(self.stream.time), self.stream.tick_ns or 1)
+        if bad is not None and bad.any():
+            aside["untimed"] = table.filter(pa.array(bad))
+            table, ticks = table.filter(pa.array(~bad)), ticks[~bad]
+        late = ticks < self.bound
+        if late.any():
+            aside["late"] = table.filter(pa.array(late))
+            table, ticks = table.filter(pa.array(~late)), ticks[~late]
+        directory = place(self.directory)
+        written = {
+            kind: (rows.num_rows, _write_aside(directory / f"{name}-{kind}", rows)) for kind, rows in aside.items()
+        }
+        if not ticks.size:
+            return PartFile(partition, "", aside=written)
+        if (np.diff(ticks) < 0).any():
+            order = np.argsort(ticks, kind="stable")
+            table, ticks = table.take(pa.array(order)), ticks[order]
+        path = directory / name
+        write_table(path, table.append_column(TICK, pa.array(ticks)))
+        size = table.nbytes + ticks.nbytes
+        return PartFile(
+            partition, str(path), len(ticks), int(ticks[0]), int(ticks[-1]), float(ticks.mean()), size, written
+        )
+
+
+def _write_aside(path: Place, rows: pa.Table) -> str:
+    with atomic(path) as file:
+        pq.write_table(rows, file)
+    return str(path)
+
+
+@dataclass(frozen=True)
+class PortionFiles:
+    """A micro-batch of a stream as the driver has it: its parts, in order of their partitions."""
+
+    parts: tuple[PartFile, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """All rows but malformed ones."""
+        aside = self.aside
+        return sum(part.rows for part in self.parts) + aside.late + aside.untimed
+
+    @property
+    def aside(self) -> Aside:
+        """How many rows were set aside."""
+        counts = (
+            sum(part.aside[kind][0] for part in self.parts if kind in part.aside)
+            for kind in ("late", "untimed", "malformed")
+        )
+        return Aside(*counts)
+
+
+@dataclass(frozen=True, eq=False)
+class FiledBucket:
+    """The tuples of a stream in one batch, as the driver has them: where they lie and what retention needs to know."""
+
+    stream: str
+    batch: int
+    first: int
+    seen: Mapping[str, int]
+    parts: tuple[PartFile, ...]
+
+    @cached_property
+    def n(self) -> int:
+        """How many tuples it has."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def end(self) -> int:
+        """The number of the tuple after the last."""
+        return self.first + self.n
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The earliest and the latest time."""
+        return min(part.least for part in self.parts), max(part.most for part in self.parts)
+
+    @property
+    def mean_tick(self) -> float:
+        """The mean of the times."""
+        return float(np.average([part.mean for part in self.parts], weights=[part.rows for part in self.parts]))
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes of the tuples, which lie in files."""
+        return {"tuples": sum(part.nbytes for part in self.parts), "indexes": 0}
+
+    # What the optimizer asks: tuples are not here, so that selections are taken to pass all.
+
+    def mask(self, condition: Expression) -> Array:  # noqa: ARG002
+        """All tuples."""
+        return np.broadcast_to(np.True_, (self.n,))
+
+    index_keys: tuple[IndexKey, ...] = ()
+
+    # Files --------------------------------------------------------------------------------------------------------
+
+    def to_table(self) -> pa.Table:
+        """What the journal keeps of it; `from_table` reads it."""
+        about = {"stream": self.stream, "batch": self.batch, "first": self.first, "seen": dict(self.seen)}
+        parts = [json.dumps(part.packed()) for part in self.parts]
+        return pa.table({"part": parts}).replace_schema_metadata({_META: json.dumps(about)})
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> FiledBucket:
+        """What `to_table` gave.
+
+        Raises:
+            CheckpointError: the table has tuples: another kind of engine wrote it.
+        """
+        metadata = table.schema.metadata or {}
+        if _META not in metadata:
+            raise CheckpointError(
+                "the checkpoint was written by an engine whose driver holds the tuples: open it without "
+                'executor="distributed", or begin with a new checkpoint'
+            )
+        about = json.loads(metadata[_META])
+        parts = tuple(PartFile.unpacked(json.loads(part)) for part in table.column("part").to_pylist())
+        return cls(about["stream"], about["batch"], about["first"], about["seen"], parts)
+
+
+def read_filed_bucket(path: Place) -> FiledBucket:
+    """A bucket's list of parts."""
+    return FiledBucket.from_table(read_table(path))
+
+
+@dataclass(frozen=True)
+class FiledArrival(Arrived):
+    """A batch of which the driver has the lists of parts; `portions` says what was set aside."""
+
+    portions: Mapping[str, PortionFiles] = field(default_factory=dict)
+
+    def aside(self) -> dict[str, Aside]:
+        """What was set aside, by stream."""
+        counts = {name: portion.aside for name, portion in sorted(self.portions.items())}
+        return {name: aside for name, aside in counts.items() if any(aside)}
+
+
+def read_part(part: PartFile) -> tuple[pa.Table, Array]:
+    """A part's tuples and their times, mapped."""
+    table = read_table(place(part.path))
+    return table.drop_columns([TICK]), flat(table.column(TICK)).to_numpy()
+
+
+def ticks_by_stream(buckets: Mapping[str, FiledBucket]) -> dict[str, list[Array]]:
+    """The times of each part of a batch."""
+    return {name: [read_part(part)[1] for part in bucket.parts] for name, bucket in buckets.items()}
+
+
+def positions(
+    bucket: FiledBucket, times: Mapping[str, list[Array]], part: int, rows: Array, streams: Iterable[str]
+) -> tuple[Array, dict[str, Array]]:
+    """The numbers of a part's chosen tuples in their stream, and how many tuples of other streams came before each.
+
+    Numbers follow the gate order: batch, time, stream name, part, row.
+    """
+    ticks = times[bucket.stream][part][rows]
+    own = rows + bucket.first
+    for other, held in enumerate(times[bucket.stream]):
+        if other != part:
+            own = own + np.searchsorted(held, ticks, side="right" if other < part else "left")
+    before: dict[str, Array] = {}
+    for name in streams:
+        if name != bucket.stream:
+            count = np.full(rows.size, bucket.seen.get(name, 0), np.int64)
+            for held in times.get(name, ()):
+                count += np.searchsorted(held, ticks, side="right" if name < bucket.stream else "left")
+            before[name] = count
+    return own, before

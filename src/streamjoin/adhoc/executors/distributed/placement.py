@@ -1,0 +1,241 @@
+"""Which tuples lie in which cell, so that every result of a query is found in exactly one cell.
+
+A cell is what one task holds of the streams. Cells form a grid of one or two dimensions. In each dimension a stream has
+a `CellRoute`: by the hash of a key, by the block of a band's word (`owner`) or every block that a band's interval
+touches (`span`), by the tuple's position (`spread`), or to all coordinates. In each dimension at least one
+stream of a query has one coordinate for each tuple, and the tuples that can join with it have this coordinate too. So a
+result's tuples meet in exactly one cell, whatever the number of cells.
+
+A query whose streams all have the same key needs no copies. In `a.k = b.k AND b.p = c.p` the grid has two dimensions:
+`b` lies in one cell, `a` in one column, `c` in one row (the shares algorithm of Afrati and Ullman). Without a key or
+band one stream is spread and the others are everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.adhoc.core.buckets import OneTerm
+from streamjoin.adhoc.language.plan import Query
+from streamjoin.kernels.encode import float32_to_float64
+from streamjoin.model.expression.nodes import Column
+from streamjoin.model.keys import KeyTerm, WordKind, fit
+from streamjoin.model.plain_types import plain_type, storage_type
+from streamjoin.model.predicates import Band, Equi
+from streamjoin.model.terms import Equality
+from streamjoin.windows.encoding import SideEncoder
+
+_BLOCK: Final = 4
+"""A block of a band is this many times as wide as the band: a quarter of the tuples of one side has a copy."""
+_LARGEST: Final = float(1 << 62)
+
+
+@dataclass(frozen=True)
+class CellRoute:
+    """How a stream's tuples get their coordinate in one dimension."""
+
+    kind: Literal["key", "owner", "span", "spread", "all"]
+    term: KeyTerm | None = None
+
+    def member(self, table: pa.Table, first: int, size: int, coordinate: int) -> Array | None:
+        """Which rows have this coordinate, of `size`; None for all. `first` is the position of the first row."""
+        if self.kind == "all" or (size == 1 and self.term is None):
+            return None
+        if self.kind == "spread":
+            return np.asarray(np.arange(first, first + table.num_rows) % size == coordinate)
+        if self.term is None:
+            raise AssertionError("a route by words without a term")
+        side: Literal["left", "right"] = "left" if self.kind == "span" else "right"
+        encoded = SideEncoder(OneTerm((self.term,)), side).encode(table)
+        words = encoded.terms[0]
+        if self.kind == "key":
+            found = _mixed(words.word) % np.uint64(size) == np.uint64(coordinate)
+        elif self.kind == "owner":
+            found = self._blocks(words.word) % size == coordinate
+        else:
+            low, high = self._blocks(words.lo), self._blocks(words.hi)
+            found = ((coordinate - low) % size <= high - low) & (words.lo <= words.hi)
+        return np.asarray(found if encoded.valid is None else found & encoded.valid)
+
+    def _blocks(self, words: Array) -> Array:
+        """A number that never falls while words ascend, and that changes once every few widths of the band."""
+        term = self.term
+        if term is None:
+            raise AssertionError("blocks without a term")
+        if term.kind is WordKind.INTEGER:
+            width = _BLOCK * max(0, int(term.below) + int(term.above)) // max(1, term.right.multiplier)
+            return np.asarray(words // np.int64(min(max(1, width), 1 << 62)))
+        if term.kind is WordKind.FLOAT32:
+            single, words = words, np.empty(words.size, np.int64)
+            float32_to_float64(single, words)
+        values = np.where(words < 0, words ^ np.int64((1 << 63) - 1), words).view(np.float64)
+        distance = _BLOCK * (float(term.below) + float(term.above))
+        with np.errstate(over="ignore", invalid="ignore"):
+            blocks = np.floor(values / (distance if 0 < distance < np.inf else 1.0))
+        return np.asarray(np.clip(np.nan_to_num(blocks), -_LARGEST, _LARGEST).astype(np.int64))
+
+
+ALL: Final = CellRoute("all")
+Routes = Mapping[str, tuple[CellRoute, ...]]
+"""By stream, a route for each dimension."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The routes of some queries' streams. `number` names the placement; `dimensions` may be 0: one cell has all."""
+
+    number: int
+    dimensions: int
+    routes: Routes
+    counted: bool = False
+    """Whether some query has a ROWS window, so that tuples carry their positions."""
+
+    def coordinates(self, cell: int, cells: int) -> tuple[tuple[int, int], ...] | None:
+        """The size and the coordinate of a cell in each dimension; None if it has nothing of this placement."""
+        if not self.dimensions:
+            return () if cell == self.number % cells else None
+        if self.dimensions == 1:
+            return ((cells, cell),)
+        first = next(size for size in range(round(cells**0.5), 0, -1) if cells % size == 0)
+        sizes = (cells // first, first)
+        return ((sizes[0], cell // first), (first, cell % first))
+
+    def rows(self, stream: str, table: pa.Table, cell: int, cells: int) -> Array | None:
+        """The positions of a part's rows that lie in a cell; None for all."""
+        coordinates = self.coordinates(cell, cells)
+        if coordinates is None:
+            return np.empty(0, np.int64)
+        found: Array | None = None
+        for route, (size, coordinate) in zip(self.routes[stream], coordinates, strict=True):
+            mask = route.member(table, 0, size, coordinate)
+            if mask is not None:
+                found = mask if found is None else found & mask
+        return None if found is None else np.flatnonzero(found)
+
+    def extended(self, other: Placement) -> Placement | None:
+        """With another's streams, if both have one key; None if a stream would need two routes."""
+        if (self.dimensions, self.routes) == (other.dimensions, other.routes):
+            return self if self.counted or not other.counted else replace(self, counted=True)
+        if self.dimensions != 1 or other.dimensions != 1:
+            return None
+        types = {_word_type(routes) for placement in (self, other) for routes in placement.routes.values()}
+        if None in types or len(types) > 1:
+            return None
+        both = {**self.routes, **other.routes}
+        if any(both[stream] != routes for stream, routes in self.routes.items()):
+            return None
+        return replace(self, routes=both, counted=self.counted or other.counted)
+
+
+def _word_type(routes: tuple[CellRoute, ...]) -> pa.DataType | None:
+    """The type of a stream's key; None where a route is no key."""
+    (route,) = routes
+    return route.term.left.type if route.kind == "key" and route.term is not None else None
+
+
+def place(query: Query, number: int, counted: bool) -> Placement:
+    """A placement for one query."""
+    streams = list(dict.fromkeys(source.stream.name for source in query.sources))
+    dimensions = _best([*_keys(query), *_bands(query)], streams)
+    if not dimensions:
+        alone = [name for name in streams if sum(source.stream.name == name for source in query.sources) == 1]
+        dimensions = [{alone[0]: CellRoute("spread")}] if alone else []
+    routes = {name: tuple(found.get(name, ALL) for found in dimensions) for name in streams}
+    return Placement(number, len(dimensions), routes, counted)
+
+
+_Dimension = dict[str, CellRoute]
+
+
+def _best(candidates: list[_Dimension], streams: list[str]) -> list[_Dimension]:
+    """The dimension that places most streams, or the two that place more."""
+    if not candidates:
+        return []
+    one = max(candidates, key=len)
+    if len(one) == len(streams) or len(candidates) == 1:
+        return [one]
+    pair = max(combinations(candidates, 2), key=lambda pair: (len(pair[0].keys() | pair[1].keys()), len(pair[0])))
+    return list(pair) if len(pair[0].keys() | pair[1].keys()) > len(one) else [one]
+
+
+def _keys(query: Query) -> Iterable[_Dimension]:
+    """For each set of columns that the query holds equal, the streams all of whose aliases have one of them."""
+    types = {s.alias: s.stream.schema for s in query.sources}
+    groups: dict[Column, set[Column]] = {}
+    for step in query.steps:
+        for term in step.terms:
+            if not isinstance(term, Equality) or not _plain(term.left, term.right):
+                continue
+            left, right = (_stored(types[c.qualifier].field(c.name).type) for c in (term.left, term.right))
+            if left == right:
+                merged = groups.get(term.left, {term.left}) | groups.get(term.right, {term.right})
+                groups.update(dict.fromkeys(merged, merged))
+    for group in {id(found): found for found in groups.values()}.values():
+        dimension: _Dimension = {}
+        for name in dict.fromkeys(source.stream.name for source in query.sources):
+            aliases = [source.alias for source in query.sources if source.stream.name == name]
+            columns = [{c.name for c in group if c.qualifier == alias} for alias in aliases]
+            common = sorted(set.intersection(*columns))
+            if common:
+                type_ = types[aliases[0]].field(common[0]).type
+                dimension[name] = CellRoute("key", fit(Equi(common[0], common[0]), type_, type_))
+        if dimension:
+            yield dimension
+
+
+def _bands(query: Query) -> Iterable[_Dimension]:
+    """For each term, the right stream by its word and the left one by its interval, where each has one alias."""
+    types = {s.alias: s.stream for s in query.sources}
+    uses = [source.stream.name for source in query.sources]
+    for step in query.steps:
+        for written in step.terms:
+            if not _plain(written.left, written.right):
+                continue
+            # Always the same of two streams on the left, so that queries share what they can.
+            for term in sorted((written, written.flipped()), key=lambda term: types[term.left.qualifier].name):
+                left, right = (types[column.qualifier] for column in (term.left, term.right))
+                if uses.count(right.name) > 1:
+                    continue
+                kinds = left.schema.field(term.left.name).type, right.schema.field(term.right.name).type
+                fitted = _rounded(fit(term.term, *kinds))
+                dimension = {right.name: CellRoute("owner", fitted)}
+                if uses.count(left.name) == 1:
+                    dimension[left.name] = CellRoute("span", fitted)
+                yield dimension
+                break
+
+
+def _rounded(term: KeyTerm) -> KeyTerm:
+    """A band that contains this one, the same for many: with both distances rounded up to a power of two."""
+    if isinstance(term.term, Equi):
+        return term
+    widest = max(term.below, term.above)
+    band = Band(term.term.left, term.term.right, below=1, above=1)
+    if term.kind is WordKind.INTEGER:
+        distance: int | float = min(1 << max(0, int(widest)).bit_length(), 1 << 62)
+    else:
+        distance = float(np.ldexp(1.0, int(np.clip(np.frexp(widest)[1], -1000, 1000)))) if widest < np.inf else np.inf
+    return KeyTerm(band, term.kind, term.left, term.right, distance, distance)
+
+
+def _plain(*sides: object) -> bool:
+    return all(isinstance(side, Column) for side in sides)
+
+
+def _stored(type_: pa.DataType) -> pa.DataType:
+    return storage_type(plain_type(type_))
+
+
+def _mixed(words: Array) -> Array:
+    """Words with their bits mixed, as neighbouring keys should lie in different cells."""
+    mixed = words.view(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -1,0 +1,114 @@
+"""Cells of the distributed engine in this process: random workloads against the oracle, however they are placed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from streamjoin.adhoc import Settings, Stream
+from streamjoin.adhoc.core.changes import Create, Drop
+from streamjoin.adhoc.engine.journal_files import write_table
+from streamjoin.adhoc.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
+from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
+from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, read_spool
+from streamjoin.adhoc.executors.distributed.parts import PartWriter, PortionFiles
+from streamjoin.adhoc.executors.distributed.sending import SentState
+from streamjoin.testing import adhoc_cases
+from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
+from tests.seeds import examples
+
+SLOW = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+class Grid:
+    """A distributed engine without Spark: parts are written here, and cells run one after another."""
+
+    def __init__(self, directory: Path, streams: list[Stream], cells: int, workers: int, **options: Any) -> None:
+        self.directory, self.cells = directory, cells
+        self.core = DriverCore(Settings(**options))
+        for stream in streams:
+            self.core.add_stream(stream)
+        self.sent = SentState(lambda whole: whole)
+        self.workers: list[dict[tuple[str, int], Cell]] = [{} for _ in range(workers)]
+        self.random = random.Random(cells * 10 + workers)
+        self.results: list[CellResult] = []
+
+    def batch(self, number: int, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
+        portions = {name: self.portion(name, number, table) for name, table in tables.items()}
+        arrived = self.core.arrive(number, portions)
+        for bucket in arrived.buckets.values():
+            write_table(self.bucket(bucket.stream, number), bucket.to_table())
+        state = self.core.snapshot()
+        targets = dict.fromkeys(state.registry.queries, OutputTarget(None))
+        self.sent.note(self.core.streams, state.registry.queries, state.optimizer.plan.choices, targets)
+        assignment = CellAssignment(
+            self.sent.run,
+            number,
+            self.cells,
+            self.sent.base,
+            self.sent.deltas,
+            {name: tuple(b.batch for b in held) for name, held in state.buckets.items()},
+            str(self.directory / "buckets" / "{}-{}"),
+            arrived.buckets,
+            str(self.directory / "spool"),
+        )
+        schemas = {name: entry.query.schema for name, entry in state.registry.queries.items()}
+        rows: dict[str, Rows] = {name: Rows() for name in schemas}
+        self.results = []
+        for cell in range(self.cells):
+            # Any worker may get any cell, and a task may be run twice.
+            worker = self.random.choice(self.workers)
+            for _ in range(self.random.choice([1, 1, 1, 2])):
+                result = run_cell(assignment, lambda: self.sent.whole, cell, worker)
+            self.results.append(result)
+            assert not result.failures
+            if result.rows.spool is not None:
+                for name, table in read_spool(result.rows.spool, schemas).items():
+                    rows[name] += rows_of(table)
+        self.core.finish(arrived, {})
+        return {name: found for name, found in rows.items() if found}
+
+    def bucket(self, stream: str, batch: int) -> Path:
+        return self.directory / "buckets" / f"{stream}-{batch}"
+
+    def portion(self, name: str, number: int, table: pa.Table) -> PortionFiles:
+        bound = self.core.snapshot().clocks.horizons[name].bound
+        writer = PartWriter(self.core.streams[name], bound, str(self.directory / "tuples" / f"{name}-{number}"))
+        tasks = self.random.randint(1, 3)
+        edges = sorted(self.random.randint(0, table.num_rows) for _ in range(tasks - 1))
+        cuts = [0, *edges, table.num_rows]
+        # The oracle counts equal times by their order in the table: parts are cut where time rises.
+        return PortionFiles(
+            tuple(
+                writer.write(table.slice(cuts[n], cuts[n + 1] - cuts[n]).to_batches(), n, 0)
+                for n in range(len(cuts) - 1)
+            )
+        )
+
+
+@pytest.mark.parametrize(("cells", "workers"), [(1, 1), (2, 1), (4, 3), (6, 2)])
+def test_random_workloads_give_what_the_oracle_says(
+    cells: int, workers: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    @SLOW
+    @given(adhoc_cases.cases())
+    def check(case: adhoc_cases.AdhocCase) -> None:
+        grid = Grid(tmp_path_factory.mktemp("grid"), streams_of(case), cells, workers, lateness=lateness_of(case))
+        found: dict[str, dict[int, Rows]] = {query.name: {} for query in case.queries}
+        for batch in range(len(case.batches)):
+            changes = [Drop(q.name) for q in case.queries if q.life.dropped == batch]
+            changes += [Create(q.name, q.text) for q in case.queries if q.life.created == batch]
+            grid.core.apply(changes)
+            for name, rows in grid.batch(batch, case.tables(batch)).items():
+                found[name][batch] = rows
+        wanted = wanted_of(case)
+        for query in case.queries:
+            assert found[query.name] == wanted[query.name], query.text
+
+    check()
