@@ -79,7 +79,11 @@ class Grid:
 
     def portion(self, name: str, number: int, table: pa.Table) -> PortionFiles:
         bound = self.core.snapshot().clocks.horizons[name].bound
-        writer = PartWriter(self.core.streams[name], bound, str(self.directory / "tuples" / f"{name}-{number}"))
+        directory = str(self.directory / "tuples" / f"{name}-{number}")
+        # Files are grouped for a placement that there was before, or for none.
+        known = [p.groups(name, self.cells) for p in self.sent.placements.current.values() if name in p.routes]
+        groups = self.random.choice([None, *known])
+        writer = PartWriter(self.core.streams[name], bound, directory, groups=groups)
         tasks = self.random.randint(1, 3)
         edges = sorted(self.random.randint(0, table.num_rows) for _ in range(tasks - 1))
         cuts = [0, *edges, table.num_rows]

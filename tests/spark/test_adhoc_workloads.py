@@ -1,4 +1,4 @@
-"""Random workloads and NEXMark through the engine on Spark, by the driver and by tasks: the oracle, and DuckDB."""
+"""Random workloads and NEXMark through the engine on Spark, whoever joins: the oracle, and DuckDB."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.adhoc.duckdb_twin import duckdb_rows
 pytestmark = pytest.mark.spark
 
 TYPES = {"int64": "BIGINT", "double": "DOUBLE", "string": "STRING", "timestamp[us]": "TIMESTAMP_NTZ"}
+DISTRIBUTED = {"executor": "distributed", "partitions": 2}
 FEW = settings(
     max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
 )
@@ -43,14 +44,14 @@ def in_microseconds(table: Any) -> Any:
 class Played:
     """A workload played into an engine, batch by batch; which tuples came in which batch is what its events say."""
 
-    def __init__(self, spark: Any, directory: Path, case: adhoc_cases.AdhocCase, partitions: Any) -> None:
+    def __init__(self, spark: Any, directory: Path, case: adhoc_cases.AdhocCase, options: Any) -> None:
         self.case, self.directory, self.spark = case, directory, spark
         self.got: dict[str, Rows] = {query.name: Rows() for query in case.queries}
         self.engine = Engine(
             spark,
             directory / "checkpoint",
             Settings(lateness=lateness_of(case), replan_every=2, newest_rows=100_000),
-            partitions=partitions,
+            **options,
         )
         self.arrived: dict[tuple[str, int], int] = {}
         self.last = 0
@@ -96,14 +97,14 @@ def note_arrivals(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "write_input", noting)
 
 
-@pytest.mark.parametrize("partitions", [None, 3])
+@pytest.mark.parametrize("options", [{}, {"partitions": 3}, DISTRIBUTED], ids=["driver", "tasks", "distributed"])
 def test_random_workloads_give_what_the_oracle_says(
-    spark: Any, tmp_path_factory: pytest.TempPathFactory, partitions: int | None
+    spark: Any, tmp_path_factory: pytest.TempPathFactory, options: Any
 ) -> None:
     @FEW
     @given(adhoc_cases.cases(most_queries=4, most_batches=3))
     def check(case: adhoc_cases.AdhocCase) -> None:
-        played = Played(spark, tmp_path_factory.mktemp("played"), case, partitions)
+        played = Played(spark, tmp_path_factory.mktemp("played"), case, options)
         with pytest.MonkeyPatch.context() as patch:
             note_arrivals(played, patch)
             played.play()
@@ -130,14 +131,14 @@ def test_random_workloads_give_what_the_oracle_says(
     check()
 
 
-@pytest.mark.parametrize("partitions", [None, 1])
-def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Path, partitions: int | None) -> None:
+@pytest.mark.parametrize("options", [{}, {"partitions": 1}, DISTRIBUTED], ids=["driver", "tasks", "distributed"])
+def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Path, options: Any) -> None:
     batches = [nexmark.events(100, seed=5, first=first, rate=10) for first in range(0, 400, 100)]
     house = [
         Stream(name, in_microseconds(schema.empty_table()).schema, nexmark.TIME)
         for name, schema in nexmark.SCHEMAS.items()
     ]
-    engine = Engine(spark, tmp_path / "checkpoint", Settings(newest_rows=100_000), partitions=partitions)
+    engine = Engine(spark, tmp_path / "checkpoint", Settings(newest_rows=100_000), **options)
     for stream in house:
         engine.register(stream.name, stream_reader(spark, tmp_path / stream.name, stream.schema), time=nexmark.TIME)
     for name, text in nexmark.QUERIES.items():
@@ -154,4 +155,4 @@ def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Pa
             assert found == duckdb_rows(plan, [{n: in_microseconds(t) for n, t in b.items()} for b in batches])
             assert sum(found.values()) > 3
         events = engine.metrics()
-        assert events.partitions == (partitions or 0)
+        assert events.partitions == options.get("partitions", 0)

@@ -94,7 +94,7 @@ class CellResult:
     tuples: int
     """The tuples that are held; one that is in two placements counts twice."""
     read: int
-    """The bytes of new tuples that were taken in."""
+    """The bytes of new tuples that were read."""
     process: tuple[str, int]
 
 
@@ -184,7 +184,7 @@ class Cell:
     @property
     def _active(self) -> list[int]:
         """The placements of which this cell has something."""
-        return [n for n, found in self._placements.items() if found.coordinates(self.number, self.cells) is not None]
+        return [n for n, found in self._placements.items() if found.has(self.number, self.cells)]
 
     def _part(self, number: int) -> PlacementCell:
         part, placement = self._parts.get(number), self._placements[number]
@@ -292,8 +292,8 @@ class PlacementCell:
     ) -> tuple[dict[str, pa.Table], dict[str, InputError], ShareFigures]:
         """The rows of the cell, queries that failed, and figures."""
         lists = {name: bucket for name, bucket in assignment.fresh.items() if name in self.placement.routes}
+        self.read = 0
         arrived = self._arrive(assignment.batch, lists, times, assignment.cells)
-        self.read = sum(bucket.nbytes["tuples"] for bucket in arrived.buckets.values())
         outputs, failures = self._core.results(arrived)
         self._arrived = arrived
         return outputs, failures, self._core.share_figures()
@@ -303,6 +303,9 @@ class PlacementCell:
         oldest = {stream: batches[0] for stream, batches in assignment.held.items() if batches}
         self._core.finish(arrived, {}, oldest)
         self._clocks = arrived.clocks
+        for name in self._core.streams.keys() - self._clocks.counts.keys():
+            # A stream that was added after the batch.
+            self._clocks = self._clocks.joined_by(name, 0)
         self._newest |= dict.fromkeys(arrived.buckets, arrived.batch)
 
     def _arrive(
@@ -313,19 +316,16 @@ class PlacementCell:
         numbers: dict[str, list[tuple[Array, dict[str, Array]]]] = {}
         for name, bucket in lists.items():
             tables, ticks, own = [], [], []
+            groups = self.placement.groups(name, cells)
             for number, part in enumerate(bucket.parts):
-                table, part_ticks = read_part(part)
-                rows = self.placement.rows(name, table, self._cell, cells)
-                if rows is None:
-                    rows = np.arange(table.num_rows)
-                elif rows.size < table.num_rows:
-                    table, part_ticks = table.take(pa.array(rows)), part_ticks[rows]
-                if not rows.size:
+                found = read_part(part, self._core.streams[name].schema, groups, self._cell)
+                self.read += found.read
+                if not found.rows.size:
                     continue
-                tables.append(table)
-                ticks.append(part_ticks)
+                tables.append(found.table)
+                ticks.append(found.ticks)
                 if self.placement.counted:
-                    own.append(positions(bucket, times, number, rows, self.placement.routes))
+                    own.append(positions(bucket, times, number, found.rows, self.placement.routes))
             if tables:
                 kept[name] = pa.concat_tables(tables), np.concatenate(ticks)
                 numbers[name] = own

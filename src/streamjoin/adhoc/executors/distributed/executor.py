@@ -20,6 +20,7 @@ from streamjoin.adhoc.executors.distributed.feed import PartFeed
 from streamjoin.adhoc.executors.distributed.jobs import run_cells
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, remove
+from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.distributed.sending import SentState
 from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.adhoc.language.plan import Stream
@@ -59,6 +60,13 @@ class CellRows:
     def decided(self) -> tuple[str, ...]:
         """The number of cells does not change."""
         return ()
+
+    def groups(self, stream: str) -> CellGroups | None:
+        """How tasks that read a stream group its tuples: for the placement that has been there longest."""
+        for placement in self._sent.placements.current.values():
+            if stream in placement.routes and placement.dimensions:
+                return placement.groups(stream, self.partitions)
+        return None
 
     def _broadcast(self, whole: bytes) -> Any:
         if self._sent.whole is not None:
@@ -193,4 +201,5 @@ class DistributedExecutor(SparkExecutor):
             given.malformed,
             journal=self._filed_journal,
             horizon=lambda name: self._core.snapshot().clocks.horizons[name],
+            groups=self.rows.groups,
         )

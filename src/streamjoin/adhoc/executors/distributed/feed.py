@@ -18,6 +18,7 @@ import pyarrow as pa
 from streamjoin.adhoc.engine.inbox import Portion
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.adhoc.executors.distributed.parts import PartFile, PartWriter, PortionFiles
+from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.spark_feed import SparkFeed
 from streamjoin.windows.clock import Horizon
 
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 class PartFeed(SparkFeed):
     """Reads one stream into part files; `horizon` gives how far the stream was before the batch that runs now."""
 
-    def __init__(self, *arguments: Any, journal: FiledJournal, horizon: Callable[[str], Horizon]) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        journal: FiledJournal,
+        horizon: Callable[[str], Horizon],
+        groups: Callable[[str], CellGroups | None],
+    ) -> None:
         super().__init__(*arguments)
-        self._journal, self._horizon = journal, horizon
+        self._journal, self._horizon, self._groups = journal, horizon, groups
         self._newest: int | None = None
         """The newest time that was handed in: the batch that has it may not be finished yet."""
 
@@ -38,7 +45,7 @@ class PartFeed(SparkFeed):
         name = self.stream.name
         with self._inbox.reading(name):
             directory = self._journal.tuples_directory(name, spark_batch)
-            writer = PartWriter(self.stream, self._bound(), directory, self._mark)
+            writer = PartWriter(self.stream, self._bound(), directory, self._mark, self._groups(name))
             told = frame.mapInArrow(partial(write_parts, writer), "part STRING").collect()
         parts = sorted((PartFile.unpacked(json.loads(row[0])) for row in told), key=lambda part: part.partition)
         self._inbox.hand(Portion(name, spark_batch, PortionFiles(tuple(parts))))

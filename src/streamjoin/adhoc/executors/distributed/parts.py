@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,17 +21,21 @@ import pyarrow.parquet as pq
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.core.buckets import IndexKey
-from streamjoin.adhoc.engine.journal_files import read_table, write_table
+from streamjoin.adhoc.engine.journal_files import read_table
+from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.spark_feed import split
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import CheckpointError
 from streamjoin.model.expression.nodes import Expression
-from streamjoin.storage.pieces import atomic
+from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
 from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import flat
 
 TICK: Final = "#tick"
+ROW: Final = "#row"
+NOWHERE: Final = -1
+"""The group of rows that lie in no cell: they have no key."""
 _META: Final = b"streamjoin.parts"
 
 
@@ -65,6 +70,8 @@ class PartWriter:
     bound: int
     directory: str
     mark: str | None = None
+    groups: CellGroups | None = None
+    """How rows are grouped, so that a task reads those of its cell alone."""
 
     def write(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> PartFile:
         """Write the part of one task."""
@@ -93,11 +100,30 @@ class PartWriter:
             order = np.argsort(ticks, kind="stable")
             table, ticks = table.take(pa.array(order)), ticks[order]
         path = directory / name
-        write_table(path, table.append_column(TICK, pa.array(ticks)))
+        self._write_piece(path, table, ticks)
         size = table.nbytes + ticks.nbytes
         return PartFile(
             partition, str(path), len(ticks), int(ticks[0]), int(ticks[-1]), float(ticks.mean()), size, written
         )
+
+    def _write_piece(self, path: Place, table: pa.Table, ticks: Array) -> None:
+        rows, groups = np.arange(ticks.size), np.zeros(ticks.size, np.int64)
+        footer: dict[str, Any] = {}
+        if self.groups is not None:
+            rows, groups = self.groups.split(table)
+            footer["grouping"] = self.groups.key
+            left = np.ones(ticks.size, np.bool_)
+            left[rows] = False
+            rows = np.concatenate([np.flatnonzero(left), rows])
+            groups = np.concatenate([np.full(left.sum(), NOWHERE), groups])
+        numbered = table.append_column(ROW, pa.array(np.arange(ticks.size))).append_column(TICK, pa.array(ticks))
+        ordered = numbered if rows.size == ticks.size and (np.diff(rows) > 0).all() else numbered.take(pa.array(rows))
+        whole = ordered.combine_chunks().to_batches()[0]
+        starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), groups.size]
+        blocks = [BlockRows(whole.slice(a, b - a), 0, 0) for a, b in pairwise(starts)]
+        footer["groups"] = [int(groups[start]) for start in starts[:-1]]
+        times = pa.RecordBatch.from_arrays([pa.array(ticks)], names=[TICK])
+        write_piece(path, (blocks, [BlockRows(times, 0, 0)]), footer)
 
 
 def _write_aside(path: Place, rows: pa.Table) -> str:
@@ -214,15 +240,56 @@ class FiledArrival(Arrived):
         return {name: aside for name, aside in counts.items() if any(aside)}
 
 
-def read_part(part: PartFile) -> tuple[pa.Table, Array]:
-    """A part's tuples and their times, mapped."""
-    table = read_table(place(part.path))
-    return table.drop_columns([TICK]), flat(table.column(TICK)).to_numpy()
+@dataclass(frozen=True)
+class PartRows:
+    """Tuples of a part in order of time: the rows that they are there, and the bytes that were read for them."""
+
+    table: pa.Table
+    ticks: Array
+    rows: Array
+    read: int
+
+
+def read_part(part: PartFile, schema: pa.Schema, groups: CellGroups | None = None, cell: int = 0) -> PartRows:
+    """The tuples of a part, mapped; with `groups`, those that a cell needs.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    path = place(part.path)
+    footer = read_footer(path)
+    mapped = MappedPiece(path)
+    blocks = [Block(*packed) for packed in footer["blocks"][0]]
+    grouped = groups is not None and footer.get("grouping") == groups.key
+    if grouped and groups is not None:
+        wanted = groups.group_of(cell)
+        blocks = [block for block, group in zip(blocks, footer["groups"], strict=True) if group == wanted]
+    full = schema.append(pa.field(ROW, pa.int64())).append(pa.field(TICK, pa.int64()))
+    table = pa.Table.from_batches([mapped.batch(block, full) for block in blocks], full)
+    rows = flat(table.column(ROW)).to_numpy()
+    if len(blocks) > 1:
+        # In order of time again, and each once.
+        rows, first = np.unique(rows, return_index=True)
+        table = table.take(pa.array(first))
+    if groups is not None and not grouped:
+        chosen = groups.rows(table, cell)
+        if chosen.size < rows.size:
+            table, rows = table.take(pa.array(chosen)), rows[chosen]
+    ticks = flat(table.column(TICK)).to_numpy()
+    return PartRows(table.drop_columns([ROW, TICK]), ticks, rows, sum(block.length for block in blocks))
+
+
+def read_ticks(part: PartFile) -> Array:
+    """The times of all tuples of a part, ascending, mapped."""
+    path = place(part.path)
+    (block,) = [Block(*packed) for packed in read_footer(path)["blocks"][1]]
+    batch = MappedPiece(path).batch(block, pa.schema([(TICK, pa.int64())]))
+    return np.asarray(batch.column(0).to_numpy())
 
 
 def ticks_by_stream(buckets: Mapping[str, FiledBucket]) -> dict[str, list[Array]]:
     """The times of each part of a batch."""
-    return {name: [read_part(part)[1] for part in bucket.parts] for name, bucket in buckets.items()}
+    return {name: [read_ticks(part) for part in bucket.parts] for name, bucket in buckets.items()}
 
 
 def positions(

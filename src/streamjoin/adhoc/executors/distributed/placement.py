@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
 from itertools import combinations
 from typing import Final, Literal
 
@@ -44,25 +46,29 @@ class CellRoute:
     kind: Literal["key", "owner", "span", "spread", "all"]
     term: KeyTerm | None = None
 
-    def member(self, table: pa.Table, first: int, size: int, coordinate: int) -> Array | None:
-        """Which rows have this coordinate, of `size`; None for all. `first` is the position of the first row."""
-        if self.kind == "all" or (size == 1 and self.term is None):
+    def targets(self, table: pa.Table, size: int) -> tuple[Array, Array] | None:
+        """Rows and coordinates below `size`, where a row may have several or none; None if each row has all."""
+        numbers = np.arange(table.num_rows)
+        if self.kind == "all":
             return None
         if self.kind == "spread":
-            return np.asarray(np.arange(first, first + table.num_rows) % size == coordinate)
+            return numbers, numbers % size
         if self.term is None:
             raise AssertionError("a route by words without a term")
         side: Literal["left", "right"] = "left" if self.kind == "span" else "right"
         encoded = SideEncoder(OneTerm((self.term,)), side).encode(table)
         words = encoded.terms[0]
+        # A row without a key joins with nothing.
+        rows = numbers if encoded.valid is None else np.flatnonzero(encoded.valid)
         if self.kind == "key":
-            found = _mixed(words.word) % np.uint64(size) == np.uint64(coordinate)
-        elif self.kind == "owner":
-            found = self._blocks(words.word) % size == coordinate
-        else:
-            low, high = self._blocks(words.lo), self._blocks(words.hi)
-            found = ((coordinate - low) % size <= high - low) & (words.lo <= words.hi)
-        return np.asarray(found if encoded.valid is None else found & encoded.valid)
+            return rows, (_mixed(words.word[rows]) % np.uint64(size)).astype(np.int64)
+        if self.kind == "owner":
+            return rows, self._blocks(words.word[rows]) % size
+        rows = rows[words.lo[rows] <= words.hi[rows]]
+        low, high = self._blocks(words.lo[rows]), self._blocks(words.hi[rows])
+        counts = np.minimum(high - low, size - 1) + 1
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(rows, counts), (np.repeat(low, counts) + within) % size
 
     def _blocks(self, words: Array) -> Array:
         """A number that never falls while words ascend, and that changes once every few widths of the band."""
@@ -97,27 +103,20 @@ class Placement:
     counted: bool = False
     """Whether some query has a ROWS window, so that tuples carry their positions."""
 
-    def coordinates(self, cell: int, cells: int) -> tuple[tuple[int, int], ...] | None:
-        """The size and the coordinate of a cell in each dimension; None if it has nothing of this placement."""
-        if not self.dimensions:
-            return () if cell == self.number % cells else None
-        if self.dimensions == 1:
-            return ((cells, cell),)
-        first = next(size for size in range(round(cells**0.5), 0, -1) if cells % size == 0)
-        sizes = (cells // first, first)
-        return ((sizes[0], cell // first), (first, cell % first))
+    def sizes(self, cells: int) -> tuple[int, ...]:
+        """The sizes of the dimensions; their product is the number of cells, unless one cell has all."""
+        if self.dimensions < 2:
+            return (cells,) * self.dimensions
+        second = next(size for size in range(round(cells**0.5), 0, -1) if cells % size == 0)
+        return cells // second, second
 
-    def rows(self, stream: str, table: pa.Table, cell: int, cells: int) -> Array | None:
-        """The positions of a part's rows that lie in a cell; None for all."""
-        coordinates = self.coordinates(cell, cells)
-        if coordinates is None:
-            return np.empty(0, np.int64)
-        found: Array | None = None
-        for route, (size, coordinate) in zip(self.routes[stream], coordinates, strict=True):
-            mask = route.member(table, 0, size, coordinate)
-            if mask is not None:
-                found = mask if found is None else found & mask
-        return None if found is None else np.flatnonzero(found)
+    def has(self, cell: int, cells: int) -> bool:
+        """Whether a cell has anything of this placement."""
+        return bool(self.dimensions) or cell == self.number % cells
+
+    def groups(self, stream: str, cells: int) -> CellGroups:
+        """How a stream's tuples are grouped so that a cell needs one group."""
+        return CellGroups(self.routes[stream], self.sizes(cells))
 
     def extended(self, other: Placement) -> Placement | None:
         """With another's streams, if both have one key; None if a stream would need two routes."""
@@ -132,6 +131,56 @@ class Placement:
         if any(both[stream] != routes for stream, routes in self.routes.items()):
             return None
         return replace(self, routes=both, counted=self.counted or other.counted)
+
+
+@dataclass(frozen=True)
+class CellGroups:
+    """The tuples of a stream in groups: those of one coordinate in every dimension that does not copy to all."""
+
+    routes: tuple[CellRoute, ...]
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """A name that is the same in every process: files of one key have the same groups."""
+        return blake2b(repr((self.routes, self.sizes)).encode(), digest_size=12).hexdigest()
+
+    def group_of(self, cell: int) -> int:
+        """The group that a cell needs."""
+        group, rest = 0, cell
+        coordinates = []
+        for size in reversed(self.sizes):
+            rest, coordinate = divmod(rest, size)
+            coordinates.append(coordinate)
+        for route, size, coordinate in zip(self.routes, self.sizes, reversed(coordinates), strict=True):
+            if route.kind != "all":
+                group = group * size + coordinate
+        return group
+
+    def split(self, table: pa.Table) -> tuple[Array, Array]:
+        """Rows and groups, by group and then by row; a row may be in several groups or in none."""
+        rows, groups = np.arange(table.num_rows), np.zeros(table.num_rows, np.int64)
+        for route, size in zip(self.routes, self.sizes, strict=True):
+            found = route.targets(table, size)
+            if found is not None:
+                rows, groups = _crossed((rows, groups), found, table.num_rows, size)
+        order = np.argsort(groups, kind="stable")
+        return rows[order], groups[order]
+
+    def rows(self, table: pa.Table, cell: int) -> Array:
+        """The rows of the group that a cell needs, ascending."""
+        rows, groups = self.split(table)
+        wanted = self.group_of(cell)
+        return rows[np.searchsorted(groups, wanted) : np.searchsorted(groups, wanted, side="right")]
+
+
+def _crossed(one: tuple[Array, Array], two: tuple[Array, Array], count: int, size: int) -> tuple[Array, Array]:
+    """Every pair of a row's groups so far and its coordinates in one more dimension; rows ascend in both."""
+    starts = np.searchsorted(two[0], np.arange(count + 1))
+    counts = np.diff(starts)[one[0]]
+    places = np.repeat(np.arange(len(one[0])), counts)
+    within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return one[0][places], one[1][places] * size + two[1][starts[one[0][places]] + within]
 
 
 def _word_type(routes: tuple[CellRoute, ...]) -> pa.DataType | None:

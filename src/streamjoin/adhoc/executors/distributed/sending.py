@@ -45,10 +45,11 @@ class Placements:
         for number, placement in self.current.items():
             extended = placement.extended(wanted)
             if extended is not None:
-                self.current[number] = extended
+                self.current = {**self.current, number: extended}
                 return number
         number = next(self._numbers)
-        self.current[number] = replace(wanted, number=number)
+        # Another mapping each time: threads that read streams look at it.
+        self.current = {**self.current, number: replace(wanted, number=number)}
         return number
 
 
