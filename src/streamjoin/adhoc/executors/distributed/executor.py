@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from streamjoin.adhoc.core.arrivals import Arrived
 from streamjoin.adhoc.core.contract import Core
@@ -31,6 +32,9 @@ from streamjoin.storage.places import place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_TRIES: Final = 3
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,7 @@ class CellRows:
             arrived.buckets,  # type: ignore[arg-type]
             self._journal.spool,
         )
-        parts: list[CellResult] = run_cells(
-            self._context, self.partitions, partial(_task, assignment, self._sent.whole)
-        )
+        parts = self._try(assignment)
         core.take_figures([figures for part in parts for figures in part.figures])
         core.held_bytes = {}
         for part in parts:
@@ -126,6 +128,17 @@ class CellRows:
                 core.held_bytes[what] = core.held_bytes.get(what, 0) + size
         self.tasks = tuple(_figures(part) for part in parts)
         return parts
+
+    def _try(self, assignment: CellAssignment) -> list[CellResult]:
+        """Run the job, again if a process of Spark died in it: nothing of it counts before its files are listed."""
+        for attempt in range(_TRIES):
+            try:
+                return run_cells(self._context, self.partitions, partial(_task, assignment, self._sent.whole))
+            except Exception as error:
+                if attempt == _TRIES - 1 or self._context._jsc.sc().isStopped():
+                    raise
+                _log.warning("batch %d is run again: %s", assignment.batch, str(error).strip().partition("\n")[0])
+        raise AssertionError("a batch without a try")
 
     def _target(self, name: str) -> OutputTarget:
         """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""

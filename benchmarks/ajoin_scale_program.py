@@ -1,0 +1,81 @@
+"""One run of `ajoin_scale` in a process of its own: an engine on a local cluster, and what its parts hold.
+
+`python -m benchmarks.ajoin_scale_program SPEC` takes and prints JSON. The streams are files that wait, and every stream
+has `rate` tuples per second of event time, so that a window of 3 to 5 seconds holds some multiples of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ajoin_spark import StreamFiles, await_rows, input_rate
+from streamjoin.adhoc import Engine, ParquetSink, Settings
+from streamjoin.adhoc.engine.info import BatchEvent
+from streamjoin.spark import session
+from streamjoin.testing import ajoin_workload as ajoin
+
+
+def main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Run it and say what was held where."""
+    directory, executors = Path(spec["directory"]), int(spec["executors"])
+    spark = session("ajoin_scale", f"local-cluster[{executors},1,1024]", memory="1g")
+    spark.sparkContext.setLogLevel("ERROR")
+    generator = ajoin.QueryGenerator(2, 50, spec["seed"], selectivity=0.5)
+    files = StreamFiles(
+        directory / "streams", tuple(generator.streams), spec["batch"], spec["files"], spec["rate"], spec["seed"]
+    )
+    files.write()
+    options: dict[str, Any] = {"partitions": executors}
+    if spec["system"] == "distributed":
+        options["executor"] = "distributed"
+    queries = [same_key(query.text) for query in generator.queries(spec["queries"])]
+    engine = Engine(spark, directory / "checkpoint", Settings(newest_rows=0), **options)
+    events: list[BatchEvent] = []
+    engine.on_batch(events.append)
+    for stream in files.streams:
+        engine.register(stream, files.frame(spark, stream), time=ajoin.TIME, lateness="1 second")
+    for number, text in enumerate(queries):
+        engine.create(text, name=f"q{number}", sink=ParquetSink(str(directory / "out" / str(number))))
+    begin = time.perf_counter()
+    with engine:
+        await_rows(engine, files.tuples)
+        engine.process_all_available()
+        metrics, tasks = engine.metrics(), engine.explain().tasks
+        rss = resident_bytes()
+    spark.stop()
+    whole = sum(metrics.state_bytes.values())
+    # Without a share of its own every task holds all tuples and maps all new ones.
+    distributed = spec["system"] == "distributed"
+    new = spec["batch"] * len(files.streams) * 8 * (ajoin.ATTRIBUTES + 3)
+    return {
+        "state_bytes": max(task.state_bytes for task in tasks) if distributed else whole,
+        "read_bytes": max(task.read_bytes for task in tasks) if distributed else new,
+        "driver_rows": metrics.driver_rows,
+        "driver_rss": rss,
+        "rows_in": metrics.rows_in,
+        "rows_out": metrics.rows_out,
+        "tuples_per_s": input_rate(events, 2 * spec["batch"] * len(files.streams)),
+        "seconds": time.perf_counter() - begin,
+        "files_per_batch": sum(1 for _ in (directory / "out").rglob("*.parquet")) / max(1, metrics.batches),
+    }
+
+
+def same_key(text: str) -> str:
+    """A generated query with its join by the first attributes, so that all have one placement."""
+    return re.sub(r"ON (\w+)\.a\d+ = (\w+)\.a\d+", r"ON \1.a0 = \2.a0", text)
+
+
+def resident_bytes() -> int:
+    """The memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))
