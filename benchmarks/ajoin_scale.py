@@ -2,7 +2,7 @@
 
 A local cluster with one core for each executor. Twenty queries join two of three streams by one attribute and write
 Parquet. *State* and *input* are those of the task that has most: what it holds of tuples, indexes and query-sets, and
-the bytes of new tuples that it reads per batch. With the engine of the driver every task holds and maps everything.
+the bytes that it reads per new tuple. With the engine of the driver every task holds and maps everything.
 *Driver rows* counts the rows of input and output that the driver's Python has had. Executors share the cores of one
 machine: rates say how much work there is, not how a cluster scales.
 """

@@ -52,10 +52,10 @@ def main(spec: dict[str, Any]) -> dict[str, Any]:
     whole = sum(metrics.state_bytes.values())
     # Without a share of its own every task holds all tuples and maps all new ones.
     distributed = spec["system"] == "distributed"
-    new = spec["batch"] * len(files.streams) * 8 * (ajoin.ATTRIBUTES + 3)
+    new = max(1, sum([event for event in events if event.rows_in][-1].rows_in.values()))
     return {
         "state_bytes": max(task.state_bytes for task in tasks) if distributed else whole,
-        "read_bytes": max(task.read_bytes for task in tasks) if distributed else new,
+        "read_bytes": max(task.read_bytes for task in tasks) / new if distributed else 8 * (ajoin.ATTRIBUTES + 3),
         "driver_rows": metrics.driver_rows,
         "driver_rss": rss,
         "rows_in": metrics.rows_in,
