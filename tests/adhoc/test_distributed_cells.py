@@ -20,6 +20,7 @@ from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, read_sp
 from streamjoin.adhoc.executors.distributed.parts import PartWriter, PortionFiles
 from streamjoin.adhoc.executors.distributed.sending import SentState
 from streamjoin.testing import adhoc_cases
+from streamjoin.windows.clock import NEVER
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
 from tests.seeds import examples
 
@@ -78,12 +79,12 @@ class Grid:
         return self.directory / "buckets" / f"{stream}-{batch}"
 
     def portion(self, name: str, number: int, table: pa.Table) -> PortionFiles:
-        bound = self.core.snapshot().clocks.horizons[name].bound
+        bounds = self.core.time_bounds(name, NEVER)
         directory = str(self.directory / "tuples" / f"{name}-{number}")
         # Files are grouped for a placement that there was before, or for none.
         known = [p.groups(name, self.cells) for p in self.sent.placements.current.values() if name in p.routes]
         groups = self.random.choice([None, *known])
-        writer = PartWriter(self.core.streams[name], bound, directory, groups=groups)
+        writer = PartWriter(self.core.streams[name], *bounds, directory, groups=groups)
         tasks = self.random.randint(1, 3)
         edges = sorted(self.random.randint(0, table.num_rows) for _ in range(tasks - 1))
         cuts = [0, *edges, table.num_rows]

@@ -34,7 +34,10 @@ def tuples(stream: str, step: int) -> pa.Table:
 
 
 def open_engine(directory: Path, executor: str, streams: Mapping[str, FileStream]) -> Engine:
-    """`executor` is "embedded", or the number of Spark's tasks, 0 for the driver."""
+    """`executor` is "embedded", the number of Spark's tasks (0 for the driver), or "distributed" with a number.
+
+    "cluster" with a number is the distributed one on a local cluster of two executors.
+    """
     settings = Settings(replan_every=2)
     if executor == "embedded":
         engine = Engine(checkpoint=directory / "checkpoint", settings=settings)
@@ -44,8 +47,16 @@ def open_engine(directory: Path, executor: str, streams: Mapping[str, FileStream
         return engine
     from streamjoin.spark import session
 
-    spark = session("adhoc", "local[2]", memory="512m", config=QUICK_START)
-    engine = Engine(spark, directory / "checkpoint", settings, partitions=int(executor) or None)
+    kind, _, number = executor.rpartition(" ")
+    master = "local-cluster[2,1,512]" if kind == "cluster" else "local[2]"
+    spark = session("adhoc", master, memory="512m", config={**QUICK_START, "spark.executor.memory": "512m"})
+    engine = Engine(
+        spark,
+        directory / "checkpoint",
+        settings,
+        partitions=int(number) or None,
+        executor="distributed" if kind else "driver",
+    )
     for name, stream in streams.items():
         engine.register(name, stream.frame(spark), lateness="1 minute")
     return engine

@@ -127,7 +127,7 @@ def arrive(
         table = _check_table(name, tables[name], streams)
         stream = streams[name]
         ticks, bad = to_ticks(table.column(stream.time), stream.tick_ns or 1)
-        most = _latest_time(stream, clocks, rules)
+        most = latest_time(stream, clocks, rules)
         if most < _LATEST:
             ahead = ticks > most
             bad = ahead if bad is None else bad | ahead
@@ -148,12 +148,12 @@ def arrive(
             kept[name] = table, ticks
     for name in streams:
         activity.setdefault(name, Activity(NEVER, rules.now))
-    horizons = _past_idle(horizons, activity, rules)
+    horizons = past_idle(horizons, activity, rules)
     buckets, after = number_tuples(batch, kept, replace(clocks, horizons=horizons, activity=activity))
     return Arrived(buckets, late, untimed, after, batch)
 
 
-def _latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
+def latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
     """The latest time that a tuple of a stream may have."""
     bound = rules.future.get(stream.name)
     if bound is None:
@@ -165,7 +165,7 @@ def _latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
     return _LATEST if reached == NEVER else min(reached + bound, _LATEST)
 
 
-def _past_idle(
+def past_idle(
     horizons: Mapping[str, Horizon], activity: Mapping[str, Activity], rules: TimeRules
 ) -> dict[str, Horizon]:
     """The horizons, those of idle streams as far as the slowest stream they are joined with that is not idle."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
+from streamjoin.adhoc.core.arrivals import Activity, latest_time, past_idle
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared, Snapshot
+from streamjoin.adhoc.core.shared import Shared, Snapshot, time_rules
 from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles
 from streamjoin.model.errors import InputError, StateError
+from streamjoin.windows.clock import NEVER
 
 
 class PlannedExecution(Execution):
@@ -52,7 +51,8 @@ class DriverCore(Shared):
         if batch_id <= state.batch:
             raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
         clocks = state.clocks
-        horizons, counts = dict(clocks.horizons), dict(clocks.counts)
+        rules = time_rules(self.settings, self._streams, state.registry, self._clock())
+        horizons, counts, activity = dict(clocks.horizons), dict(clocks.counts), dict(clocks.activity)
         buckets: dict[str, FiledBucket] = {}
         for name in sorted(tables):
             if name not in self._streams:
@@ -62,12 +62,28 @@ class DriverCore(Shared):
                 continue
             bucket = buckets[name] = FiledBucket(name, batch_id, clocks.counts[name], dict(clocks.counts), parts)
             counts[name] += bucket.n
-            horizons[name] = copy.copy(horizons[name])
-            horizons[name].late(np.array([bucket.span[1]], np.int64))
+            newest = bucket.span[1]
+            horizons[name] = horizons[name].raised(newest)
+            if name not in activity or newest > activity[name].newest:
+                activity[name] = Activity(newest, rules.now)
+        for name in self._streams:
+            activity.setdefault(name, Activity(NEVER, rules.now))
+        horizons = past_idle(horizons, activity, rules)
         gate = clocks.gate + sum(bucket.n for bucket in buckets.values())
-        after = replace(clocks, horizons=horizons, counts=counts, gate=gate)
+        after = replace(clocks, horizons=horizons, counts=counts, gate=gate, activity=activity)
         # What reads a bucket at the driver reads only what a list of parts has too.
         return FiledArrival(buckets, {}, {}, after, batch_id, portions=dict(tables))  # type: ignore[arg-type]
+
+    def time_bounds(self, stream: str, newest: int) -> tuple[int, int]:
+        """The earliest and the latest time that a tuple of a stream may have now, where it has sent `newest` before.
+
+        The batch that has `newest` may not be finished yet. From any thread.
+        """
+        state = self._state
+        horizons = {**state.clocks.horizons, stream: state.clocks.horizons[stream].raised(newest)}
+        rules = time_rules(self.settings, self._streams, state.registry, self._clock())
+        latest = latest_time(self._streams[stream], replace(state.clocks, horizons=horizons), rules)
+        return horizons[stream].bound, latest
 
     @property
     def nbytes(self) -> dict[str, int]:

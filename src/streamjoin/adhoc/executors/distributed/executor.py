@@ -213,6 +213,6 @@ class DistributedExecutor(SparkExecutor):
             keeper,
             given.malformed,
             journal=self._filed_journal,
-            horizon=lambda name: self._core.snapshot().clocks.horizons[name],
+            bounds=self._core.time_bounds,
             groups=self.rows.groups,
         )

@@ -6,13 +6,11 @@ micro-batch only after the engine's journal lists it.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc.engine.inbox import Portion
@@ -20,45 +18,38 @@ from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.adhoc.executors.distributed.parts import PartFile, PartWriter, PortionFiles
 from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.spark_feed import SparkFeed
-from streamjoin.windows.clock import Horizon
+from streamjoin.windows.clock import NEVER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 class PartFeed(SparkFeed):
-    """Reads one stream into part files; `horizon` gives how far the stream was before the batch that runs now."""
+    """Reads one stream into part files; `bounds` gives the times that are allowed, by the newest before."""
 
     def __init__(
         self,
         *arguments: Any,
         journal: FiledJournal,
-        horizon: Callable[[str], Horizon],
+        bounds: Callable[[str, int], tuple[int, int]],
         groups: Callable[[str], CellGroups | None],
     ) -> None:
         super().__init__(*arguments)
-        self._journal, self._horizon, self._groups = journal, horizon, groups
-        self._newest: int | None = None
+        self._journal, self._bounds, self._groups = journal, bounds, groups
+        self._newest = NEVER
         """The newest time that was handed in: the batch that has it may not be finished yet."""
 
     def _hand(self, frame: DataFrame, spark_batch: int) -> None:
         name = self.stream.name
         with self._inbox.reading(name):
             directory = self._journal.tuples_directory(name, spark_batch)
-            writer = PartWriter(self.stream, self._bound(), directory, self._mark, self._groups(name))
+            bounds = self._bounds(name, self._newest)
+            writer = PartWriter(self.stream, *bounds, directory, self._mark, self._groups(name))
             told = frame.mapInArrow(partial(write_parts, writer), "part STRING").collect()
         parts = sorted((PartFile.unpacked(json.loads(row[0])) for row in told), key=lambda part: part.partition)
         self._inbox.hand(Portion(name, spark_batch, PortionFiles(tuple(parts))))
-        times = [part.most for part in parts if part.rows]
-        if times:
-            self._newest = max(*times, *([] if self._newest is None else [self._newest]), times[0])
+        self._newest = max([self._newest, *(part.most for part in parts if part.rows)])
         self.position = spark_batch
-
-    def _bound(self) -> int:
-        horizon = copy.copy(self._horizon(self.stream.name))
-        if self._newest is not None:
-            horizon.late(np.array([self._newest], np.int64))
-        return horizon.bound
 
 
 def write_parts(writer: PartWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

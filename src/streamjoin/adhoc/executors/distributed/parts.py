@@ -64,10 +64,14 @@ class PartFile:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """What a task needs to make a part of its rows; `bound` is the oldest time in ticks that is not late."""
+    """What a task needs to make a part of its rows.
+
+    Tuples before `bound` are late, and those after `latest` are too far in the future; both are in ticks.
+    """
 
     stream: Stream
     bound: int
+    latest: int
     directory: str
     mark: str | None = None
     groups: CellGroups | None = None
@@ -83,6 +87,9 @@ class PartWriter:
         aside = {} if marked is None else {"malformed": marked}
         table = table.select(self.stream.schema.names).cast(self.stream.schema)
         ticks, bad = to_ticks(table.column(self.stream.time), self.stream.tick_ns or 1)
+        ahead = ticks > self.latest
+        if ahead.any():
+            bad = ahead if bad is None else bad | ahead
         if bad is not None and bad.any():
             aside["untimed"] = table.filter(pa.array(bad))
             table, ticks = table.filter(pa.array(~bad)), ticks[~bad]
