@@ -7,7 +7,6 @@ and of every placement the held tuples that lie in the cell, whatever batches it
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
@@ -95,7 +94,6 @@ class CellResult:
     """The tuples that are held; one that is in two placements counts twice."""
     read: int
     """The bytes of new tuples that were read."""
-    process: tuple[str, int]
 
 
 _cells: Final[dict[tuple[str, int], Cell]] = {}
@@ -178,7 +176,6 @@ class Cell:
             state,
             sum(part.tuples for part in parts),
             sum(part.read for part in parts),
-            (os.environ.get("STREAMJOIN_CELL", ""), os.getpid()),
         )
 
     @property

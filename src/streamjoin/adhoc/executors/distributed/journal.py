@@ -85,6 +85,9 @@ class FiledJournal(Journal):
         for entry in entries(self.root / "tuples"):
             if entry.name not in listed:
                 _remove_directory(entry)
+        for number in self.numbers("outputs"):
+            if number != pending:
+                self._numbered("outputs", number).unlink(missing_ok=True)
         outputs = self.outputs(pending) if pending is not None else None
         spools = {place(part.spool).name for part in outputs or () if part.spool is not None}
         for entry in entries(self.root / "spool"):
