@@ -218,7 +218,7 @@ class Cell:
 class PlacementCell:
     """The tuples of one placement that lie in a cell, in a core of their own."""
 
-    SETTINGS: ClassVar = Settings(sharing="everything")
+    SETTINGS: ClassVar = Settings(sharing="everything", threads=1)
     """A cell decides nothing: it runs by the plan that it is sent."""
 
     def __init__(self, cell: int, placement: Placement) -> None:

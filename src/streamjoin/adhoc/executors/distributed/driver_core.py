@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from streamjoin.adhoc.core.arrivals import Activity, latest_time, past_idle
+from streamjoin.adhoc.core.arrivals import Activity, TimeRules, latest_time, past_idle
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared, Snapshot, time_rules
+from streamjoin.adhoc.core.shared import Shared, Snapshot
 from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles
 from streamjoin.model.errors import InputError, StateError
 from streamjoin.windows.clock import NEVER
@@ -31,14 +31,15 @@ class DriverCore(Shared):
     def __init__(self, settings: Settings) -> None:
         # Costs are measured on tuples, which are elsewhere: queries are placed as they come.
         super().__init__([], replace(settings, sharing="everything"))
-        self._execution = PlannedExecution([])
         self.held_bytes: dict[str, int] = {}
         """What the cells of the last batch hold."""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go over to a state."""
-        self._execution = PlannedExecution(self._streams.values())
-        self._install(replace(snapshot, optimizer=replace(snapshot.optimizer, settings=self.settings)))
+        super().restore(replace(snapshot, optimizer=replace(snapshot.optimizer, settings=self.settings)))
+
+    def _new_execution(self) -> Execution:
+        return PlannedExecution(self._streams.values())
 
     def arrive(self, batch_id: int, tables: Mapping[str, PortionFiles]) -> FiledArrival:
         """A batch as lists of parts; nothing changes until `finish`.
@@ -51,7 +52,7 @@ class DriverCore(Shared):
         if batch_id <= state.batch:
             raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
         clocks = state.clocks
-        rules = time_rules(self.settings, self._streams, state.registry, self._clock())
+        rules = self._rules
         horizons, counts, activity = dict(clocks.horizons), dict(clocks.counts), dict(clocks.activity)
         buckets: dict[str, FiledBucket] = {}
         for name in sorted(tables):
@@ -74,6 +75,11 @@ class DriverCore(Shared):
         # What reads a bucket at the driver reads only what a list of parts has too.
         return FiledArrival(buckets, {}, {}, after, batch_id, portions=dict(tables))  # type: ignore[arg-type]
 
+    @property
+    def _rules(self) -> TimeRules:
+        """What the settings ask of the streams' times now."""
+        return TimeRules(self._future, self.settings.idle_ns, self._state.registry.partners, self._clock())
+
     def time_bounds(self, stream: str, newest: int) -> tuple[int, int]:
         """The earliest and the latest time that a tuple of a stream may have now, where it has sent `newest` before.
 
@@ -81,8 +87,7 @@ class DriverCore(Shared):
         """
         state = self._state
         horizons = {**state.clocks.horizons, stream: state.clocks.horizons[stream].raised(newest)}
-        rules = time_rules(self.settings, self._streams, state.registry, self._clock())
-        latest = latest_time(self._streams[stream], replace(state.clocks, horizons=horizons), rules)
+        latest = latest_time(self._streams[stream], replace(state.clocks, horizons=horizons), self._rules)
         return horizons[stream].bound, latest
 
     @property
