@@ -107,7 +107,7 @@ class CellRows:
             raise AssertionError("the distributed executor has a core of its own")
         state = core.snapshot()
         queries = state.registry.queries
-        targets = {name: self._target(name) for name in queries}
+        targets = {name: self.target(name) for name in queries}
         self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets)
         assignment = CellAssignment(
             self._sent.run,
@@ -140,7 +140,7 @@ class CellRows:
                 _log.warning("batch %d is run again: %s", assignment.batch, str(error).strip().partition("\n")[0])
         raise AssertionError("a batch without a try")
 
-    def _target(self, name: str) -> OutputTarget:
+    def target(self, name: str) -> OutputTarget:
         """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""
         sink: Any = self.entries[name].sink
         sink = getattr(sink, "sink", sink)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,9 @@ import pyarrow.parquet as pq
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
+
+HIDDEN: Final = ".+"
+"""How the names of hidden files begin; no name of a query's file has a plus."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def write_rows(
         limit = target.spooled
         if target.directory is not None:
             final = f"{target.prefix}{batch:012}-{cell:04}.parquet"
-            hidden = place(target.directory) / f".{final}.{attempt}"
+            hidden = place(target.directory) / f"{HIDDEN}{final}.{attempt}"
             try:
                 with atomic(hidden) as file:
                     pq.write_table(table, file, compression=target.compression)
