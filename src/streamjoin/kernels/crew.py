@@ -55,6 +55,13 @@ def idle(crew: I64, tries: int) -> bool:
 
 
 @kernel
+def nap(crew: I64) -> bool:
+    """Sleep for a moment; False if the crew was stopped."""
+    pause(_NAP_US)
+    return load(crew, STOP) == 0
+
+
+@kernel
 def try_lock(mem: I64, at: int) -> bool:
     """Take the test-and-set lock at `at` if it is free."""
     return load(mem, at) == 0 and exchange(mem, at, 1) == 0

@@ -26,13 +26,14 @@ from streamjoin.joins.parallel.handshake_base import ChainJoin
 from streamjoin.kernels.crew import STOP
 from streamjoin.kernels.handshake.collect import await_room, take_results
 from streamjoin.kernels.handshake.links import COMPARED, DONE, DRAINS, FULL, PARKS, PUNCTUATES, drive, punctuate
+from streamjoin.kernels.trees.entries import LARGEST
 
 # Attempts without a message: the first 128 yield, the others sleep 50 us each.
 _PARKS = 256
 # Likewise in the original handshake join, whose nodes look again from time to time: tuples move on without messages.
 _PARKS_LEAVING = 160
-# Likewise, after which the collector returns to look whether the join has ended.
-_TAKES = 160
+# Naps after which the collector returns to look whether the join has ended.
+_NAPS = 32
 _MOST_TAKEN = 1 << 14
 _NO_TUPLES = np.zeros(0, np.bool_)
 _NO_PAIRS = TakenPairs(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -50,6 +51,7 @@ class ChainFlow(Flow):
         mem = join.chain.mem
         mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS_LEAVING if self._leaving else _PARKS
         self._out = np.empty((_MOST_TAKEN, 2), np.int64)
+        self._awaited = np.zeros(2, np.int64)
         self._marks = np.zeros(2, np.int64)
         # Places such that a drain has found all pairs below them; as of the newest one, and as of the last `take`.
         self._settled = self._taken_settled = np.zeros(2, np.int64)
@@ -186,12 +188,27 @@ class ChainFlow(Flow):
 
     # -- the collector's ------------------------------------------------------------------------------------
 
-    def take(self) -> TakenPairs | None:
+    def take(self, oldest: SentChunk) -> TakenPairs | None:
         """Empty the nodes' rings."""
         chain = self._join.chain
+        if oldest.mark:
+            # Each message moves a mark; the collector would take the interpreter from the sources for all of them.
+            self._awaited[:] = oldest.mark
+            if self._leaving:
+                self._awaited[1] = 0
+        else:
+            self._awaited[:] = LARGEST
         before, settled, moved = self._marks.copy(), self._settled, False
         count = take_results(
-            self.crew.words, self.threads + 1, chain.mem, chain.results, self._out, self._marks, self._leaving, _TAKES
+            self.crew.words,
+            self.threads + 1,
+            chain.mem,
+            chain.results,
+            self._out,
+            self._marks,
+            self._awaited,
+            self._leaving,
+            _NAPS,
         )
         if count < _MOST_TAKEN:
             # The rings were emptied after the drain had ended.

@@ -181,7 +181,7 @@ class QueueFlow(Flow):
 
     # -- the collector's ------------------------------------------------------------------------------------
 
-    def take(self) -> TakenPairs | None:
+    def take(self, oldest: SentChunk) -> TakenPairs | None:  # noqa: ARG002 - for chains
         """Take the output, and hand on what was completed meanwhile."""
         queue, shared = self._shared.queue, self._shared
         if not self._taken:

@@ -36,6 +36,8 @@ from streamjoin.kernels.crew import STOP
 from streamjoin.model.errors import BackPressureError, StateError
 from streamjoin.windows.crew import Crew
 
+# How long a thread leaves the interpreter to the others after a round, at the most.
+MOST_WAY = 0.0002
 POLL = 0.05
 """Seconds after which a waiting thread looks whether the join has ended."""
 PAUSE = 0.2
@@ -86,8 +88,8 @@ class Flow(ABC):
         """Called when the join ends: wake all threads."""
 
     @abstractmethod
-    def take(self) -> TakenPairs | None:
-        """The next pairs; None if there are none for a while; the collector's."""
+    def take(self, oldest: SentChunk) -> TakenPairs | None:
+        """The next pairs; None if there are none for a while, and `oldest` is not complete; the collector's."""
 
     @abstractmethod
     def reached(self, sent: SentChunk) -> bool:
@@ -335,8 +337,10 @@ class FlowRunner:
                 continue
             with self._ordering:
                 self._late.trim()
+                begin = time.perf_counter()
                 work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
             self._send(work)
+            _make_way(begin)
         with self._ordering:
             work = self._intake.release(everything=True)
         self._send(work)
@@ -403,8 +407,11 @@ class FlowRunner:
         while not self._stopped():
             self._sent_some.clear()
             ended = self._flowing == 0
-            pairs = self._flow.take() if self._open else None
+            pairs = self._flow.take(self._open[0]) if self._open else None
+            begin = time.perf_counter()
             self._hand_out(pairs, ended and pairs is None)
+            if pairs is not None and not ended:
+                _make_way(begin)
             if pairs is None:
                 if ended:
                     return
@@ -450,6 +457,14 @@ class FlowRunner:
             (self._open[int(number)], pairs.later[places == i], pairs.seqs[places == i])
             for i, number in enumerate(chosen)
         ]
+
+
+def _make_way(begin: float) -> None:
+    """Leave the interpreter to other threads for as long as this one had it, but for a moment at the most.
+
+    A thread that takes up every tuple at once does little else than take turns with the sources.
+    """
+    time.sleep(min(time.perf_counter() - begin, MOST_WAY))
 
 
 def _one_table(pushes: list[Item]) -> pa.Table | None:

@@ -136,7 +136,7 @@ class ShareFlow(Flow):
 
     # -- the collector's ------------------------------------------------------------------------------------
 
-    def take(self) -> TakenPairs | None:
+    def take(self, oldest: SentChunk) -> TakenPairs | None:  # noqa: ARG002 - for chains
         """Read the second gate up to what all threads have passed."""
         with self._changed:
             complete = min(self._done)

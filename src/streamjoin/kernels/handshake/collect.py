@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.atomics import load, store
-from streamjoin.kernels.crew import idle, stand
+from streamjoin.kernels.crew import idle, nap, stand
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.links import (
     AWAITS_RESULTS,
@@ -189,12 +189,12 @@ def _mark(mem: I64, side: int, as_they_leave: bool) -> int:
 
 @kernel
 def take_results(
-    crew: I64, me: int, mem: I64, results: Array, out: Array, reached: I64, as_they_leave: bool, most_tries: int
+    crew: I64, me: int, mem: I64, results: Array, out: Array, reached: I64, awaited: I64, as_they_leave: bool, naps: int
 ) -> int:
     """Take the results of a running chain, as many as `out` holds, and both marks; returns how many.
 
-    Waits until there is a result or a mark has moved, for `most_tries` at the most. `reached` moves on only if every
-    ring was emptied after the marks were read.
+    Waits for a result, or until both marks are at `awaited`, for so many naps at the most. `reached` moves on only if
+    every ring was emptied after the marks were read.
     """
     tries = 0
     while True:
@@ -213,13 +213,12 @@ def take_results(
             if last > head:
                 store(mem, at + RESULTS_HEAD, last)
             emptied = emptied and last == tail
-        moved = emptied and (mark_r > reached[0] or mark_s > reached[1])
-        if moved:
-            reached[0] = mark_r
-            reached[1] = mark_s
-        if count > 0 or moved:
+        if emptied:
+            reached[0] = max(reached[0], mark_r)
+            reached[1] = max(reached[1], mark_s)
+        if count > 0 or (reached[0] >= awaited[0] and reached[1] >= awaited[1]):
             return count
-        if tries >= most_tries or not idle(crew, tries):
+        if tries >= naps or not nap(crew):
             return 0
         stand(crew, me, AWAITS_RESULTS)
         tries += 1
