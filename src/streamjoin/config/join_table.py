@@ -35,7 +35,7 @@ def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSetti
         table.fail("punctuate = true needs ordered = true", "punctuate")
     idle = table.text("idle", 'idle = "10 seconds"')
     if idle is not None:
-        table.made(lambda: durations.nanoseconds(idle), "idle")
+        table.build(lambda: durations.nanoseconds(idle), "idle")
     columns = table.texts("columns", 'columns = ["sym", "px", "bid"]')
     settings = JoinSettings(
         ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late
@@ -52,7 +52,7 @@ def term_lines(table: ConfigTable) -> dict[str, int]:
 
 
 def _spec(table: ConfigTable) -> JoinSpec:
-    on = table.made(lambda: _condition(table), "on")
+    on = table.build(lambda: _condition(table), "on")
     window = _windows(table)
     time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
     table.one_of("order", ("event_time",), "event_time")
@@ -62,10 +62,10 @@ def _spec(table: ConfigTable) -> JoinSpec:
     names = _names(table)
     table.finish()
     if lateness is not None:
-        table.made(lambda: TimeWindow(lateness), "lateness")
+        table.build(lambda: TimeWindow(lateness), "lateness")
     if how is not None:
-        table.made(lambda: check_inner("on Spark", how), "how")
-    return table.made(
+        table.build(lambda: check_inner("on Spark", how), "how")
+    return table.build(
         lambda: JoinSpec(
             on=on, window=window, time=time, order="event_time", self_join=self_join, lateness=lateness, **names
         )
@@ -78,7 +78,7 @@ def _names(table: ConfigTable) -> dict[str, Any]:
     both_keys = bool(table.get("both_keys", (bool,), example="both_keys = true"))
     result_time = table.text("result_time", 'result_time = "matched_at"')
     names = {"both_keys": both_keys, "result_time": result_time}
-    return names if suffixes is None else names | {"suffixes": table.made(lambda: as_suffixes(suffixes), "suffixes")}
+    return names if suffixes is None else names | {"suffixes": table.build(lambda: as_suffixes(suffixes), "suffixes")}
 
 
 def _condition(table: ConfigTable) -> JoinPredicate:
@@ -95,7 +95,7 @@ def _condition(table: ConfigTable) -> JoinPredicate:
 def _item(table: ConfigTable, item: object, *place: str | int) -> JoinPredicate:
     """One item of a list of conditions."""
     if isinstance(item, str):
-        return table.made(lambda: Theta(item), *place)
+        return table.build(lambda: Theta(item), *place)
     if not isinstance(item, dict):
         table.fail(f"a condition is {_TERM}, not {item!r}", *place)
     return _term(table.below(item, *place))
@@ -114,11 +114,11 @@ def _term(table: ConfigTable) -> JoinPredicate:
     if band is None and (strict or any(bound is not None for bound in bounds.values())):
         table.fail("distance, below, above and strict belong to a band: write { band = [...], distance = ... }")
     if equi is not None:
-        return table.made(lambda: Equi(*_two(equi)), "equi")
+        return table.build(lambda: Equi(*_two(equi)), "equi")
     if theta is not None:
-        return table.made(lambda: Theta(theta), "theta")
+        return table.build(lambda: Theta(theta), "theta")
     left, right = _two(band or "")
-    return table.made(
+    return table.build(
         lambda: Band(left, right, bounds["distance"], below=bounds["below"], above=bounds["above"], strict=strict),
         "band",
     )
@@ -148,7 +148,7 @@ def _windows(table: ConfigTable) -> Window | tuple[Window, Window]:
 
 def _window(table: ConfigTable, value: Any, *place: str | int) -> Window:
     if isinstance(value, (str, int)):
-        return table.made(lambda: TimeWindow(value), *place)
+        return table.build(lambda: TimeWindow(value), *place)
     if not isinstance(value, dict):
         table.fail(f"a window is {_WINDOW}, not {value!r}", *place)
     inner = table.below(value, *place)
@@ -157,4 +157,4 @@ def _window(table: ConfigTable, value: Any, *place: str | int) -> Window:
     inner.finish()
     if (count is None) == (length is None):
         table.fail('a window is either { count = 1000 } or { time = "5 seconds" }', *place)
-    return table.made(lambda: TimeWindow(length) if count is None else CountWindow(count), *place)
+    return table.build(lambda: TimeWindow(length) if count is None else CountWindow(count), *place)

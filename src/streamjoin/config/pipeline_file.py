@@ -253,7 +253,7 @@ def read_trigger(top: ConfigTable) -> Trigger:
         return Trigger()
     if re.fullmatch(r"available[ _-]?now", value, re.IGNORECASE):
         return Trigger(available_now=True)
-    nanoseconds = top.made(lambda: durations.nanoseconds(value), "trigger")
+    nanoseconds = top.build(lambda: durations.nanoseconds(value), "trigger")
     if nanoseconds < 1_000_000:
         top.fail(f"trigger = {value!r} is under a millisecond: {_TRIGGER}", "trigger")
     return Trigger(every=f"{nanoseconds // 1_000_000} milliseconds")

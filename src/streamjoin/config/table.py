@@ -175,7 +175,7 @@ class ConfigTable:
         """A table within this one."""
         return ConfigTable(self.file, values, (*self.path, *keys), self._lines, self._variables)
 
-    def made(self, make: Callable[[], _Made], *keys: str | int) -> _Made:
+    def build(self, make: Callable[[], _Made], *keys: str | int) -> _Made:
         """The result of `make`; its errors get the line of `keys`."""
         try:
             return make()

@@ -70,7 +70,7 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     fields |= read_spark(_table(top, "spark"))
     top.finish()
     host_or_token = "token" if "token" in service.values else "host"
-    return service.made(
+    return service.build(
         lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **fields), host_or_token
     )
 
@@ -125,11 +125,11 @@ def _limits(table: ConfigTable) -> Limits:
     for limit, (key, example) in _DURATIONS.items():
         text = table.text(key, f'{key} = "{example}"')
         if text is not None:
-            fields[limit] = table.made(partial(durations.nanoseconds, text), key) / 1e9
+            fields[limit] = table.build(partial(durations.nanoseconds, text), key) / 1e9
     table.finish()
     for limit, value in fields.items():
         if value is not None:
-            table.made(partial(Limits, **{limit: value}), limit if limit in _LIMITS else _DURATIONS[limit][0])
+            table.build(partial(Limits, **{limit: value}), limit if limit in _LIMITS else _DURATIONS[limit][0])
     return Limits(**{key: value for key, value in fields.items() if value is not None})
 
 
@@ -155,7 +155,7 @@ def _stream(table: ConfigTable, here: Path) -> StreamConfig:
     time = table.required("time", 'time = "ts"')
     lateness = table.get("lateness", (str, int), example='lateness = "5 seconds"')
     if isinstance(lateness, str):
-        table.made(lambda: durations.nanoseconds(lateness), "lateness")
+        table.build(lambda: durations.nanoseconds(lateness), "lateness")
     for key in ("by", "position"):
         if key in table.values:
             table.fail(f"a service's stream takes no {key!r}: remove the line", key)

@@ -26,7 +26,7 @@ from streamjoin.adhoc.sources.described import described_source
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 _LOG = logging.getLogger("streamjoin.service")
 
 
@@ -76,7 +76,7 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
     return KafkaSink(sink.options["kafka.bootstrap.servers"], topic, key=sink.key, options=options)
 
 
-def launch(config: ServiceConfig, told: Told) -> RunningEngine:
+def launch(config: ServiceConfig, report: Report) -> RunningEngine:
     """Register the streams and start the engine, which restores the queries of the checkpoint.
 
     Raises:
@@ -88,7 +88,7 @@ def launch(config: ServiceConfig, told: Told) -> RunningEngine:
         return start_engine(config, None, partial(register_embedded, config))
     from streamjoin.service.launch_spark import launch_on_spark
 
-    return launch_on_spark(config, told)
+    return launch_on_spark(config, report)
 
 
 Register = Callable[[Engine, str], None]

@@ -8,15 +8,15 @@ from typing import Any
 from streamjoin.adhoc.engine.engine import Engine
 from streamjoin.model.errors import PipelineFileError, SchemaError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.launch import RunningEngine, SourceOutage, Told, register_all, start_engine
+from streamjoin.service.launch import Report, RunningEngine, SourceOutage, register_all, start_engine
 from streamjoin.spark.pipeline.sources import open_marked
 from streamjoin.spark.runtime import jars
 from streamjoin.spark.runtime.session import session
 
 
-def launch_on_spark(config: ServiceConfig, told: Told) -> RunningEngine:
+def launch_on_spark(config: ServiceConfig, report: Report) -> RunningEngine:
     """Start Spark, and the engine on it; see `launch`."""
-    spark = _session(config, told)
+    spark = _session(config, report)
     try:
         return start_engine(config, spark, partial(register_on_spark, spark, config))
     except BaseException:
@@ -24,11 +24,11 @@ def launch_on_spark(config: ServiceConfig, told: Told) -> RunningEngine:
         raise
 
 
-def _session(config: ServiceConfig, told: Told) -> Any:
+def _session(config: ServiceConfig, report: Report) -> Any:
     conf: dict[str, str] = dict(config.conf)
     if config.needs_kafka and not jars.brings_connector(conf):
         if jars.present() is None:
-            told("fetching Spark's Kafka connector (once) ...")
+            report("fetching Spark's Kafka connector (once) ...")
         conf |= jars.classpath_setting(conf, jars.fetch())
     return session("streamjoin serve", config.master, config=conf, memory=config.memory)
 

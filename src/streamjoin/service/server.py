@@ -92,7 +92,7 @@ def bind(config: ServiceConfig) -> socket.socket:
     return listener
 
 
-def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]) -> None:
+def serve(config: ServiceConfig, launcher: Launcher, report: Callable[[str], None]) -> None:
     """Serve until a signal stops it.
 
     Raises:
@@ -101,14 +101,14 @@ def serve(config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]
     """
     listening = bind(config)
     with contextlib.closing(listening):
-        asyncio.run(_Serving(config, launcher, told).run(listening))
+        asyncio.run(_Serving(config, launcher, report).run(listening))
 
 
 class _Serving:
-    def __init__(self, config: ServiceConfig, launcher: Launcher, told: Callable[[str], None]) -> None:
+    def __init__(self, config: ServiceConfig, launcher: Launcher, report: Callable[[str], None]) -> None:
         self._config = config
         self._launcher = launcher
-        self._told = told
+        self._report = report
         self._app: FastAPI = create_app(None, config)
         self._service: Service = self._app.state.service
         self._stopped_at: float | None = None
@@ -137,7 +137,7 @@ class _Serving:
         self._service.connections.most = room
         self._service.readers.most = min(limits.readers, room // 2)
         if room < connections:
-            self._told(
+            self._report(
                 f"at most {room} connections and {self._service.readers.most} event streams, because of the limit "
                 "on open files; raise it with ulimit -n"
             )
@@ -147,7 +147,7 @@ class _Serving:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
         host, port = listening.getsockname()[:2]
-        self._told(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}; starting the engine ...")
+        self._report(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}; starting the engine ...")
         engine = asyncio.create_task(self._run_engine())
         watch = asyncio.create_task(self._service.connections.watch())
         try:
@@ -163,27 +163,27 @@ class _Serving:
         now = time.monotonic()
         if self._stopped_at is None:
             self._stopped_at = now
-            self._told("stopping after the current batch ...")
+            self._report("stopping after the current batch ...")
             self._service.begin_stop()
             self._server.should_exit = True
         elif number == signal.SIGINT and now - self._stopped_at > _SAME_SIGNAL:
             # A supervisor kills the process; only a user at the terminal sends a second SIGINT.
-            self._told("stopping at once")
+            self._report("stopping at once")
             os._exit(130)
 
     async def _run_engine(self) -> None:
         """Start the engine, watch it, and stop it once the service ends."""
         running: Started | None = None
         try:
-            running = await asyncio.to_thread(self._launcher, self._config, self._told)
+            running = await asyncio.to_thread(self._launcher, self._config, self._report)
             if not self._server.should_exit:
                 self._service.attach(running.engine, running.sink)
-                self._told(f"ready: streams {', '.join(stream.name for stream in running.engine.streams())}")
+                self._report(f"ready: streams {', '.join(stream.name for stream in running.engine.streams())}")
             while not self._server.should_exit:
                 await asyncio.sleep(_WATCH)
                 if running.engine.error is not None:
                     raise StreamJoinError(f"the engine stopped: {running.engine.error}")
-        except Exception as error:  # told after everything has stopped
+        except Exception as error:  # report after everything has stopped
             self._failure = error
             self._service.fail(str(error) if isinstance(error, StreamJoinError) else type(error).__name__)
             self._server.should_exit = True

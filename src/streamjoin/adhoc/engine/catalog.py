@@ -110,7 +110,7 @@ class Catalog:
         if changes:
             self.core.apply(changes)
         now = time.time()
-        stored = [request.made(serial, batch, now) for serial, (request, _) in enumerate(accepted, self.serial + 1)]
+        stored = [request.as_made(serial, batch, now) for serial, (request, _) in enumerate(accepted, self.serial + 1)]
         self._log(batch, stored)
         for request, entry in accepted:
             if entry is not None:
@@ -123,7 +123,7 @@ class Catalog:
         """Log that queries failed and are paused from `batch` on."""
         paused = {record.name for record in self.changelog if record.action == "pause" and record.batch == batch}
         stored = [
-            EngineChange("pause", name).made(serial, batch, time.time(), failures[name])
+            EngineChange("pause", name).as_made(serial, batch, time.time(), failures[name])
             for serial, name in enumerate(
                 # A batch that is computed again fails again: that is in the log already.
                 (name for name in failures if name not in paused),

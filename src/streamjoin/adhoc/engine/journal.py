@@ -121,12 +121,12 @@ class Journal:
         """Make a batch's tuples safe; `held` are the batches whose buckets are kept, `serial` ends the changelog."""
         for bucket in arrived.buckets.values():
             write_table(self.bucket(bucket.stream, bucket.batch), bucket.to_table())
-        for folder, kind, found in (
+        for folder, kind, tables in (
             ("late", "late", arrived.late),
             ("late", "untimed", arrived.untimed),
             ("malformed", "malformed", arrived.malformed),
         ):
-            for stream, rows in found.items():
+            for stream, rows in tables.items():
                 with atomic(self.root / folder / safe_name(stream) / f"{arrived.batch:012}-{kind}.parquet") as file:
                     pq.write_table(rows, file)
         kept = {stream: sorted(batches) for stream, batches in held.items()}
@@ -197,8 +197,8 @@ class Journal:
                 rows += tables[-1].num_rows
         if not tables:
             return None
-        found = pa.concat_tables(reversed(tables), promote_options="default")
-        return found if limit is None else found.slice(max(0, rows - limit))
+        newest = pa.concat_tables(reversed(tables), promote_options="default")
+        return newest if limit is None else newest.slice(max(0, rows - limit))
 
     def spark_checkpoint(self, stream: str) -> str:
         """Where Spark keeps a stream's own checkpoint."""

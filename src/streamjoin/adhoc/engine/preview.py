@@ -38,8 +38,8 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
         columns_of(query.schema),
         tuple(dict.fromkeys(source.stream.name for source in query.sources)),
         tuple(sorted(set().union(*others))),
-        sum(not found for found in others),
-        sum(bool(found) for found in others),
+        sum(not sharers for sharers in others),
+        sum(bool(sharers) for sharers in others),
         shared - shared_before,
         apart - apart_before,
         "\n".join(_line(key, found) for key, found in zip(own, others, strict=True)),
@@ -53,5 +53,5 @@ def _costs(optimizer: Optimizer, paths: Mapping[str, Paths]) -> tuple[float, flo
 
 def _line(key: PathKey, others: set[str]) -> str:
     step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1]}"
-    told = f"shared with {len(others)} queries" if others else "new"
-    return (f"new tuples of {key.driver}\n" if len(key.steps) == 1 else "") + f"{step}: {told}"
+    sharing = f"shared with {len(others)} queries" if others else "new"
+    return (f"new tuples of {key.driver}\n" if len(key.steps) == 1 else "") + f"{step}: {sharing}"

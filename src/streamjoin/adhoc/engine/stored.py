@@ -67,7 +67,7 @@ class EngineChange(Change):
         """The text of a query to create."""
         return self.query.text if isinstance(self.query, Query) else self.query
 
-    def made(self, serial: int, batch: int, at: float, reason: str | None = None) -> EngineChange:
+    def as_made(self, serial: int, batch: int, at: float, reason: str | None = None) -> EngineChange:
         """This change, in force from `batch` on since the Unix time `at`."""
         return replace(self, record=ChangeRecord(serial, self.action, self.name, self.sql, batch, at, reason))
 

@@ -75,19 +75,19 @@ class Scaling:
 
     def after(self, seconds: float, work: Sequence[float], rows: int) -> tuple[Scaling, tuple[str, ...]]:
         """With a batch measured: its joining time, the work of each share, its tuples; and what was decided, why."""
-        found = replace(self, seconds=(*self.seconds, seconds)[-_DOWN_AFTER:])
-        told: list[str] = []
-        if found.auto:
-            found, told = found._scaled(rows)
-        if len(work) == found.shares > 1 and max(work) > UNEVEN * sum(work) / len(work) and max(work) > _FLOOR:
+        scaling = replace(self, seconds=(*self.seconds, seconds)[-_DOWN_AFTER:])
+        reasons: list[str] = []
+        if scaling.auto:
+            scaling, reasons = scaling._scaled(rows)
+        if len(work) == scaling.shares > 1 and max(work) > UNEVEN * sum(work) / len(work) and max(work) > _FLOOR:
             busiest = int(np.argmax(work))
-            moved = balanced(found.cuts, work)
-            told.append(
+            moved = balanced(scaling.cuts, work)
+            reasons.append(
                 f"the busiest of {len(work)} shares, number {busiest}, did {max(work) / sum(work):.0%} of the work "
                 f"({max(work):.3g} of {sum(work):.3g} s): cut at {', '.join(f'{cut:.3f}' for cut in moved[1:-1])} now"
             )
-            found = replace(found, cuts=moved)
-        return found, tuple(told)
+            scaling = replace(scaling, cuts=moved)
+        return scaling, tuple(reasons)
 
     def _scaled(self, rows: int) -> tuple[Scaling, list[str]]:
         newest = self.seconds[-_UP_AFTER:]

@@ -219,10 +219,10 @@ def split(table: pa.Table, mark: str | None) -> tuple[pa.Table, pa.Table | None]
     if mark is None or table.column(mark).null_count == table.num_rows:
         return table, None
     marked = table.column(mark).is_valid()
-    found = table.filter(marked).select([mark])
-    if pa.types.is_struct(found.schema.field(0).type):
-        found = pa.Table.from_struct_array(found.column(0))
-    return table.filter(table.column(mark).is_null()), found
+    malformed = table.filter(marked).select([mark])
+    if pa.types.is_struct(malformed.schema.field(0).type):
+        malformed = pa.Table.from_struct_array(malformed.column(0))
+    return table.filter(table.column(mark).is_null()), malformed
 
 
 _ENVELOPE: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")

@@ -74,10 +74,10 @@ class Tasks:
         work: tuple[float, ...] = ()
         self.tasks = ()
         if not self._scaling.shares:
-            found = core.results(arrived)
+            results = core.results(arrived)
         else:
             parts = self._run(core, arrived)
-            found, work = _gathered(parts, core.queries), tuple(part.seconds for part in parts)
+            results, work = _gathered(parts, core.queries), tuple(part.seconds for part in parts)
             core.take_figures([part.figures for part in parts])
             self.tasks = tuple(_figures(part) for part in parts)
             for name, counts in parts[0].distinct.items():
@@ -86,7 +86,7 @@ class Tasks:
                 # Making the state from scratch is no measure of a share's work.
                 work = ()
         self._scaling, self._decided = self._scaling.after(time.perf_counter() - began, work, rows)
-        return found
+        return results
 
     def _run(self, core: Shared, arrived: Arrived) -> list[ShareRows]:
         state = core.snapshot()

@@ -71,8 +71,8 @@ class KafkaSink:
         Raises:
             SpecError: the environment has no such variable.
         """
-        found = {key: _VARIABLE.sub(_from_environment, value) for key, value in self.options.items()}
-        return {**found, "kafka.bootstrap.servers": self.servers}
+        options = {key: _VARIABLE.sub(_from_environment, value) for key, value in self.options.items()}
+        return {**options, "kafka.bootstrap.servers": self.servers}
 
     def spec(self) -> dict[str, Any] | None:
         """All fields; None with a secret among them."""
@@ -111,9 +111,9 @@ class KafkaWriter:
         topics: list[str] = []
         sent: list[Record] = []
         for writer, rows in parts:
-            found = json_rows(rows, writer.sink.key)
-            topics += [writer.sink.topic] * len(found)
-            sent += found
+            records = json_rows(rows, writer.sink.key)
+            topics += [writer.sink.topic] * len(records)
+            sent += records
         table = pa.table(
             {
                 "topic": pa.array(topics, pa.string()),
@@ -126,18 +126,18 @@ class KafkaWriter:
         try:
             frame.write.format("kafka").options(**options).save()
         except Exception as error:
-            told = str(getattr(error, "desc", None) or error).strip().splitlines() or ["Spark gave no reason"]
-            raise OSError(f"Kafka did not take the rows: {without_secrets(told[0], options)}") from error
+            reasons = str(getattr(error, "desc", None) or error).strip().splitlines() or ["Spark gave no reason"]
+            raise OSError(f"Kafka did not take the rows: {without_secrets(reasons[0], options)}") from error
 
     def close(self) -> None:
         """Nothing is open between two batches."""
 
 
 def _from_environment(variable: re.Match[str]) -> str:
-    found = os.environ.get(variable[1])
-    if found is None:
+    value = os.environ.get(variable[1])
+    if value is None:
         raise SpecError(f"the environment has no variable {variable[1]!r}, which an option of a KafkaSink names")
-    return found
+    return value
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ def sink_of(spec: dict[str, Any] | None, query: str, named: NamedSinks | None = 
         return _named(spec, query, named)
     if kind not in KINDS:
         raise CheckpointError(f"query {query!r} writes to a sink of kind {kind!r}, which this version does not know")
-    found: Sink = KINDS[kind](**options)
-    return found
+    sink: Sink = KINDS[kind](**options)
+    return sink
 
 
 def _named(spec: dict[str, Any], query: str, named: NamedSinks | None) -> Sink:

@@ -42,8 +42,8 @@ def executor_names(context: SparkContext) -> list[str]:
     scala: Any = context._jsc.sc()
     if scala.isLocal():
         return []
-    found = scala.getExecutorIds()
-    return sorted((str(found.apply(number)) for number in range(found.size())), key=lambda name: (len(name), name))
+    names = scala.getExecutorIds()
+    return sorted((str(names.apply(number)) for number in range(names.size())), key=lambda name: (len(name), name))
 
 
 def _placed(
