@@ -59,9 +59,10 @@ class Broker:
         self.address = f"127.0.0.1:{port}"
         self._properties = directory / "server.properties"
         self._properties.write_text(_settings(directory / "log", port, controller))
+        # One in 64 begins with a dash, which as an argument of its own would be read as an option.
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         ran = subprocess.run(
-            [*self._java("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(self._properties)],
+            [*self._java("kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}", "-c", str(self._properties)],
             capture_output=True,
             text=True,
             timeout=PATIENCE,
