@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -17,6 +19,7 @@ from streamjoin.joins.live.broadcast import LiveBatch
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.conformance import IdPair, table
+from tests.deadlock import no_deadlock
 
 Pairs = list[IdPair]
 # Instead of the number of the next push: one has failed, and nobody waits for it.
@@ -34,6 +37,18 @@ def opened(case: JoinCase, request: AlgorithmRequest, workers: int = 1, **settin
         right_schema=case.schemas[1],
         **settings,
     )
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """The block ends, and leaves no thread of a live join."""
+    with no_deadlock(60):
+        yield
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("streamjoin-"):
+            thread.join(10)
+            assert not thread.is_alive(), thread.name
 
 
 def run_threads(steps: Sequence[Callable[[], object]], rng: random.Random) -> None:

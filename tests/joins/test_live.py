@@ -18,7 +18,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins.live.idle import ManualClock
-from tests.deadlock import no_deadlock
+from tests.joins.live_runs import ending
 
 SPEC = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(1_000))
 TIMED = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(1_000), time="t", order="event_time")
@@ -29,13 +29,8 @@ SCHEMAS: dict[str, Any] = {"left_schema": TYPES, "right_schema": TYPES}
 @pytest.fixture(autouse=True)
 def ends() -> Iterator[None]:
     """Every test ends, and leaves no thread of a live join."""
-    with no_deadlock(60):
+    with ending():
         yield
-    gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("streamjoin-"):
-            thread.join(10)
-            assert not thread.is_alive(), thread.name
 
 
 def keys(*values: int, t: int = 0) -> pa.RecordBatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import threading
 from collections.abc import Iterator
@@ -26,8 +25,7 @@ from streamjoin.joins.live.sorting import Sorter
 from streamjoin.joins.live.source import LiveSource
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import expected
-from tests.deadlock import no_deadlock
-from tests.joins.live_runs import check_punctuations, opened, pairs_of, push_event_time, read_all
+from tests.joins.live_runs import check_punctuations, ending, opened, pairs_of, push_event_time, read_all
 from tests.seeds import examples
 
 SPEC = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(1_000), time="t", order="event_time")
@@ -42,13 +40,8 @@ class Broken(Exception):
 @pytest.fixture(autouse=True)
 def ends() -> Iterator[None]:
     """Every test ends, and leaves no thread of a live join."""
-    with no_deadlock(60):
+    with ending():
         yield
-    gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("streamjoin-"):
-            thread.join(10)
-            assert not thread.is_alive(), thread.name
 
 
 def at(*times: int) -> pa.RecordBatch:
