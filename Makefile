@@ -11,10 +11,10 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test quick coverage torture fuzz soak lint typecheck bench clean
+.PHONY: help setup demo test quick coverage torture fuzz soak lint typecheck bench bench-report clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make .venv with the package and all its extras
 
@@ -64,6 +64,9 @@ lint: $(STAMP) ## ruff and mypy --strict
 
 bench: $(STAMP) ## run one experiment: make bench EXPERIMENT=sweep ARGS=--quick
 	@$(PY) -m benchmarks $(EXPERIMENT) $(ARGS)
+
+bench-report: $(STAMP) ## write docs/reproduction.md, the papers' figures beside ours, from the stored results
+	@$(PY) -m benchmarks.reproduction
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output spark-warehouse

@@ -8,12 +8,14 @@ that ran beside it in the same process: absolute figures of another day or machi
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import statistics
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +36,47 @@ class Context:
     quick: bool
     scratch: Path
     """An empty directory, shared by the runs of the experiment and removed at its end."""
+
+
+class Judgement(StrEnum):
+    """What became of a claim or an aim."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    NOT_TESTED = "not tested"
+    MET = "met"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of a paper's claim, or one aim of ours, and what was measured."""
+
+    claim: str
+    """What is said, in one sentence, with its value."""
+    ours: str
+    """What was measured, with its unit."""
+    rule: str
+    """When the two agree, so that a reader can judge by another rule."""
+    judgement: Judgement
+    reason: str = ""
+    """Why it differs or was not tested, with the evidence."""
+
+    def line(self) -> str:
+        """The finding as one line of text."""
+        return f"{self.claim}: {self.ours} ({self.rule}): {self.judgement}" + (
+            f"; {self.reason}" if self.reason else ""
+        )
+
+
+def judge_claim(claim: str, ours: str, rule: str, agrees: bool, reason: str = "") -> Finding:
+    """A part of a paper's claim; the reason is given where ours differs."""
+    return Finding(claim, ours, rule, Judgement.AGREES if agrees else Judgement.DIFFERS, "" if agrees else reason)
+
+
+def judge_aim(aim: str, ours: str, rule: str, met: bool, reason: str = "") -> Finding:
+    """An aim of ours; the reason is given where it is missed."""
+    return Finding(aim, ours, rule, Judgement.MET if met else Judgement.MISSED, "" if met else reason)
 
 
 class Experiment(ABC):
@@ -64,9 +107,13 @@ class Experiment(ABC):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the rows; a figure left without axes is not written."""
 
-    @abstractmethod
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:  # noqa: ARG002
+        """Each part of the claim and each aim, judged; an experiment has these or a `verdict` of its own."""
+        return []
+
     def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """The aims and whether they are met; the paper's claim and whether our shape agrees."""
+        """The findings as lines of text."""
+        return [finding.line() for finding in self.findings(rows)]
 
     def close(self) -> None:  # noqa: B027 - most experiments hold nothing
         """Release what the runs shared (a Spark session, a pool); called once, also after a failure."""
@@ -82,18 +129,27 @@ class Unavailable:
 def discover(package: str) -> Iterator[tuple[str, Experiment | Unavailable]]:
     """Every experiment of `package` by module name; one that fails to import does not hide the others."""
     root = importlib.import_module(package)
-    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda found: found.name):
-        if module.name == "__main__":
-            continue
-        try:
-            found = getattr(importlib.import_module(f"{package}.{module.name}"), "EXPERIMENT", None)
-        except ImportError as error:
-            yield module.name, Unavailable(str(error))
-        except Exception as error:  # a broken experiment must not hide the others
-            yield module.name, Unavailable(f"{type(error).__name__}: {error}")
-        else:
-            if isinstance(found, Experiment):
-                yield module.name, found
+    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda module: module.name):
+        if module.name != "__main__":
+            experiment = load(package, module.name)
+            if experiment is not None:
+                yield module.name, experiment
+
+
+def load(package: str, name: str) -> Experiment | Unavailable | None:
+    """The experiment of one module; None when there is no such module or it holds none.
+
+    Only the modules that the experiment needs are imported: those are what its result depends on.
+    """
+    if not name.isidentifier() or importlib.util.find_spec(f"{package}.{name}") is None:
+        return None
+    try:
+        experiment = getattr(importlib.import_module(f"{package}.{name}"), "EXPERIMENT", None)
+    except ImportError as error:
+        return Unavailable(str(error))
+    except Exception as error:  # a broken experiment must not hide the others
+        return Unavailable(f"{type(error).__name__}: {error}")
+    return experiment if isinstance(experiment, Experiment) else None
 
 
 def measure(
@@ -132,7 +188,7 @@ def measure(
                     step(_line(experiment, cell, answer, warmup=round_ < 0))
     finally:
         experiment.close()
-    rows = {n: _row(cell, answers[n]) for n, cell in enumerate(cells) if answers[n]}
+    rows = {n: _row(cell, answers[n], experiment.measure) for n, cell in enumerate(cells) if answers[n]}
     for number, row in rows.items():
         base = experiment.baseline(cells[number])
         beside = None if base is None else rows.get(cells.index(base))
@@ -187,9 +243,10 @@ def _line(experiment: Experiment, cell: Cell, answer: Mapping[str, Any], *, warm
     return text + " (warm-up)" if warmup else text
 
 
-def _row(cell: Cell, answers: Sequence[Mapping[str, Any]]) -> Row:
-    """Numbers become their median; anything else is what the last repeat said."""
-    row: Row = {**cell, "repeats": len(answers)}
+def _row(cell: Cell, answers: Sequence[Mapping[str, Any]], measure: str) -> Row:
+    """Numbers become their median; anything else is what the last repeat said. The result has its spread beside it."""
+    results = [answer[measure] for answer in answers]
+    row: Row = {**cell, "repeats": len(answers), "least": min(results), "most": max(results)}
     for key, last in answers[-1].items():
         number = isinstance(last, (int, float)) and not isinstance(last, bool)
         row[key] = statistics.median(answer[key] for answer in answers) if number else last

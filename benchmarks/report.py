@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks import provenance
 from benchmarks.harness import Experiment, Row, human
 
 if TYPE_CHECKING:
@@ -62,7 +64,12 @@ def progress(out: Console, total: int) -> Iterator[Callable[[str], None]]:
 def table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     """The rows as a table: the cell's parameters, the result, its ratio, and the rest; lists are for the picture."""
     names = list(
-        dict.fromkeys(key for row in rows for key in row if key != "repeats" and not isinstance(row[key], list))
+        dict.fromkeys(
+            key
+            for row in rows
+            for key in row
+            if key not in ("repeats", "least", "most") and not isinstance(row[key], list)
+        )
     )
     made = Table(title=experiment.title, title_justify="left")
     for name in names:
@@ -87,20 +94,23 @@ def document(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         **run,
+        "repeats": min((row["repeats"] for row in rows), default=0),
         "machine": machine(),
-        "verdict": _verdict(experiment, rows, failed),
+        "modules": provenance.digests(),
+        **_judge(experiment, rows, failed),
         **({"failed": list(failed)} if failed else {}),
         "rows": list(rows),
     }
 
 
-def _verdict(experiment: Experiment, rows: Sequence[Row], failed: Sequence[str]) -> list[str]:
+def _judge(experiment: Experiment, rows: Sequence[Row], failed: Sequence[str]) -> dict[str, Any]:
     try:
-        return experiment.verdict(rows)
+        findings, lines = experiment.findings(rows), experiment.verdict(rows)
     except Exception as error:
         if not failed:
             raise
-        return [f"no verdict, as runs that it needs failed ({type(error).__name__}: {error})"]
+        return {"verdict": [f"no verdict, as runs that it needs failed ({type(error).__name__}: {error})"]}
+    return {"findings": [asdict(finding) for finding in findings], "verdict": lines}
 
 
 def machine() -> dict[str, Any]:
@@ -112,7 +122,8 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": _versions(),
-        "commit": _commit(),
+        "commit": provenance.commit(),
+        "load": round(os.getloadavg()[0], 2),
     }
 
 
@@ -185,16 +196,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
-
-
-def _commit() -> str | None:
-    """The commit the benchmarks were run from, with a + when the tree differs from it."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
@@ -14,19 +15,23 @@ import pytest
 from rich.console import Console
 
 from benchmarks import __main__ as command_line
-from benchmarks import report
+from benchmarks import provenance, report, reproduction
 from benchmarks.harness import (
     Cell,
     Context,
     Experiment,
+    Finding,
     Unavailable,
     describe,
     discover,
     human,
+    judge_aim,
+    judge_claim,
     measure,
     planned,
 )
 
+COMMIT = "0123456789ab"
 TOY = """
 from benchmarks.report import plot_lines
 from benchmarks.harness import Experiment
@@ -146,7 +151,7 @@ def test_a_failing_run_leaves_the_others_where_failures_are_asked_for() -> None:
 def test_a_failing_cell_is_told_and_nothing_is_kept(
     toys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(provenance, "commit", lambda: COMMIT)
     toy = dict(discover(toys))["toy"]
     kind, run = type(toy), type(toy).run  # type: ignore[union-attr]
 
@@ -158,11 +163,11 @@ def test_a_failing_cell_is_told_and_nothing_is_kept(
     monkeypatch.setattr(kind, "run", fails)
     monkeypatch.setattr(kind, "verdict", lambda _, rows: [str(rows[3]["ratio"])])
     monkeypatch.setattr(kind, "plot", lambda _, rows, figure: rows[3])
-    assert command_line.main(["toy", "--out", str(tmp_path / "out"), "--keep"], toys) == 1
+    assert command_line.main(["toy", *places(tmp_path), "--keep"], toys) == 1
     printed = capsys.readouterr().out
     assert "failed: system=slow window=8: RuntimeError: no disk" in printed and "no verdict, as runs" in printed
     record = json.loads((tmp_path / "out" / "toy.json").read_text())
-    assert [row["rate"] for row in record["rows"]] == [16, 64, 128] and len(record["failed"]) == 4
+    assert [row["rate"] for row in record["rows"]] == [16, 64, 128] and len(record["failed"]) == 6
     assert not (tmp_path / "results").exists()
 
 
@@ -206,15 +211,95 @@ def test_a_run_prints_a_table_with_verdict_and_writes_json_and_picture(
     assert (out / "toy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def places(tmp_path: Path) -> list[str]:
+    return ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "results")]
+
+
 def test_results_worth_keeping_are_copied(
     toys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
-    arguments = ["toy", "--out", str(tmp_path / "out"), "--keep"]
-    assert command_line.main([*arguments, "--quick"], toys) == 2
-    assert "--quick" in capsys.readouterr().out and not (tmp_path / "results").exists()
+    arguments = ["toy", *places(tmp_path), "--keep"]
+    refusals: list[tuple[str, list[str], str | None]] = [
+        ("--quick", ["--quick"], COMMIT),
+        ("at least 5", ["--repeats", "4"], COMMIT),
+        ("without changes", [], f"{COMMIT}+"),
+        ("without changes", [], None),
+    ]
+    for words, more, commit in refusals:
+        monkeypatch.setattr(provenance, "commit", lambda commit=commit: commit)
+        assert command_line.main([*arguments, *more], toys) == 2
+        assert words in capsys.readouterr().out and not (tmp_path / "results").exists()
+    monkeypatch.setattr(provenance, "commit", lambda: COMMIT)
     assert command_line.main(arguments, toys) == 0
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["toy.json", "toy.png"]
+    record = json.loads((tmp_path / "results" / "toy.json").read_text())
+    assert record["repeats"] == 5 and record["machine"]["commit"] == COMMIT and record["machine"]["load"] >= 0
+    assert {"least", "most"} <= set(record["rows"][0])
+
+
+def test_several_experiments_run_one_by_one_and_stored_ones_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["first_push", "sweep", *places(tmp_path)]
+    began: list[list[str]] = []
+
+    def begin(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        began.append(command[3:])
+        return subprocess.CompletedProcess(command, 1 if "sweep" in command else 0)
+
+    monkeypatch.setattr(subprocess, "run", begin)
+    monkeypatch.setattr(provenance, "commit", lambda: COMMIT)
+    assert command_line.main(arguments) == 1
+    assert began == [[name, *places(tmp_path)] for name in ("first_push", "sweep")]
+    modules = provenance.digests(["benchmarks/first_push.py"])
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "first_push.json").write_text(json.dumps({"modules": modules}))
+    (tmp_path / "results" / "sweep.json").write_text(json.dumps({"modules": {"benchmarks/sweep.py": "another"}}))
+    began.clear()
+    assert command_line.main([*arguments, "--keep"]) == 1
+    assert [command[0] for command in began] == ["sweep"]
+    began.clear()
+    assert command_line.main([*arguments, "--keep", "--minutes", "-1"]) == 1
+    assert not began and "sweep: not begun" in capfd.readouterr().out
+
+
+def test_a_digest_covers_code_and_not_what_is_said_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    source = tmp_path / "module.py"
+    source.write_text('"""A module."""\n\ndef f(x):\n    """Double."""\n    return x * 2\n')
+    record = {"modules": provenance.digests(["module.py"])}
+    source.write_text("def f(x):\n    # twice\n    return (x * 2)\n")
+    assert provenance.changed_modules(record) == []
+    source.write_text("def f(x):\n    return x * 3\n")
+    assert provenance.changed_modules(record) == ["module.py"]
+    source.unlink()
+    assert provenance.changed_modules(record) == ["module.py"]
+    assert provenance.changed_modules({}) is None
+
+
+def test_findings_are_judged_and_become_the_verdict() -> None:
+    class Judged(Scripted):
+        verdict = Experiment.verdict
+
+        def findings(self, rows: Sequence[dict[str, Any]]) -> list[Finding]:
+            rate = rows[0]["rate"]
+            return [
+                judge_claim("twice as fast", f"{rate:g} times", "at least 1.8", rate >= 1.8, "one core"),
+                judge_aim("3 M", "2 M", "at least", False, "page faults"),
+            ]
+
+    assert Judged({}).verdict([{"rate": 2.0}]) == [
+        "twice as fast: 2 times (at least 1.8): agrees",
+        "3 M: 2 M (at least): missed; page faults",
+    ]
+    assert Judged({}).findings([{"rate": 1.0}])[0].reason == "one core"
+
+
+def test_the_page_of_reproductions_is_what_the_stored_results_give() -> None:
+    assert reproduction.main(["--check"]) == 0, "docs/reproduction.md is out of date: run `make bench-report`"
+    figures = [name for paper in reproduction.PAPERS for _, name in paper.figures if name is not None]
+    claimed = {name for name, experiment in discover("benchmarks") if getattr(experiment, "claim", None)}
+    assert set(figures) <= claimed and len(figures) == len(set(figures)) == len(reproduction.experiments())
 
 
 def test_quick_runs_the_small_grid_once(toys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,6 +342,8 @@ def test_commit_is_known_in_a_checkout_only(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(report.machine()["commit"].rstrip("+")) == 12
     monkeypatch.setenv("PATH", "")
     assert report.machine()["commit"] is None
+    monkeypatch.setenv("STREAMJOIN_COMMIT", COMMIT)
+    assert report.machine()["commit"] == COMMIT
 
 
 @pytest.mark.parametrize(

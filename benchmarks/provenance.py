@@ -1,0 +1,83 @@
+"""Where a result comes from: the commit, and a digest of each module that took part, to see later whether it changed.
+
+A digest covers what a module does: comments, docstrings and layout do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_PACKAGES = ("streamjoin", "benchmarks")
+_BYSTANDERS = frozenset(
+    f"benchmarks/{name}.py" for name in ("__init__", "__main__", "provenance", "report", "reproduction")
+)
+"""Modules that find, print and store results; a change to them does not change a figure."""
+_COMMIT = "STREAMJOIN_COMMIT"
+"""Names the commit where the source is a copy without its repository."""
+
+
+def commit() -> str | None:
+    """The commit that the benchmarks run from, with a + when the tree differs from it."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    return os.environ.get(_COMMIT)
+
+
+def digests(paths: Iterable[str] | None = None) -> dict[str, str]:
+    """A digest for each path relative to the repository; without `paths`, for the modules that this process loaded."""
+    found = {}
+    for path in sorted(_loaded() if paths is None else paths):
+        with contextlib.suppress(OSError):
+            found[path] = _digest((ROOT / path).read_text())
+    return found
+
+
+def changed_modules(record: Mapping[str, Any]) -> list[str] | None:
+    """The modules of a stored result that differ from those of this tree; None when it does not name its modules."""
+    recorded = record.get("modules")
+    if not recorded:
+        return None
+    now = digests(recorded)
+    return [path for path, digest in recorded.items() if now.get(path) != digest]
+
+
+def _loaded() -> list[str]:
+    paths = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.partition(".")[0] not in _PACKAGES or file is None:
+            continue
+        path = Path(file).resolve()
+        if path.is_relative_to(ROOT) and path.suffix == ".py":
+            paths.append(path.relative_to(ROOT).as_posix())
+    return [path for path in paths if path not in _BYSTANDERS]
+
+
+@cache
+def _digest(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [item for item in body if not _is_text(item)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,173 @@
+"""`python -m benchmarks.reproduction`: writes docs/reproduction.md from the stored results, a table for each paper."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import provenance
+from benchmarks.harness import Experiment, Judgement
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = provenance.ROOT / "docs" / "reproduction.md"
+_MACHINES = (("2 cores", RESULTS), ("16 cores", RESULTS / "16-cores"))
+_DIFFERENT = {Judgement.DIFFERS, Judgement.MISSED, Judgement.NOT_TESTED}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and the experiments that redo its figures."""
+
+    title: str
+    figures: tuple[tuple[str, str | None], ...]
+    """A figure's number and its experiment; None where there is none."""
+
+
+def _figures(prefix: str, names: str) -> tuple[tuple[str, str | None], ...]:
+    return tuple((f"figure {name}", f"{prefix}{name}") for name in names.split())
+
+
+PAPERS = (
+    Paper(
+        "PIM-Tree: Shahvarani and Jacobsen, Parallel Index-based Stream Join on a Multicore CPU, SIGMOD 2020",
+        (
+            *_figures("pim_fig", "8a 8b 8c 9a 9b 9c 9d 10a 10b 10c 11a 11b 11c 12a 12b 12c 13a 13b 13c"),
+            ("figures 13b and 13c, one thread", "pim_fig13_drift"),
+            ("figure 11b of the arXiv version", "arxiv_fig11b"),
+            ("figure 11c of the arXiv version", "arxiv_fig11c"),
+            ("figure 11d of the arXiv version", None),
+            ("figure 14 of the arXiv version", "arxiv_fig14"),
+        ),
+    ),
+    Paper(
+        "ScaleJoin: Gulisano, Nikolakopoulos, Papatriantafilou, Tsigas, IEEE Transactions on Big Data, 2016",
+        (*_figures("scalejoin_fig", "5 6 7a 7b 8a 8b 8c"),),
+    ),
+    Paper(
+        "Low-Latency Handshake Join: Roy, Teubner, Gemulla, VLDB 2014",
+        (*_figures("llhj_fig", "5 17 18 19 20 21"), ("table 2", "llhj_table2")),
+    ),
+    Paper("AJoin: Karimov, Rabl, Markl, VLDB 2019", _figures("ajoin_fig", "15 16 17 18 19 20 21 22")),
+)
+
+
+def experiments() -> list[str]:
+    """The experiments that redo a figure of a paper."""
+    return [name for paper in PAPERS for _, name in paper.figures if name is not None]
+
+
+def page() -> str:
+    """The text of docs/reproduction.md."""
+    parts = [_HEAD]
+    for paper in PAPERS:
+        parts.append(f"## {paper.title}\n")
+        parts.append("| figure | the paper | machine | repeats | what we see | code |\n|---|---|---|---|---|---|")
+        rows: list[str] = []
+        details: list[str] = []
+        for figure, name in paper.figures:
+            stored = list(_stored(name))
+            if not stored:
+                rows.append(f"| {figure} | {_claim(name)} | | | not tested: {_untested(name)} | |")
+            for machine, path, record in stored:
+                rows.append(_row(figure, name, machine, path, record))
+                details.extend(_details(figure, machine, record))
+        parts.append("\n".join(rows) + "\n")
+        if details:
+            parts.append("### Findings\n")
+            parts.append("\n".join(details) + "\n")
+    return "\n".join(parts)
+
+
+def stale(record: dict[str, Any]) -> str:
+    """Whether the code that a stored result was measured with is the code of this tree, in words."""
+    changed = provenance.changed_modules(record)
+    if changed is None:
+        return "stale: its modules are not recorded"
+    return "stale: changed since" if changed else "current"
+
+
+def _stored(name: str | None) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    for machine, directory in _MACHINES:
+        path = directory / f"{name}.json"
+        if path.is_file():
+            yield machine, path, json.loads(path.read_text())
+
+
+def _claim(name: str | None) -> str:
+    if name is None:
+        return ""
+    experiment: Experiment = importlib.import_module(f"benchmarks.{name}").EXPERIMENT
+    return _cell(experiment.claim or experiment.title)
+
+
+def _untested(name: str | None) -> str:
+    return "there is no experiment" if name is None else f"`{name}` has no stored result"
+
+
+def _row(figure: str, name: str | None, machine: str, path: Path, record: dict[str, Any]) -> str:
+    repeats = record.get("repeats") or min((row.get("repeats", 1) for row in record["rows"]), default=0)
+    picture = path.with_suffix(".png")
+    seen = _summary(record)
+    if picture.is_file():
+        seen += f" ([plot](../{picture.relative_to(provenance.ROOT).as_posix()}))"
+    commit = record["machine"].get("commit") or "unknown"
+    return f"| {figure}: `{name}` | {_claim(name)} | {machine} | {repeats} | {seen} | {stale(record)} ({commit}) |"
+
+
+def _summary(record: dict[str, Any]) -> str:
+    findings = record.get("findings")
+    if not findings:
+        return "see below"
+    counts = {judgement: sum(item["judgement"] == judgement for item in findings) for judgement in Judgement}
+    return ", ".join(f"{count} {judgement}" for judgement, count in counts.items() if count)
+
+
+def _details(figure: str, machine: str, record: dict[str, Any]) -> Iterator[str]:
+    findings = record.get("findings")
+    if not findings:
+        for line in record["verdict"]:
+            yield f"- {figure}, {machine}: {line}"
+        return
+    for finding in findings:
+        mark = "**" if finding["judgement"] in _DIFFERENT else ""
+        reason = f" {finding['reason']}" if finding["reason"] else ""
+        yield (
+            f"- {figure}, {machine}: {finding['claim']}. Ours: {finding['ours']} (rule: {finding['rule']}): "
+            f"{mark}{finding['judgement']}{mark}.{reason}"
+        )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+_HEAD = """# Reproduction of the papers' figures
+
+`make bench-report` writes this page from the results in `benchmarks/results`. `make bench EXPERIMENT=name ARGS=--keep`
+measures one experiment and stores its result; `python -m benchmarks --figures --keep --minutes 60` does so for all that
+are missing or stale, and continues where it stopped. A result names its commit and the modules that it depends on. It
+is *current* if none of these modules changed since, apart from comments, and *stale* otherwise: its figures are then
+those of older code. Absolute figures depend on the machine; each finding compares systems that ran side by side.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page, or with --check say whether it is what the stored results give."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduction", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
+    options = parser.parse_args(argv)
+    text = page()
+    if options.check:
+        return 0 if PAGE.is_file() and PAGE.read_text() == text else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
