@@ -84,13 +84,23 @@ def test_one_key_for_all_spills_into_trees_and_fills_the_output() -> None:
             assert joined(stream, seed, 4) == expected(stream)
 
 
+FEW_TREES = {"merge_ratio": 1.0, "insertion_depth": 1, "task": 3}
+"""Few sub-indexes that hold as much as the window: all of them are trees."""
+
 # -- through the engine --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"task": 1}, {"task": 1000}, {"merge": "blocking"}, {"merge_ratio": 0.02, "smallest_run": 8, "task": 5}],
+    [
+        {},
+        {"task": 1},
+        {"task": 1000},
+        {"merge": "blocking"},
+        {"merge_ratio": 0.02, "smallest_run": 8, "task": 5},
+        FEW_TREES,
+    ],
     ids=str,
 )
 def test_rows_and_order_are_those_of_the_sweep(workers: int, options: dict[str, object]) -> None:

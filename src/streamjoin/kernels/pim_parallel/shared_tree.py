@@ -6,8 +6,9 @@ each chunk lies another: while the tree is merged, its chunks stand still and ne
 
 T_S does not change while any thread reads it, so it needs no lock. A chunk only grows between merges: its header is
 stored after the entry it counts, so a reader that loads the header may compare that many entries without a lock;
-writers of one chunk take turns by its lock. A sub-index that has become a tree is read and changed under that lock,
-and the nodes of all trees are given out under one more (SIGMOD paper, section 3.3.3).
+writers of one chunk take turns by its lock. A sub-index that has become a tree is read and changed under that lock as
+well, so threads meet in one sub-index only (SIGMOD paper, section 3.3.3). An insert splits full nodes on its way down,
+so it keeps no path, and nodes are handed out by an atomic counter: trees share nothing else.
 
 Invariant: an entry that was in the index before a reader loaded the edge is seen by that reader. Entries come in any
 order of seq, so a probe's matches are sorted afterwards. `T_I_ROOM` entries never need more nodes than there are.
@@ -15,8 +16,7 @@ order of seq, so a probe's matches are sorted afterwards. `T_I_ROOM` entries nev
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import exchange, give_way, load, store
-from streamjoin.kernels.crew import lock, unlock
+from streamjoin.kernels.atomics import add, exchange, give_way, load, store
 from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import (
     I64,
@@ -57,7 +57,6 @@ DEPTH = 116  # the insertion depth; 0: that of the leaves
 T_I_ROOM = 117  # entries that T_I has room for, however they are spread
 LOCKED = 118  # 0: one thread alone, no locks
 STEP = 119  # words from a chunk to the next sub-index's
-SPILL_LOCK = 120
 
 PLACE = DESK
 PLACE_SUB = DESK + BLOCK
@@ -288,21 +287,56 @@ def insert(mem: I64, chunk: int, width: int, word: int, seq: int) -> None:
 def _insert_tree(mem: I64, chunk: int, width: int, word: int, seq: int) -> None:
     """Insert into a sub-index that is a tree, or is about to become one."""
     mem = borrow(mem)
-    lock(mem, SPILL_LOCK)
     tree = mem[chunk] >> COUNT_BITS
     if tree == 0:
         tree = _spill(mem, chunk, width)
-    tree = btree.insert(mem, tree, word, seq)
-    unlock(mem, SPILL_LOCK)
-    store(mem, chunk, tree << COUNT_BITS)
+    store(mem, chunk, _insert_entry(mem, tree, word, seq) << COUNT_BITS)
 
 
 @kernel
 def _spill(mem: I64, chunk: int, width: int) -> int:
     """Copy a full chunk into a tree; readers that loaded its header before go on with the chunk."""
-    tree = btree.take_node(mem) * 16
+    tree = _take_node(mem) * 16
     for place in range(1, width):
         at = entry_at(chunk, place)
-        tree = btree.insert(mem, tree, mem[at], mem[at + LANES])
-    mem[SPILLED] += 1
+        tree = _insert_entry(mem, tree, mem[at], mem[at + LANES])
+    add(mem, SPILLED, 1)
     return tree
+
+
+@kernel
+def _insert_entry(mem: I64, tree: int, word: int, seq: int) -> int:
+    """Insert right of all equals, splitting every full node on the way; returns the tree, whose root may be new."""
+    if mem[(tree >> 4) * btree.NODE + btree.COUNT] == mem[btree.FANOUT]:
+        right = _take_node(mem)
+        separator = _divide(mem, tree >> 4, right, tree & 15)
+        tree = btree.add_root(mem, _take_node(mem), tree, separator, right)
+    node = tree >> 4
+    for height in range((tree & 15) - 1, -1, -1):
+        base = node * btree.NODE
+        k = btree.keys_upto(mem, base, word)
+        node = mem[base + btree.CHILDREN + k]
+        if mem[node * btree.NODE + btree.COUNT] == mem[btree.FANOUT]:
+            right = _take_node(mem)
+            separator = _divide(mem, node, right, height)
+            btree.open_lane(mem, base, k, separator, right)
+            if word >= separator:
+                node = right
+    base = node * btree.NODE
+    btree.open_lane(mem, base, btree.keys_upto(mem, base, word), word, seq)
+    return tree
+
+
+@melted
+def _divide(mem: I64, node: int, right: int, height: int) -> int:
+    separator: int = btree.divide_inner(mem, node, right) if height else btree.divide_leaf(mem, node, right)
+    return separator
+
+
+@melted
+def _take_node(mem: I64) -> int:
+    """A node that no thread has used since the last merge."""
+    node = add(mem, btree.USED, 1)
+    mem[node * btree.NODE + btree.COUNT] = 0
+    mem[node * btree.NODE + btree.NEXT] = 0
+    return node

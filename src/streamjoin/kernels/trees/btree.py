@@ -167,14 +167,14 @@ def insert(mem: I64, tree: int, word: int, seq: int) -> int:
 @kernel
 def _insert_split(mem: I64, tree: int, node: int, lane: int, word: int, seq: int) -> int:
     """Split a full leaf, then every full ancestor, and put the separators in."""
-    right = _split_leaf(mem, node)
+    right = take_node(mem)
+    separator = divide_leaf(mem, node, right)
     base = node * NODE
     half = mem[base + COUNT]
     if lane <= half:
         open_lane(mem, base, lane, word, seq)
     else:
         open_lane(mem, right * NODE, lane - half, word, seq)
-    separator = mem[right * NODE + KEYS]
     level = (tree & 15) - 1
     while level >= 0:
         node = mem[PATH + 2 * level]
@@ -185,7 +185,12 @@ def _insert_split(mem: I64, tree: int, node: int, lane: int, word: int, seq: int
             return tree
         separator, right = _split_inner(mem, node, k, separator, right)
         level -= 1
-    root = take_node(mem)
+    return add_root(mem, take_node(mem), tree, separator, right)
+
+
+@inlined
+def add_root(mem: I64, root: int, tree: int, separator: int, right: int) -> int:
+    """Put a root over a tree and the part that was split off; the tree that begins there."""
     base = root * NODE
     mem[base + COUNT] = 1
     mem[base + KEYS] = separator
@@ -195,9 +200,8 @@ def _insert_split(mem: I64, tree: int, node: int, lane: int, word: int, seq: int
 
 
 @kernel
-def _split_leaf(mem: I64, node: int) -> int:
-    """Move the upper half of a leaf to a new leaf on its right."""
-    right = take_node(mem)
+def divide_leaf(mem: I64, node: int, right: int) -> int:
+    """Move the upper half of a leaf to an empty leaf on its right; the separator."""
     base = node * NODE
     to = right * NODE
     count = mem[base + COUNT]
@@ -209,28 +213,37 @@ def _split_leaf(mem: I64, node: int) -> int:
     mem[base + COUNT] = half
     mem[to + NEXT] = mem[base + NEXT]
     mem[base + NEXT] = right
-    return right
+    separator: int = mem[to + KEYS]
+    return separator
 
 
 @kernel
-def _split_inner(mem: I64, node: int, k: int, separator: int, child: int) -> tuple[int, int]:
-    """Split a full inner node around its middle key while adding (separator, child) at slot k."""
-    right = take_node(mem)
+def divide_inner(mem: I64, node: int, right: int) -> int:
+    """Move what lies above the middle key of an inner node to an empty node; the middle key, now in neither."""
     base = node * NODE
     to = right * NODE
     count = mem[base + COUNT]
     half = count // 2
-    middle = mem[base + KEYS + half]
+    middle: int = mem[base + KEYS + half]
     mem[to + CHILDREN] = mem[base + CHILDREN + half + 1]
     for j in range(half + 1, count):
         mem[to + KEYS + j - half - 1] = mem[base + KEYS + j]
         mem[to + SEQS + j - half - 1] = mem[base + SEQS + j]
     mem[to + COUNT] = count - half - 1
     mem[base + COUNT] = half
+    return middle
+
+
+@kernel
+def _split_inner(mem: I64, node: int, k: int, separator: int, child: int) -> tuple[int, int]:
+    """Split a full inner node around its middle key while adding (separator, child) at slot k."""
+    right = take_node(mem)
+    middle = divide_inner(mem, node, right)
+    half = mem[node * NODE + COUNT]
     if k <= half:
-        open_lane(mem, base, k, separator, child)
+        open_lane(mem, node * NODE, k, separator, child)
     else:
-        open_lane(mem, to, k - half - 1, separator, child)
+        open_lane(mem, right * NODE, k - half - 1, separator, child)
     return middle, right
 
 
