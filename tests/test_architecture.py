@@ -22,6 +22,7 @@ LAYERS = (
     "indexes",
     "gate",
     "joins",
+    "data",
     "testing",
     "storage",
     "config",
@@ -154,7 +155,7 @@ def test_the_public_list_is_sorted_and_complete() -> None:
         for alias in node.names
     }
     # A star import must not hide Python's own `open`, nor load what is optional.
-    reached_by_name = {"adhoc", "open", "service", "spark", "testing"}
+    reached_by_name = {"adhoc", "data", "open", "service", "spark", "testing"}
     assert imported - {"lazy", "TYPE_CHECKING"} == {*listed, *reached_by_name}
     for name in (*listed, *reached_by_name):
         assert hasattr(streamjoin, name)

@@ -28,6 +28,7 @@ from streamjoin.model.errors import (
 
 if TYPE_CHECKING:
     from streamjoin import adhoc as adhoc
+    from streamjoin import data as data
     from streamjoin import service as service
     from streamjoin import spark as spark
     from streamjoin import testing as testing
@@ -95,5 +96,5 @@ __getattr__, __dir__ = lazy(
         "live": "joins.live.opening",
         "open": "joins.engine.opening",
     },
-    submodules=("adhoc", "service", "spark", "testing"),
+    submodules=("adhoc", "data", "service", "spark", "testing"),
 )
