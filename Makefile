@@ -11,7 +11,7 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test quick coverage torture fuzz soak lint typecheck bench bench-report clean
+.PHONY: help setup demo test quick coverage torture fuzz soak lint typecheck bench bench-report docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench: $(STAMP) ## run one experiment: make bench EXPERIMENT=sweep ARGS=--quick
 
 bench-report: $(STAMP) ## write docs/reproduction.md, the papers' figures beside ours, from the stored results
 	@$(PY) -m benchmarks.reproduction
+
+docs: $(STAMP) ## build the documentation site in build/site
+	@$(PY) docs/build_site.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output spark-warehouse

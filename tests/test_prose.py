@@ -10,7 +10,10 @@ import pkgutil
 import re
 from pathlib import Path
 
+import pytest
+
 import streamjoin
+from tests.documents import run_page
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(streamjoin.__file__).parent
@@ -30,34 +33,12 @@ def test_the_readme_example_prints_what_it_says() -> None:
     assert sum(1 for line in programs[0].splitlines() if line.strip()) <= 10
 
 
-def test_the_page_on_inputs_runs() -> None:
-    [program] = [code for _, language, code in BLOCK.findall((ROOT / "docs" / "inputs.md").read_text())]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(program, "inputs.md", "exec"), {"__name__": "inputs"})
-    matches, *counts = printed.getvalue().splitlines()
-    assert "'sym': 'A'" in matches
-    assert counts == ["1", "1"]
-
-
-def test_the_page_on_live_joins_runs() -> None:
-    [program] = [
-        code for _, language, code in BLOCK.findall((ROOT / "docs" / "live.md").read_text()) if language == "python"
-    ]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(program, "live.md", "exec"), {"__name__": "live"})
-    assert printed.getvalue() == "[{'sym': 'A', 'px': 10.0, 'bid': 10.1}]\n"
-
-
-def test_the_page_on_joins_prints_what_it_says() -> None:
-    blocks = BLOCK.findall((ROOT / "docs" / "joins.md").read_text())
-    assert [language for _, language, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
-    for (_, _, program), (_, _, output) in zip(blocks[::2], blocks[1::2], strict=True):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(program, "joins.md", "exec"), {"__name__": "joins"})
-        assert printed.getvalue() == output
+@pytest.mark.parametrize(
+    "page",
+    ["inputs", "live", "joins", "guides/windows", "guides/from-spark", "guides/from-flink", "guides/from-asof"],
+)
+def test_the_programs_of_a_page_print_what_it_says(page: str) -> None:
+    run_page(ROOT / "docs" / f"{page}.md")
 
 
 def test_the_readme_commands_are_targets() -> None:

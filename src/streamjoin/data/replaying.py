@@ -44,10 +44,11 @@ def replay(
         InputError: a table has no such column, or a time is NULL or not a timestamp.
         SpecError: `every` or `speed` is not positive.
 
-    >>> import streamjoin as sj
-    >>> batches = list(replay({"w": sj.data.weather()}, "observed", every="1 day"))
-    >>> len(batches), batches[0]["w"].num_rows
-    (32, 52)
+    Examples:
+        >>> import streamjoin as sj
+        >>> batches = list(replay({"w": sj.data.weather()}, "observed", every="1 day"))
+        >>> len(batches), batches[0]["w"].num_rows
+        (32, 52)
     """
     step = nanoseconds(every)
     if step <= 0:
