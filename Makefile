@@ -24,6 +24,7 @@ $(STAMP): pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,service,bench,dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps traffic==2.13
 	@touch $@
 
 demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark, in about a minute

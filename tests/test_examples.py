@@ -31,6 +31,14 @@ def test_embedded_band_join(tmp_path: Path) -> None:
     assert "50,000 left and 50,000 right tuples" in said
 
 
+def test_near_misses(tmp_path: Path) -> None:
+    assert output("near_misses.py", tmp_path).splitlines() == [
+        "80,922 positions, 60 close encounters, 2 pairs",
+        "12:10:35 3949ea and 506d8e",
+        "14:28:36 3946e2 and 4cac5e",
+    ]
+
+
 def test_event_time_sources(tmp_path: Path) -> None:
     assert output("event_time_sources.py", tmp_path).splitlines() == [
         "camera, 0-40 s: nothing yet",
