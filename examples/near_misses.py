@@ -1,6 +1,6 @@
 """Find aircraft that came close to each other: less than 5 nautical miles apart and less than 1,000 feet in altitude.
 
-The positions are real: an afternoon near Paris, from the sample of the package `traffic` (`pip install --no-deps traffic`).
+The positions are real: an afternoon near Paris, from the sample of `traffic` (`pip install --no-deps traffic`).
 Run it with `python examples/near_misses.py`.
 """
 
