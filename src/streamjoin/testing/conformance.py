@@ -16,8 +16,7 @@ from streamjoin.model.comparisons import with_comparisons
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import JoinCase
-from streamjoin.testing.kinds_oracle import AsOfRule, Kind, accepted, as_of
-from streamjoin.testing.kinds_oracle import rows as kind_rows
+from streamjoin.testing.kinds_oracle import AsOfRule, Kind, accepted, as_of, placed_rows
 
 IdPair = tuple[int | None, int | None]
 
@@ -52,16 +51,29 @@ def expected(case: JoinCase) -> list[IdPair]:
         rule = AsOfRule(match.direction, match.tolerance, match.exact, case.spec.how, arrival, window)
         positions = as_of(events, case.match, rule)
     elif case.spec.how != "inner":
-        kind = Kind(case.spec.how, left, right, case.spec.self_join, bound.lateness if arrival else None)
-        events = accepted(events, kind)
-        positions = kind_rows(events, case.match, _is_keyless, kind)
+        return [pair for _, pair in placed(case)]
     else:
         positions = (oracle.self_join if case.spec.self_join else oracle.join)(events, case.match, left, right)
+    return _ids_at(case, events, positions)
+
+
+def placed(case: JoinCase) -> list[tuple[int, IdPair]]:
+    """The oracle's pairs of an outer, semi or anti join, each with the place in gate order where it comes out."""
+    bound = bind(case.spec, *case.schemas)
+    left, right = ((w.kind, w.size) for w in bound.windows)
+    lateness = bound.lateness if case.spec.order == "arrival" else None
+    kind = Kind(case.spec.how, left, right, case.spec.self_join, lateness)
+    events = accepted(case.events, kind)
+    rows = placed_rows(events, case.match, _is_keyless, kind)
+    pairs = _ids_at(case, events, [row for _, row in rows])
+    return [(place, pair) for (place, _), pair in zip(rows, pairs, strict=True)]
+
+
+def _ids_at(case: JoinCase, events: Sequence[oracle.Event], rows: Sequence[IdPair]) -> list[IdPair]:
+    """The row ids of positions."""
     lefts = [e for e in events if not e.right]
     rights = lefts if case.spec.self_join else [e for e in events if e.right]
-    return [
-        (None if a is None else lefts[a].row["id"], None if b is None else rights[b].row["id"]) for a, b in positions
-    ]
+    return [(None if a is None else lefts[a].row["id"], None if b is None else rights[b].row["id"]) for a, b in rows]
 
 
 def _is_keyless(event: oracle.Event) -> bool:

@@ -50,6 +50,11 @@ def accepted(events: Sequence[Event], kind: Kind) -> list[Event]:
 
 def rows(events: Sequence[Event], match: Match, keyless: Keyless, kind: Kind) -> list[KindRow]:
     """The rows of an outer, semi or anti join of tuples in gate order, none of them late."""
+    return [row for _, row in placed_rows(events, match, keyless, kind)]
+
+
+def placed_rows(events: Sequence[Event], match: Match, keyless: Keyless, kind: Kind) -> list[tuple[int, KindRow]]:
+    """The rows, each with the place in gate order of the tuple with which it comes out; the end is one further."""
     inner = oracle.self_join if kind.self_join else oracle.join
     pairs = inner(events, match, kind.left, kind.right)
     order = _gate_places(events)
@@ -57,7 +62,10 @@ def rows(events: Sequence[Event], match: Match, keyless: Keyless, kind: Kind) ->
     if not kind.self_join:
         rights = {pair[1] for pair in pairs}
     if kind.how == "semi":
-        return [(left, None) for left in dict.fromkeys(left for left, _ in pairs)]
+        places: dict[int, int] = {}
+        for left, partner in pairs:
+            places.setdefault(left, max(order[False][left], order[not kind.self_join][partner]))
+        return [(place, (left, None)) for left, place in places.items()]
     # Rows by the place in gate order: first those that leave there, then the results of the tuple itself.
     output: dict[int, list[KindRow]] = {place: [] for place in range(len(events) + 1)}
     for right in PRESERVED[kind.how]:
@@ -72,7 +80,7 @@ def rows(events: Sequence[Event], match: Match, keyless: Keyless, kind: Kind) ->
         for left, right_position in pairs:
             other = order[not kind.self_join][right_position]
             output[max(order[False][left], other)].append((left, right_position))
-    return [row for place in sorted(output) for row in output[place]]
+    return [(place, row) for place in sorted(output) for row in output[place]]
 
 
 def _position(row: KindRow) -> int:

@@ -22,6 +22,7 @@ from streamjoin.windows.workers import Workers, cuts
 
 # Below this many rows a second thread does not pay.
 _LEAST_PART = 8192
+_FOREVER = (1 << 63) - 1
 
 
 class ArrowColumn:
@@ -114,6 +115,10 @@ class SideStore:
     def ticks(self) -> Array | None:
         """The times, where the join needs them."""
         return self.block.values(self._ticks) if self.timed else None
+
+    def time_at(self, position: int) -> int:
+        """The time of the tuple at a position; the largest if it has not come yet."""
+        return _FOREVER if self.ticks is None or position >= self.count else int(self.ticks[position - self.base])
 
     def ticks_upto(self, n: int) -> Array:
         """The times, and those of `n` rows that were written behind the last one."""

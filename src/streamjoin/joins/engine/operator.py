@@ -83,7 +83,7 @@ class Operator:
         self._most_compiled = _LARGEST_COMPILED if workers.n == 1 else _LEAST_CHUNK
         self.no_rows = bound.schema.empty_table()
         self.later = np.empty(0, np.int64)
-        """For each row of the newest step, the place of its later tuple among the tuples of the step."""
+        """For each row of the newest step, the place in it of the later tuple, or of the one that decided the row."""
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None, tail: Tail | None = None) -> Work:
         """Prepare tuples to be joined with the windows and with each other.
@@ -179,8 +179,9 @@ class Operator:
         work.tried = 0
         if work.ready:
             rows, work.ready = work.ready[0], work.ready[1:]
+            self.later = np.zeros(rows.num_rows, np.int64)
         elif self._kind is not None and work.tail is not None:
-            rows = self._gathered(self._kind.end(work.tail), limit)
+            rows = self._gathered(self._kind.end(work.tail), 0, limit)
             work.tail = None
             self._forget(work.horizons)
         if limit is not None and rows.num_rows > limit:
@@ -285,12 +286,13 @@ class Operator:
                 order = np.lexsort((chunk.chunk.is_right[probes], pairs.seq, probes >> 1))
                 left, right, probes = left[order], right[order], probes[order]
             rows = kind.rows(chunk, probes, left, right)
-        return self._gathered(rows, limit)
+        return self._gathered(rows, chunk.n - 1, limit)
 
-    def _gathered(self, rows: KindRows, limit: int | None) -> pa.Table:
+    def _gathered(self, rows: KindRows, last: int, limit: int | None) -> pa.Table:
         if limit is not None and rows.n > limit:
             raise Overflow
         self.counts.results += rows.n
+        self.later = np.full(rows.n, last, np.int64) if rows.place is None else rows.place
         with self.counts.step("gather"):
             return gather_kind(self.bound, self._payload, rows, self._workers)
 
@@ -392,6 +394,10 @@ class Operator:
         if time is not None:
             arrays.append(later([rows["left"][time.left], rows["right"][time.right]], time.type))
         return pa.Table.from_arrays(arrays, schema=self.bound.schema)
+
+    def earliest(self, tick: int) -> int:
+        """The earliest time that a later row can have, in event-time order, if no tuple before `tick` follows."""
+        return tick if self._kind is None else self._kind.earliest(tick)
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:
         with self.counts.step("expire"):

@@ -70,7 +70,10 @@ class AsOfLayer:
     def rows(self, chunk: StoredChunk, probes: Array, left: Array, right: Array) -> KindRows:  # noqa: ARG002
         """The left tuples that are decided after a chunk."""
         newest = max((int(ticks[-1]) for ticks in chunk.ticks if ticks is not None and ticks.size), default=NEVER)
-        return self._decide(newest, self._arrival)
+        rows = self._decide(newest, self._arrival)
+        if not self._arrival:
+            return rows
+        return KindRows(rows.left, rows.right, chunk.places(0)[rows.left - chunk.first(0)])
 
     def end(self, tail: Tail) -> KindRows:
         """The left tuples that the end of a call decides."""
@@ -98,6 +101,10 @@ class AsOfLayer:
     def _times(self) -> tuple[Array, Array]:
         left, right = (_NONE if store.ticks is None else store.ticks for store in self._stores)
         return left, right
+
+    def earliest(self, tick: int) -> int:
+        """The time of the first left tuple that has not come out."""
+        return min(tick, self._stores[0].time_at(self._front))
 
     def needed_from(self, side: int, live: int) -> int:
         """The first left tuple that has not come out, and the first partner of one."""

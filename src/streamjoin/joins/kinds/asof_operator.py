@@ -73,7 +73,7 @@ class AsOfOperator:
         self.algorithm = AsOfByKey()
         self.no_rows = bound.schema.empty_table()
         self.later = np.empty(0, np.int64)
-        """Rows are in the order of the left tuples, not of the later ones."""
+        """For each row of the newest step, the place of the tuple with which it came out."""
         self._match = bound.match
         self._workers = workers
         self._arrival = bound.spec.order == "arrival"
@@ -113,6 +113,7 @@ class AsOfOperator:
         if work.ready:
             work.tried = 0
             rows, work.ready = work.ready[0], work.ready[1:]
+            self.later = np.zeros(rows.num_rows, np.int64)
             if limit is not None and rows.num_rows > limit:
                 raise Overflow
             return rows
@@ -123,11 +124,12 @@ class AsOfOperator:
         with self.counts.step("store"):
             newest = self._store(ordered, work.at, counts, is_right)
         work.begin, work.at = end, [work.at[0] + counts[0], work.at[1] + counts[1]]
-        decided = Tail(newest)
+        # In arrival order nothing that follows can change a row.
+        decided = _EVERYTHING if self._arrival else Tail(newest)
         if end == n:
             # Without a gate's word the newest tuple may still be followed by others of its time.
             decided, work.tail = work.tail or decided, None
-        return self._decide(decided, limit)
+        return self._decide(decided, limit, is_right)
 
     def retype(self, bound: BoundSpec) -> None:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
@@ -160,6 +162,10 @@ class AsOfOperator:
             journal.clear()
 
         return restore
+
+    def earliest(self, tick: int) -> int:
+        """The earliest time that a later row can have, in event-time order, if no tuple before `tick` follows."""
+        return min(tick, self._left.time_at(self._left.base))
 
     def counters(self) -> dict[str, int]:
         """The number of keys, and of stored right rows."""
@@ -196,13 +202,20 @@ class AsOfOperator:
                 known.append(np.full(self._numbers.count - len(known), NONE, np.int64))
         return max((int(own[-1]) for own in ticks if own.size), default=NEVER)
 
-    def _decide(self, tail: Tail, limit: int | None) -> pa.Table:
+    def _decide(self, tail: Tail, limit: int | None, is_right: Array) -> pa.Table:
         """The rows of the left tuples that are decided now."""
         with self.counts.step("pair"):
             rows = self._pair(tail)
         if limit is not None and rows.n > limit:
             raise Overflow
         self.counts.results += rows.n
+        # In arrival order a left tuple comes out at once; else the end of the step decides.
+        first = self._left.count - int((~is_right).sum())
+        self.later = (
+            np.flatnonzero(~is_right)[rows.left - first]
+            if self._arrival
+            else np.full(rows.n, max(0, is_right.size - 1), np.int64)
+        )
         with self.counts.step("gather"):
             table = gather_kind(self.bound, self.stores, rows, self._workers)
         with self.counts.step("expire"):

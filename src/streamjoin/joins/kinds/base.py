@@ -25,6 +25,8 @@ class KindRows:
 
     left: Array
     right: Array
+    place: Array | None = None
+    """The place in its chunk of the tuple with which each row comes out, ascending; by default the last one."""
 
     @property
     def n(self) -> int:
@@ -85,6 +87,9 @@ class KindLayer(Protocol):
 
     def end(self, tail: Tail) -> KindRows:
         """The rows that the end of a call decides."""
+
+    def earliest(self, tick: int) -> int:
+        """The earliest time that a later row can have, in event-time order, if no tuple before `tick` follows."""
 
     def needed_from(self, side: int, live: int) -> int:
         """The first position of a side that later rows may need; `live` is the first in its window."""

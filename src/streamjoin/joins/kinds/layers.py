@@ -16,4 +16,4 @@ def kind_layer(bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> KindLay
         return AsOfLayer(bound, stores)
     if bound.spec.how == "inner":
         return None
-    return SemiLayer(bound) if bound.spec.how == "semi" else OuterLayer(bound, stores)
+    return SemiLayer(bound, stores) if bound.spec.how == "semi" else OuterLayer(bound, stores)

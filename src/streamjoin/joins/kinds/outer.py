@@ -172,15 +172,15 @@ class OuterLayer:
         for side in self._sides:
             leaving = leaving.merge(side.without_key(chunk).merge(self._leave(side, chunk, clocks)))
         self._rank += chunk.n
-        if not leaving.place.size:
-            return KindRows(left, right) if self.gives_pairs else KindRows(leaving.left, leaving.right)
         if not left.size:
-            return KindRows(leaving.left, leaving.right)
+            return KindRows(leaving.left, leaving.right, leaving.place)
+        places = chunk.place_of(probes)
+        if not leaving.place.size:
+            return KindRows(left, right, places)
         n = left.size + leaving.place.size
-        rows = KindRows(np.empty(n, np.int64), np.empty(n, np.int64))
-        merge_rows(
-            chunk.place_of(probes), left, right, leaving.place, leaving.left, leaving.right, rows.left, rows.right
-        )
+        both_places = np.sort(np.concatenate([places, leaving.place]), kind="stable")
+        rows = KindRows(np.empty(n, np.int64), np.empty(n, np.int64), both_places)
+        merge_rows(places, left, right, leaving.place, leaving.left, leaving.right, rows.left, rows.right)
         return rows
 
     def _leave(self, side: _PreservedSide, chunk: StoredChunk, clocks: list[Array]) -> Leaving:
@@ -283,6 +283,10 @@ class OuterLayer:
         """`end`, or the first position of a rank beyond `rank`."""
         first = side.ranks.base + int(np.searchsorted(side.ranks.values, rank))
         return max(side.front, min(end, first))
+
+    def earliest(self, tick: int) -> int:
+        """The time of the first tuple that has not left."""
+        return min([tick, *(self._stores[side.side].time_at(side.front) for side in self._sides)])
 
     def needed_from(self, side: int, live: int) -> int:
         """The first tuple that has not left, or is in its window."""

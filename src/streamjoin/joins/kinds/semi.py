@@ -10,6 +10,7 @@ from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.kinds.marks import keep_first, take_firsts
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
+from streamjoin.windows.store import SideStore
 
 _NONE = (1 << 63) - 1
 
@@ -19,8 +20,9 @@ class SemiLayer:
 
     gives_pairs = False
 
-    def __init__(self, bound: BoundSpec) -> None:
+    def __init__(self, bound: BoundSpec, stores: tuple[SideStore, SideStore]) -> None:
         self._self_join = bound.spec.self_join
+        self._store, self._window = stores[0], bound.windows[0]
         # The rank of each left tuple's first pair; -1 once the tuple came out.
         self._firsts = PositionBuffer(np.int64, _NONE)
         self._rank = 0
@@ -45,11 +47,18 @@ class SemiLayer:
         keep = np.empty(left.size, np.bool_)
         take_firsts(self._firsts.values, self._firsts.base, left, chunk.place_of(probes) + self._rank, keep)
         self._rank += chunk.n
-        return KindRows(left[keep], np.full(int(keep.sum()), MISSING, np.int64))
+        return KindRows(left[keep], np.full(int(keep.sum()), MISSING, np.int64), chunk.place_of(probes[keep]))
 
     def end(self, tail: Tail) -> KindRows:  # noqa: ARG002
         """Nothing: a tuple without a match does not come out."""
         return KindRows(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def earliest(self, tick: int) -> int:
+        """The time of the oldest left tuple that a later one can match."""
+        oldest = self._store.time_at(self._store.base)
+        if self._window.kind == "time":
+            oldest = max(oldest, tick - self._window.size)
+        return min(tick, oldest)
 
     def needed_from(self, side: int, live: int) -> int:  # noqa: ARG002
         """The windows decide."""

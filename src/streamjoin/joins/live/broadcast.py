@@ -37,7 +37,7 @@ class LiveBatch:
 
     rows: pa.RecordBatch
     reached: int
-    """After this batch no row follows whose later tuple has a gate position before this one."""
+    """After this batch no row follows whose later tuple, or the one that decides it, has an earlier gate position."""
     time: Any = None
     """In event-time order, a value of the result's time: no row with an earlier one follows. None: not known yet."""
 
@@ -105,13 +105,13 @@ class ConsumerQueue:
 class Broadcast:
     """Distributes the deliveries of one runner."""
 
-    def __init__(self, result_rows: int, result_bytes: int, ordered: bool) -> None:
+    def __init__(self, result_rows: int, result_bytes: int, batch_rows: int, ordered: bool) -> None:
         self.lock = threading.Lock()
         self._room = threading.Condition(self.lock)
         self._deliverers = 0
         # Deliveries are taken one at a time, so that all consumers get one order.
         self._turn = threading.Lock()
-        self._result_rows, self._result_bytes = result_rows, result_bytes
+        self._result_rows, self._result_bytes, self._batch_rows = result_rows, result_bytes, batch_rows
         self._ordered = ordered
         self._sorter: Sorter | None = None
         self._queues: list[ConsumerQueue] = [self._new_queue()]
@@ -191,7 +191,7 @@ class Broadcast:
             empty = pa.RecordBatch.from_pylist([], schema=delivery.rows.schema)
             return [QueuedBatch(LiveBatch(empty, self._reached, self._time), _NO_TIMES, 0)]
         items, at = [], 0
-        batches = [batch for batch in delivery.rows.to_batches() if batch.num_rows]
+        batches = [batch for batch in delivery.rows.to_batches(self._batch_rows) if batch.num_rows]
         for number, batch in enumerate(batches, 1):
             # Only with the last batch is the delivery complete.
             place = (self._reached, self._time) if number == len(batches) else (before, before_time)

@@ -51,13 +51,13 @@ class JoinedRows:
 
     rows: pa.Table
     later: Array
-    """The gate position of each row's later tuple."""
+    """The gate position of each row's later tuple, or of the tuple with which it comes out."""
     arrived: Array
-    """When that tuple was pushed."""
+    """When that tuple was pushed, or when the row was decided without one."""
     reached: int
     """The gate position up to which tuples are joined."""
     time: int | None
-    """The time of the gate's bound."""
+    """The time before which no later row's time is."""
 
 
 class DrivenJoin(Join):
@@ -102,7 +102,7 @@ class DrivenJoin(Join):
         return None if self._intake.gate is None else self._intake.gate.holder
 
     def _steps(self, begin: Begin) -> Iterator[JoinedRows]:
-        gate, first = self._intake.gate, self._position
+        first = self._position
         with self._lock:
             self._check_usable()
             work, rows = self._begin(begin)
@@ -113,15 +113,15 @@ class DrivenJoin(Join):
             before = work.begin
             try:
                 with self._lock:
-                    rows = self._attempt(partial(self._step, work, self._limit(tuples), tuples))
+                    rows = self._attempt(partial(self._step, work, self._limit(tuples), tuples), work.saved())
             except Overflow:
                 tuples = max(1, work.tried // _CUT)
                 continue
             yield self._joined_rows(work, before, first, rows)
             tuples = self._next_size(work, rows)
-        if gate is not None and self._time != gate.time:
+        if self._time != self._reached_time():
             # No tuple was ready, but the bound has moved.
-            self._time = gate.time
+            self._time = self._reached_time()
             yield JoinedRows(self._joined([]), _NONE, _NONE, self._position, self._time)
 
     def _begin(self, begin: Begin) -> tuple[Work | None, pa.Table | None]:
@@ -144,21 +144,22 @@ class DrivenJoin(Join):
 
     def _joined_rows(self, work: Work, before: int, first: int, rows: pa.Table) -> JoinedRows:
         """The rows of the step that began at tuple `before` of some work, whose first tuple has position `first`."""
-        later = self._operator.later
-        if later.size == rows.num_rows:
-            places = before + later
-            arrived = _arrived(work, places)
-        else:
-            # Not only pairs: rows that the end of the step decided.
-            places = np.full(rows.num_rows, before + max(0, work.tried - 1))
+        places = before + self._operator.later
+        arrived = work.ordered.arrived
+        if before == work.ordered.is_right.size:
+            # Rows that the end of the call decides come out with the next tuple, or before it.
             arrived = np.full(rows.num_rows, time.monotonic_ns())
+        else:
+            arrived = np.zeros(rows.num_rows, np.int64) if arrived is None else arrived[places]
         if not work.waiting:
-            gate = self._intake.gate
-            self._time = None if gate is None else gate.time
-        if not work.waiting or work.begin < work.ordered.is_right.size:
-            # Otherwise all tuples are joined, and rows are still to come that the end of the call decides.
-            self._position = first + work.begin
+            self._time = self._reached_time()
+        self._position = first + work.begin
         return JoinedRows(rows, first + places, arrived, self._position, self._time)
+
+    def _reached_time(self) -> int | None:
+        """The time before which no later row's time is, in event-time order."""
+        gate = self._intake.gate
+        return None if gate is None else self._operator.earliest(gate.time)
 
     def _next_size(self, work: Work, rows: pa.Table | None) -> int:
         """How many tuples the next step may have, by what the newest one gave."""
@@ -250,8 +251,3 @@ class DrivenJoin(Join):
         names = (self._bound.left_schema, self._bound.right_schema)[side].names
         table = table if table.num_columns == len(names) else table.select(names)
         return table if table.column(0).num_chunks == 1 else table.combine_chunks()
-
-
-def _arrived(work: Work, places: Array) -> Array:
-    arrived = work.ordered.arrived
-    return np.zeros(places.size, np.int64) if arrived is None else arrived[places]

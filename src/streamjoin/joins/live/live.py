@@ -39,6 +39,7 @@ from streamjoin.joins.live.settings import LiveLimits
 from streamjoin.joins.live.source import LiveSource
 from streamjoin.joins.live.waiting import Replaced, WaitingInput
 from streamjoin.model.binding import BoundSpec, bind, narrowed
+from streamjoin.model.comparisons import with_comparisons
 from streamjoin.model.errors import InputError, StateError
 from streamjoin.model.spec import JoinSpec
 
@@ -85,7 +86,7 @@ class Live:
         self._runner: Runner | None = None
         self._waiting = WaitingInput(max(1, limits.queue_rows // 2))
         self._target: Runner | WaitingInput = self._waiting
-        self._broadcast = Broadcast(limits.result_rows, limits.result_bytes, ordered)
+        self._broadcast = Broadcast(limits.result_rows, limits.result_bytes, limits.batch_rows, ordered)
         self._lock = threading.Lock()
         self._binding = threading.Lock()
         self._sources: set[LiveSource] = set()
@@ -430,7 +431,7 @@ class Live:
         if self._bound is None:
             # Not after the end: nobody would end its threads.
             self._check_input()
-            choose(bound, self._request)
+            choose(with_comparisons(bound), self._request)
             self._start(bound, (left, left if right is None else right))
         self._bound = bound
 
@@ -447,7 +448,8 @@ class Live:
             limits.batch_rows,
         )
         # Runners with threads of their own give pairs; other kinds of joins give rows at the end of a window, too.
-        build = RUNNERS.get(self._request.algorithm) if self.spec.how == "inner" else None
+        is_inner = self.spec.how == "inner" and self.spec.match is None
+        build = RUNNERS.get(self._request.algorithm) if is_inner else None
         runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
         self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type, runner.in_order)
         runner.start(self._broadcast.deliver, _reporter(self._broadcast, weakref.ref(self)))
@@ -465,6 +467,7 @@ class Live:
                 runner = self._runner
                 if runner is None:
                     self._waiting.wake()
+                    self._check_none_preserved()
             with self._lock:
                 sources = list(self._sources)
             for source in sources:
@@ -480,6 +483,16 @@ class Live:
             self._reap()
         finally:
             self._done.set()
+
+    def _check_none_preserved(self) -> None:
+        """Reject an end at which unmatched tuples should come out but have no columns yet."""
+        if self.spec.preserved and self._waiting.rows:
+            sides = [side for side, schema in zip(SIDES, self._schemas, strict=True) if schema is None]
+            what = f"the columns of the {sides[0]} side are" if sides else "the type of a key or a time is"
+            raise StateError(
+                f"close() can't give the unmatched tuples of how={self.spec.how!r}: {what} not known; push it, if only "
+                "an empty table, or give left_schema= and right_schema= to live"
+            )
 
     def _reap(self) -> None:
         """End all threads after one has failed; not in that thread, which is one of them."""

@@ -14,7 +14,7 @@ from streamjoin.joins.live.live import Live
 from streamjoin.joins.live.settings import LiveLimits, idle_seconds
 from streamjoin.model.errors import SpecError
 from streamjoin.model.output import check_wanted
-from streamjoin.model.spec import JoinSpec, check_inner
+from streamjoin.model.spec import JoinSpec
 
 
 def live(
@@ -56,14 +56,13 @@ def live(
         queue_bytes: likewise, in bytes.
         result_rows: how many rows may wait for a consumer; then the join waits.
         result_bytes: likewise, in bytes.
-        batch_rows: how many rows a record batch has at the most, unless a single tuple has more matches.
+        batch_rows: how many rows a record batch has at the most.
         clock: the clock that `idle` is measured with, for tests.
     """
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"live takes a JoinSpec, not {type(spec).__name__}")
     if not isinstance(ordered, bool):
         raise SpecError(f"ordered={ordered!r}: it is True or False")
-    check_inner("in a live join", spec.how, spec.match)
     spec = spec.in_order("arrival")
     check_workers(workers)
     return Live(

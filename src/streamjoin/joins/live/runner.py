@@ -33,7 +33,7 @@ class Delivery:
 
     rows: pa.Table
     later: I64
-    """The gate position of each row's later tuple."""
+    """The gate position of each row's later tuple, or of the tuple with which a row without one comes out."""
     earlier: I64
     """Orders the rows of one later tuple: sorted by (later, earlier), rows are in result order."""
     arrived: I64
@@ -41,7 +41,7 @@ class Delivery:
     reached: int
     """All rows whose later tuple lies before this gate position have been delivered with this delivery."""
     time: int | None
-    """In event-time order, the bound of the gate in ticks of the time column: no later row has an earlier time."""
+    """In event-time order, in ticks of the time column: no later row has an earlier time."""
 
 
 Deliver = Callable[[Delivery], None]
