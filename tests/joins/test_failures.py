@@ -167,6 +167,7 @@ KINDS = {
     "anti in arrival order": replace(UNGATED, how="anti"),
     "semi self-join": replace(SELF, how="semi"),
     "as-of by key": sj.JoinSpec(**BY_KEY, match=sj.AsOf("nearest", tolerance=9), how="left"),  # type: ignore[arg-type]
+    "as-of by key, looking back": sj.JoinSpec(**BY_KEY, match=sj.AsOf(tolerance=9), how="left"),  # type: ignore[arg-type]
     "as-of by a condition": sj.JoinSpec(
         on="l.k <= r.k", time="t", order="event_time", lateness=2, match=sj.AsOf("nearest", tolerance=9), how="left"
     ),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -215,6 +216,16 @@ def test_an_index_of_pandas_is_no_column() -> None:
         assert join.push(frame.set_index(pd.Index([9, 8, 7], name="n"))).num_rows == 3
         with pytest.raises(sj.InputError, match="preserve_index=False"):
             join.push(pa.Table.from_pandas(frame))
+
+
+def test_a_frame_may_change_after_a_push() -> None:
+    values = np.arange(4)
+    frame = pd.DataFrame({"k": 1, "t": range(4), "v": values}, copy=False)
+    spec = sj.JoinSpec(on=sj.Equi("k"), match=sj.AsOf(), time="t", order="event_time", how="left")
+    with sj.open(spec) as join:
+        rows = join.push(frame, pa.table({"k": [1], "t": [3]}))
+        values[:] = -1
+        assert [*rows["v"].to_pylist(), *join.close()["v"].to_pylist()] == [0, 1, 2, 3]
 
 
 def test_schemas_given_to_open_are_checked() -> None:

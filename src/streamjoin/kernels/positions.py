@@ -55,12 +55,26 @@ def stand(
 @kernel
 def merge_sides(left: Array, right: Array, is_right: Array) -> None:
     """The side of each place when two ascending arrays of times are merged, left first where they are equal."""
-    i, j = 0, 0
-    for place in range(is_right.size):
-        later = j < right.size and (i == left.size or right[j] < left[i])
+    left_end, right_end = left.size - 1, right.size - 1
+    i, j, place, last = 0, 0, 0, is_right.size - 1
+    # Each comparison waits for the one before it, so two independent merges run at once: one from each end.
+    while place < last and i < left.size and j < right.size and left_end >= 0 and right_end >= 0:
+        later = right[j] < left[i]
         is_right[place] = later
         j += later
         i += not later
+        place += 1
+        later = right[right_end] >= left[left_end]
+        is_right[last] = later
+        right_end -= later
+        left_end -= not later
+        last -= 1
+    while place <= last:
+        later = j <= right_end and (i > left_end or right[j] < left[i])
+        is_right[place] = later
+        j += later
+        i += not later
+        place += 1
 
 
 @kernel

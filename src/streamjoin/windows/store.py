@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather, gather_rows
+from streamjoin.model.plain_types import plain_array
 from streamjoin.windows.buffer import ColumnBlock, Restore
 from streamjoin.windows.encoding import fixed_width, flat
 from streamjoin.windows.workers import Workers, cuts
@@ -82,6 +83,14 @@ def is_fixed(type_: pa.DataType) -> bool:
     return bool(primitive and type_.bit_width in (8, 16, 32, 64))
 
 
+def _fill(out: Array, column: pa.ChunkedArray) -> None:
+    """Write the bits of a column of fixed width to `out`, chunk by chunk."""
+    begin = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
+        out[begin : begin + len(chunk)] = fixed_width(plain_array(chunk)).view(out.dtype)
+        begin += len(chunk)
+
+
 class SideStore:
     """One side's live tuples: payload columns, the words of exact terms, and times."""
 
@@ -135,22 +144,21 @@ class SideStore:
 
     def append(self, table: pa.Table, words: list[Array], ticks: Array | None, n: int) -> None:
         """Add `n` tuples in stream order."""
-        columns = {field.name: flat(table.column(i)) for i, field in enumerate(self.schema)}
+        columns = {field.name: table.column(i) for i, field in enumerate(self.schema)}
         self.mark_nulls([name for name, column in columns.items() if column.null_count])
         self.block.reserve(n)
         arrays, rows = self.block.arrays, slice(self.block.end, self.block.end + n)
         for i, name in enumerate(self._wide):
-            arrays[self._wide_rows][rows, i] = fixed_width(columns[name]).view(np.int64)
+            _fill(arrays[self._wide_rows][rows, i], columns[name])
         for name, number in self._narrow.items():
-            values = fixed_width(columns[name])
-            arrays[number][rows] = values.view(f"u{values.itemsize}")
+            _fill(arrays[number][rows], columns[name])
         for name, number in self._valid.items():
             arrays[number][rows] = columns[name].is_valid().to_numpy(zero_copy_only=False)
         for number, values in zip(self._words, words, strict=True):
             arrays[number][rows] = values
         if ticks is not None and self.timed:
             arrays[self._ticks][rows] = ticks
-        self.include(columns, n)
+        self.include({name: flat(columns[name]) for name in self._others}, n)
 
     def include(self, columns: dict[str, pa.Array], n: int) -> None:
         """Add the `n` rows that were written behind the last one, and the columns that stay in Arrow arrays."""

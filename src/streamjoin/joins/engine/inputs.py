@@ -113,7 +113,8 @@ def _from_pandas(frame: Any, side: str, named: Collection[str]) -> pa.Table:
                 f"{name!r} is the index of the {side} frame, and an index is not a column: push frame.reset_index()"
             )
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
+        # A copy: the table would share memory with the frame, which the caller may change after the push.
+        return pa.Table.from_pandas(frame.copy(), preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(f"the {side} frame has no Arrow form: {error}. Give its columns one type each") from error
 

@@ -31,7 +31,7 @@ from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below
 from streamjoin.kernels.positions import UPTO, stand
-from streamjoin.model.binding import BoundSpec
+from streamjoin.model.binding import BoundSpec, matched_columns
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
@@ -54,7 +54,7 @@ class Operator:
         self._workers = workers
         self._self_join = bound.spec.self_join
         self.has_times = has_times = bound.spec.order == "event_time" or any(w.kind == "time" for w in bound.windows)
-        right_payload = pa.schema([]) if self._self_join else bound.right_schema
+        right_payload = _right_payload(bound)
         self.stores = (
             SideStore(bound.left_schema, len(bound.terms), has_times),
             SideStore(right_payload, len(bound.terms), has_times),
@@ -190,9 +190,8 @@ class Operator:
 
     def retype(self, bound: BoundSpec) -> None:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
-        for store, schema in zip(self.stores, (bound.left_schema, bound.right_schema), strict=True):
-            if store.schema.names:
-                store.retype(schema)
+        for store, schema in zip(self.stores, (bound.left_schema, _right_payload(bound)), strict=True):
+            store.retype(schema)
         self.bound = bound
         self._compiled = self._compiled_step()
         self.no_rows = bound.schema.empty_table()
@@ -314,7 +313,7 @@ class Operator:
         first = store.count
         side_ticks = None if ticks is None else ticks[cut]
         self._note_descent(side, side_ticks)
-        payload = table if store.schema.names else table.select([])
+        payload = table if len(store.schema) == table.num_columns else table.select(store.schema.names)
         store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
         return piece, first, side_ticks
 
@@ -492,3 +491,15 @@ class Operator:
     def nbytes(self) -> int:
         """Bytes held by the stored tuples and the algorithm."""
         return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
+
+
+def _right_payload(bound: BoundSpec) -> pa.Schema:
+    """The columns of the right side that are stored: for rows of the left side alone, those that are compared."""
+    if bound.spec.self_join:
+        return pa.schema([])
+    if not bound.spec.left_only:
+        return bound.right_schema
+    names = matched_columns(bound, 1)
+    if bound.residual is not None:
+        names |= {column.name for column in bound.residual.columns if column.qualifier == "r"}
+    return pa.schema([field for field in bound.right_schema if field.name in names])

@@ -53,18 +53,15 @@ class AsOfLayer:
         left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
         sides_of_pairs(probes, seqs, chunk.chunk.is_right, chunk.chunk.own_seq, left, right)
         times = self._times()
-        changed = np.empty((2 * left.size, 2), np.int64)
+        behind, ahead = np.empty((left.size, 2), np.int64), np.empty((left.size, 2), np.int64)
+        counts = np.zeros(2, np.int64)
         with self._updating:
-            n_behind, n_ahead = keep_nearest(
+            self._behind.note(behind[:, 0], behind[:, 1], counts[:1])
+            self._ahead.note(ahead[:, 0], ahead[:, 1], counts[1:])
+            keep_nearest(
                 left, right, *times, self._stores[0].base, self._stores[1].base, self._arrival, self._match.exact,
-                self._behind.base, self._behind.values, self._ahead.values, changed,
+                self._behind.base, self._behind.values, self._ahead.values, behind, ahead, counts,
             )  # fmt: skip
-            # A tuple may have changed more than once: the oldest value comes last, and wins.
-            for buffer, log in (
-                (self._behind, changed[:n_behind][::-1]),
-                (self._ahead, changed[changed.shape[0] - n_ahead :]),
-            ):
-                buffer.note(log[:, 0], log[:, 1])
         return _NONE, _NONE
 
     def rows(self, chunk: StoredChunk, probes: Array, left: Array, right: Array) -> KindRows:  # noqa: ARG002

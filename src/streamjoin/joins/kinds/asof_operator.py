@@ -1,9 +1,9 @@
 """As-of joins by key: one pass in the order of time instead of windows and pairs.
 
-Tuples are stored until they are decided. Left ones come out in their order once no closer partner can follow; of the
-right ones the newest of each key stays, within the tolerance, and those that a waiting left tuple refers to. Rows that
-nothing needs any more are dropped by copying the others once they are the smaller part, so a rare key holds one row
-and not all that came after it.
+Tuples are stored until they are decided. Left ones come out in their order once no closer partner can follow, as slices
+of the tables in which they came; of the right ones the newest of each key stays, within the tolerance, and those that a
+waiting left tuple refers to. Rows that nothing needs any more are dropped by copying the others once they are the
+smaller part, so a rare key holds one row and not all that came after it.
 
 In arrival order a right tuple's time is its number, and a left tuple's that of the newest right one before it: the
 newest partner is then the nearest one behind, and a count window of n is a tolerance of n - 1.
@@ -19,16 +19,19 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.auto import AS_OF
 from streamjoin.joins.base import Overflow
+from streamjoin.joins.engine.later import later
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
-from streamjoin.joins.kinds.base import MISSING, KindRows, Tail
-from streamjoin.joins.kinds.gathering import gather_kind
+from streamjoin.joins.kinds.base import MISSING, Tail
+from streamjoin.joins.kinds.gathering import gather_or_null
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.kinds.undecided_rows import UndecidedRows
 from streamjoin.joins.registry import AlgorithmChoice
-from streamjoin.kernels.kinds.asof import NONE, pair_nearest, undo
+from streamjoin.kernels.kinds.asof import NONE, pair_behind, pair_nearest, undo
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer, Restore
 from streamjoin.windows.clock import NEVER
+from streamjoin.windows.encoding import flat
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
@@ -81,11 +84,12 @@ class AsOfOperator:
         window = bound.windows[1]
         counted = self._arrival and bound.spec.window is not None and window.kind == "count"
         self._tolerance = window.size - 1 if counted else self._match.tolerance
-        self._left = SideStore(bound.left_schema, 0, timed=True)
-        self._keys = Buffer(np.int64)
-        self._right = _RightSide(bound.right_schema)
-        # For each left tuple: its partner, the time from which it is decided, and the next in the chain of its key.
-        self._waiting: tuple[Buffer, ...] = tuple(Buffer(np.int64) for _ in range(3))
+        self._looks_ahead = self._match.direction != "backward"
+        self._left = UndecidedRows(bound.left_schema)
+        self._right = _RightSide(_taken(bound))
+        # Where partners may be ahead, for each left tuple: its partner, the time from which it is decided, and the next
+        # in the chain of its key.
+        self._waiting: tuple[Buffer, ...] = tuple(Buffer(np.int64) for _ in range(3)) if self._looks_ahead else ()
         self._heads = Buffer(np.int64)
         self._numbers = KeyNumbers(bound)
         self._processed = 0
@@ -93,13 +97,13 @@ class AsOfOperator:
         self._room = _LEAST_STORED
         self._front = 0
         # What undoes the changes since `saved`, step by step, and memory for the next step.
-        self._journal: list[tuple[Array, int]] = []
+        self._journal: list[Restore] = []
         self._spare = np.empty((0, 3), np.int64)
 
     # -- the operator's interface --------------------------------------------------------------------------
 
     @property
-    def stores(self) -> tuple[SideStore, SideStore]:
+    def stores(self) -> tuple[UndecidedRows, SideStore]:
         """The stored tuples of both sides."""
         return self._left, self._right.store
 
@@ -133,33 +137,28 @@ class AsOfOperator:
 
     def retype(self, bound: BoundSpec) -> None:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
-        for store, schema in zip(self.stores, (bound.left_schema, bound.right_schema), strict=True):
-            store.retype(schema)
+        self._left.retype(bound.left_schema)
+        self._right.store.retype(_taken(bound))
         self.bound = bound
         self.no_rows = bound.schema.empty_table()
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples and what is known of them."""
         right, numbers = self._right, self._numbers
-        state = self._processed, self._right_count, self._room, right.at, self._left.base, self.bound, self.no_rows
-        buffers = (right.last, self._heads, self._keys, *self._waiting)
-        parts = [self._left.saved(), right.store.saved(), *(buffer.saved() for buffer in buffers)]
-        heads, waiting, keys = self._heads, self._waiting, self._keys
-        if self._journal:
-            self._spare = self._journal[0][0]
-        journal: list[tuple[Array, int]] = []
+        state = self._processed, self._right_count, self._room, right.at, self.bound, self.no_rows
+        heads, waiting = self._heads, self._waiting
+        parts = [self._left.saved(), right.store.saved()]
+        parts += [buffer.saved() for buffer in (right.last, heads, *waiting)]
+        journal: list[Restore] = []
         self._journal = journal
 
         def restore() -> None:
-            self._right, self._numbers, self._heads = right, numbers, heads
-            self._waiting, self._keys = waiting, keys
+            self._right, self._numbers, self._heads, self._waiting = right, numbers, heads, waiting
             for part in parts:
                 part()
-            self._processed, self._right_count, self._room, right.at, base, self.bound, self.no_rows = state
-            arrays = (right.last.values, heads.values, *(buffer.values for buffer in self._waiting))
-            for entries, n in reversed(journal):
-                undo(entries, n, base, *arrays)
-            journal.clear()
+            self._processed, self._right_count, self._room, right.at, self.bound, self.no_rows = state
+            while journal:
+                journal.pop()()
 
         return restore
 
@@ -174,7 +173,7 @@ class AsOfOperator:
     @property
     def nbytes(self) -> int:
         """Bytes held by the stored tuples and the keys."""
-        buffers = (self._right.last, self._heads, self._keys, *self._waiting)
+        buffers = (self._right.last, self._heads, *self._waiting)
         held = sum(store.nbytes for store in self.stores) + sum(buffer.nbytes for buffer in buffers)
         return held + self._numbers.nbytes
 
@@ -189,12 +188,13 @@ class AsOfOperator:
             self._right_count += counts[1]
         else:
             ticks = [_cut(ordered.ticks[side], at[side], counts[side]) for side in (0, 1)]
-        for side, store in enumerate(self.stores):
-            if counts[side]:
-                numbers = self._numbers.number(side, tables[side])
-                store.append(tables[side], [numbers] if side else [], ticks[side], counts[side])
-                if not side:
-                    self._keys.append(numbers)
+        if counts[0]:
+            self._left.append(tables[0], self._numbers.number(0, tables[0]), ticks[0])
+        if counts[1]:
+            store = self._right.store
+            store.append(
+                tables[1].select(store.schema.names), [self._numbers.number(1, tables[1])], ticks[1], counts[1]
+            )
         for buffer in self._waiting:
             buffer.room_for(counts[0])
         for known in (self._right.last, self._heads):
@@ -205,55 +205,96 @@ class AsOfOperator:
     def _decide(self, tail: Tail, limit: int | None, is_right: Array) -> pa.Table:
         """The rows of the left tuples that are decided now."""
         with self.counts.step("pair"):
-            rows = self._pair(tail)
-        if limit is not None and rows.n > limit:
+            partners = self._partners_ahead(tail) if self._looks_ahead else self._partners_behind(tail)
+            keep = None
+            if self.bound.spec.how != "left":
+                keep = partners != MISSING if self.bound.spec.how == "inner" else partners == MISSING
+        n = partners.size if keep is None else int(keep.sum())
+        if limit is not None and n > limit:
             raise Overflow
-        self.counts.results += rows.n
+        self.counts.results += n
         # In arrival order a left tuple comes out at once; else the end of the step decides.
-        first = self._left.count - int((~is_right).sum())
-        self.later = (
-            np.flatnonzero(~is_right)[rows.left - first]
-            if self._arrival
-            else np.full(rows.n, max(0, is_right.size - 1), np.int64)
-        )
+        if self._arrival:
+            places = np.flatnonzero(~is_right)[-partners.size :] if partners.size else np.empty(0, np.int64)
+            self.later = places if keep is None else places[keep]
+        else:
+            self.later = np.full(n, max(0, is_right.size - 1), np.int64)
         with self.counts.step("gather"):
-            table = gather_kind(self.bound, self.stores, rows, self._workers)
+            table = self._rows(partners, None if n == partners.size else keep)
         with self.counts.step("expire"):
             self._forget(tail)
         return table
 
-    def _pair(self, tail: Tail) -> KindRows:
+    def _partners_behind(self, tail: Tail) -> Array:
+        """The partners of the left tuples before the tail's time, or of all: each is decided when it is processed."""
+        left, right = self._left, self._right
+        at, ticks = right.at, [self._left.ticks, _ticks(right.store)]
+        ends = [own.size if tail.last else int(np.searchsorted(own, tail.tick)) for own in ticks]
+        end = max(at, ends[1])
+        partners, cursor = np.empty(ends[0], np.int64), np.zeros(4, np.int64)
+        last = right.last
+        if len(last) <= end - at:
+            journal, before = self._spare[:0], last.values.copy()
+            self._journal.append(lambda: _put_back(last, before))
+        else:
+            journal = self._journal_of(end - at, cursor)
+        pair_behind(
+            ticks[0][: ends[0]], left.keys[: ends[0]], ticks[1][:end], right.store.words[0][:end], at,
+            self._match.exact, -1 if self._tolerance is None else self._tolerance, last.values, partners, journal,
+            cursor,
+        )  # fmt: skip
+        self._processed, right.at = left.base + ends[0], end
+        self.counts.compared += end - at
+        return partners
+
+    def _partners_ahead(self, tail: Tail) -> Array:
+        """The partners of the left tuples that are decided, where a closer one may come later."""
         left, right, match = self._left, self._right, self._match
-        ticks = [_ticks(store) for store in self.stores]
-        cursor = np.array([self._processed - left.base, right.at, 0], np.int64)
-        backward, forward = match.direction != "forward", match.direction != "backward"
-        behind = right.store.count - right.at
-        room = 3 * behind + 3 * (left.count - left.base) if forward else behind
-        journal, self._spare = self._spare, self._spare[:0]
-        if len(journal) < room:
-            journal = np.empty((room, 3), np.int64)
+        cursor = np.array([self._processed - left.base, right.at, 0, 0], np.int64)
+        ahead = right.store.count - right.at
+        journal = self._journal_of(3 * ahead + 3 * (left.count - left.base), cursor)
         best, deadline, following = (buffer.values for buffer in self._waiting)
-        n = pair_nearest(
-            ticks[0], self._keys.values, left.base, ticks[1], right.store.words[0],
-            cursor, tail.tick, tail.last, backward, forward, match.exact,
+        pair_nearest(
+            left.ticks, left.keys, left.base, _ticks(right.store), right.store.words[0],
+            cursor, tail.tick, tail.last, match.direction != "forward", match.exact,
             -1 if self._tolerance is None else self._tolerance,
             right.last.values, self._heads.values, best, deadline, following, journal,
         )  # fmt: skip
-        self._journal.append((journal, n))
         self._processed, right.at = left.base + int(cursor[0]), int(cursor[1])
-        self.counts.compared += behind
-        partners = best[: cursor[2]].copy()
-        positions = np.arange(left.base, left.base + partners.size)
-        self._front = left.base + partners.size
-        if self.bound.spec.how == "left":
-            return KindRows(positions, partners)
-        keep = partners != MISSING if self.bound.spec.how == "inner" else partners == MISSING
-        return KindRows(positions[keep], partners[keep])
+        self.counts.compared += ahead
+        return best[: cursor[2]].copy()
+
+    def _journal_of(self, room: int, cursor: Array) -> Array:
+        """Memory for the journal of a step; what the step notes in it is undone by `saved`."""
+        journal = self._spare = self._spare if not self._journal and len(self._spare) >= room else _entries(room)
+        left, last, heads, waiting = self._left, self._right.last, self._heads, self._waiting
+
+        def undo_step() -> None:
+            arrays = [buffer.values for buffer in waiting] or [last.values[:0]] * 3
+            undo(journal, int(cursor[3]), left.base, last.values, heads.values, *arrays)
+
+        self._journal.append(undo_step)
+        return journal
+
+    def _rows(self, partners: Array, keep: Array | None) -> pa.Table:
+        """The rows of the oldest left tuples with these partners, all or those of `keep`."""
+        bound, left = self.bound, self._left.first(partners.size)
+        if keep is not None:
+            left, partners = left.filter(pa.array(keep)), partners[keep]
+        right = gather_or_null(self._right.store, self._right.store.schema.names, partners, self._workers)
+        arrays = [left.column(c.source) if c.side == "left" else right[c.source] for c in bound.columns]
+        time = None if bound.spec.left_only else bound.time
+        if time is not None:
+            own, type_ = left.column(time.left), time.type
+            is_later = not self._looks_ahead and not self._arrival and own.type == type_
+            arrays.append(own if is_later else later([flat(own), right[time.right]], type_))
+        self._front = self._left.base + partners.size if keep is None else self._left.base + keep.size
+        return pa.Table.from_arrays(arrays, schema=bound.schema)
 
     def _forget(self, tail: Tail) -> None:
         """Drop the left tuples that came out, and right ones once most are not needed."""
         n = self._left.forget(self._front)
-        for buffer in (self._keys, *self._waiting):
+        for buffer in self._waiting:
             buffer.forget(n)
         self.counts.expired += n
         store = self._right.store
@@ -271,8 +312,9 @@ class AsOfOperator:
                 oldest = NEVER if tail.tick < NEVER + self._tolerance else tail.tick - self._tolerance
                 newest = newest[_ticks(store)[newest] >= oldest]
             needed[newest] = True
-        partners = self._waiting[0].values[: self._processed - self._left.base]
-        needed[partners[partners != NONE]] = True
+        if self._looks_ahead:
+            partners = self._waiting[0].values[: self._processed - self._left.base]
+            needed[partners[partners != NONE]] = True
         return np.flatnonzero(needed)
 
     def _drop_unneeded(self, needed: Array) -> None:
@@ -281,7 +323,7 @@ class AsOfOperator:
         moved = np.full(old.store.count + 1, NONE, np.int64)
         moved[needed] = np.arange(needed.size)
         keys = old.store.words[0][needed]
-        used = np.unique(np.concatenate([keys, self._keys.values, [NONE]]))[1:]
+        used = np.unique(np.concatenate([keys, left.keys, [NONE]]))[1:]
         right = _RightSide(old.store.schema)
         names = old.store.schema.names
         rows = pa.table(old.store.gather(names, needed, self._workers), schema=old.store.schema)
@@ -291,15 +333,32 @@ class AsOfOperator:
         right.at = int(np.searchsorted(needed, old.at))
         right.last.append(moved[old.last.values[used]])
         heads = _buffer(self._heads.values[used])
-        partners, done = self._waiting[0].values, self._processed - left.base
-        best = np.concatenate([moved[partners[:done]], partners[done:]])
         # New arrays throughout: a failed call goes back to the old ones, which nothing changes any more.
-        self._keys = _buffer(renumbered[self._keys.values])
-        self._waiting = tuple(_buffer(values) for values in (best, *(own.values for own in self._waiting[1:])))
+        left.renumber(renumbered[left.keys])
+        if self._looks_ahead:
+            partners, done = self._waiting[0].values, self._processed - left.base
+            best = np.concatenate([moved[partners[:done]], partners[done:]])
+            self._waiting = tuple(_buffer(values) for values in (best, *(own.values for own in self._waiting[1:])))
         self._right, self._heads, self._numbers = right, heads, self._numbers.shrunk(used)
         self._room = max(_LEAST_STORED, 2 * needed.size)
         # What follows changes the new arrays, which a failed call drops.
         self._journal = []
+
+
+def _taken(bound: BoundSpec) -> pa.Schema:
+    """The columns of the right side that rows take."""
+    names = {column.source for column in bound.columns if column.side == "right"}
+    if bound.time is not None and not bound.spec.left_only:
+        names.add(bound.time.right)
+    return pa.schema([field for field in bound.right_schema if field.name in names])
+
+
+def _entries(n: int) -> Array:
+    return np.empty((n, 3), np.int64)
+
+
+def _put_back(buffer: Buffer, values: Array) -> None:
+    buffer.values[...] = values[: len(buffer)]
 
 
 def _cut(ticks: Array | None, begin: int, n: int) -> Array:

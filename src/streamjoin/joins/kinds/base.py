@@ -108,7 +108,7 @@ class PositionBuffer:
         self._buffer = Buffer(dtype)
         self._fill = fill
         self.base = 0
-        self._journal: list[tuple[Array, Array | int]] = []
+        self._journal: list[tuple[Array, Array | int, Array | None]] = []
 
     @property
     def values(self) -> Array:
@@ -126,10 +126,14 @@ class PositionBuffer:
         room[...] = self._fill
         return room
 
-    def note(self, positions: Array, old: Array | int) -> None:
-        """Record that the values at `positions` were `old` before they changed."""
+    def note(self, positions: Array, old: Array | int, count: Array | None = None) -> None:
+        """Record that the values at `positions` were `old` before they changed.
+
+        A kernel that changes values fills `positions` and their number `count` itself, so that a call that fails right
+        behind it is undone as well; until then count[0] is 0.
+        """
         if positions.size:
-            self._journal.append((positions, old))
+            self._journal.append((positions, old, count))
 
     def forget(self, position: int) -> None:
         """Drop the positions before this one."""
@@ -146,14 +150,16 @@ class PositionBuffer:
     def saved(self) -> Restore:
         """Return a function that restores these values."""
         base, buffer, end = self.base, self._buffer.saved(), self.end
-        journal: list[tuple[Array, Array | int]] = []
+        journal: list[tuple[Array, Array | int, Array | None]] = []
         self._journal = journal
 
         def restore() -> None:
             buffer()
             self.base = base
-            for positions, old in reversed(journal):
-                inside = (positions >= base) & (positions < end)
+            for positions, old, count in reversed(journal):
+                n = positions.size if count is None else int(count[0])
+                # Backwards: of several values of one position the oldest is written last.
+                inside = np.flatnonzero((positions[:n] >= base) & (positions[:n] < end))[::-1]
                 self.values[positions[inside] - base] = old if isinstance(old, int) else old[inside]
 
         return restore

@@ -23,7 +23,7 @@ def gather_kind(bound: BoundSpec, stores: tuple[SideStore, SideStore], rows: Kin
         names = [c.source for c in bound.columns if c.side == side] + (shared if side == "right" else [])
         names += [] if time is None else [time.right if side == "right" else time.left]
         store = stores[side == "right"]
-        sides[side] = _gather(store, list(dict.fromkeys(names)), positions, workers)
+        sides[side] = gather_or_null(store, list(dict.fromkeys(names)), positions, workers)
     arrays = []
     for column in bound.columns:
         array = sides[column.side][column.source]
@@ -35,7 +35,7 @@ def gather_kind(bound: BoundSpec, stores: tuple[SideStore, SideStore], rows: Kin
     return pa.Table.from_arrays(arrays, schema=bound.schema)
 
 
-def _gather(store: SideStore, names: list[str], positions: Array, workers: Workers) -> dict[str, pa.Array]:
+def gather_or_null(store: SideStore, names: list[str], positions: Array, workers: Workers) -> dict[str, pa.Array]:
     """The values of the named columns at `positions`, NULL where they are MISSING."""
     if not names:
         return {}

@@ -20,7 +20,7 @@ from streamjoin.model.keys import KeyTerm
 from streamjoin.model.plain_types import without_extension
 from streamjoin.windows.encoding import SideEncoder, flat
 
-_LEAST_TABLE = 1024
+_LEAST_TABLE = 4096
 
 
 class _ExactTerms:
@@ -42,7 +42,7 @@ class KeyNumbers:
         self._values: list[dict[Hashable, int]] = [{} for _ in self._valued]
         self._width = len(bound.keys)
         self._table = np.full(_LEAST_TABLE, NONE, np.int64)
-        self._keys = np.empty((_LEAST_TABLE // 2, self._width), np.int64)
+        self._keys = np.empty((_LEAST_TABLE // 4, self._width), np.int64)
         self.count = 0 if self._width else 1
 
     def number(self, side: int, table: pa.Table) -> Array:
@@ -88,7 +88,7 @@ class KeyNumbers:
         """Double the table; keys of rows that were not counted are found again as they are."""
         filled = int(self._table.max()) + 1
         table = np.full(2 * self._table.size, NONE, np.int64)
-        keys = np.empty((table.size // 2, self._width), np.int64)
+        keys = np.empty((table.size // 4, self._width), np.int64)
         identify(self._keys[:filled], table, keys, 0, np.empty(filled, np.int64))
         self._table, self._keys, self.count = table, keys, filled
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.joins.base import Chunk
 from streamjoin.joins.kinds.base import MISSING, KindRows, PositionBuffer, StoredChunk, Tail
 from streamjoin.joins.kinds.keyless import Keyless
-from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.kinds.marks import (
     GONE,
     UNMATCHED,
@@ -26,6 +26,7 @@ from streamjoin.kernels.kinds.marks import (
     leave_by_count,
     leave_by_time,
     mark,
+    mark_left,
     merge_leaving,
     merge_rows,
 )
@@ -86,9 +87,19 @@ class _PreservedSide:
 
     def mark(self, positions: Array) -> None:
         """Mark positions as matched."""
-        fresh = np.empty(positions.size, np.int64)
-        n = mark(self.marks.values, self.marks.base, positions, fresh)
-        self.marks.note(fresh[:n], UNMATCHED)
+        fresh, count = self._noted(positions.size)
+        mark(self.marks.values, self.marks.base, positions, fresh, count)
+
+    def mark_left(self, chunk: Chunk, probes: Array, seqs: Array) -> None:
+        """Mark the left tuples of pairs as matched."""
+        fresh, count = self._noted(probes.size)
+        mark_left(probes, seqs, chunk.is_right, chunk.own_seq, self.marks.values, self.marks.base, fresh, count)
+
+    def _noted(self, n: int) -> tuple[Array, Array]:
+        """Memory in which a kernel notes the positions that it marks, at most `n`, and their number."""
+        fresh, count = np.empty(n, np.int64), np.zeros(1, np.int64)
+        self.marks.note(fresh, UNMATCHED, count)
+        return fresh, count
 
     def without_key(self, chunk: StoredChunk) -> Leaving:
         """The tuples of a chunk that can't match: they come out at their own place."""
@@ -156,10 +167,8 @@ class OuterLayer:
         """Pairs are rows; an anti join needs only the marks of its left tuples."""
         if self.gives_pairs:
             return probes, seqs
-        left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
-        sides_of_pairs(probes, seqs, chunk.chunk.is_right, chunk.chunk.own_seq, left, right)
         # Threads that mark the same tuple write the same value.
-        self._sides[0].mark(left)
+        self._sides[0].mark_left(chunk.chunk, probes, seqs)
         return probes[:0], seqs[:0]
 
     def rows(self, chunk: StoredChunk, probes: Array, left: Array, right: Array) -> KindRows:
@@ -210,11 +219,11 @@ class OuterLayer:
         changed = np.empty((end - side.front, 2), np.int64)
         stop = int(horizons[-1]) + self._lateness if self._bounded[side.side] else _FOREVER
         other_places = np.concatenate([np.zeros(1, np.int64), chunk.places(other)])
+        marks.note(changed[:, 0], changed[:, 1], cursor[1:])
         n = leave_by_clock(
             marks.values, marks.base, side.front, ticks, store.base, window.size, horizons, other_places,
             chunk.places(side.side), chunk.first(side.side), min(stop, _FOREVER), places, positions, changed, cursor,
         )  # fmt: skip
-        marks.note(changed[: cursor[1], 0], changed[: cursor[1], 1])
         order = np.argsort(places[:n], kind="stable")
         return self._left(side, cursor, places[:n][order], positions[:n][order])
 

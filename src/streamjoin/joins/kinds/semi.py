@@ -6,7 +6,6 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.base import MISSING, KindRows, PositionBuffer, StoredChunk, Tail
-from streamjoin.kernels.gather import sides_of_pairs
 from streamjoin.kernels.kinds.marks import keep_first, take_firsts
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
@@ -33,14 +32,13 @@ class SemiLayer:
 
     def reduce(self, chunk: StoredChunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
         """Keep the pairs that may be the first of their left tuple."""
-        left, _ = _positions(chunk, probes, seqs)
-        keep, fresh = np.empty(left.size, np.bool_), np.empty(left.size, np.int64)
+        fresh, count = np.empty(probes.size, np.int64), np.zeros(1, np.int64)
+        self._firsts.note(fresh, _NONE, count)
         n = keep_first(
-            self._firsts.values, self._firsts.base, left, chunk.place_of(probes) + self._rank, self._self_join,
-            keep, fresh,
+            probes, seqs, chunk.chunk.is_right, chunk.chunk.own_seq, self._self_join, self._rank,
+            self._firsts.values, self._firsts.base, fresh, count,
         )  # fmt: skip
-        self._firsts.note(fresh[:n], _NONE)
-        return probes[keep], seqs[keep]
+        return probes[:n], seqs[:n]
 
     def rows(self, chunk: StoredChunk, probes: Array, left: Array, right: Array) -> KindRows:  # noqa: ARG002
         """The left tuples that match for the first time."""
@@ -77,9 +75,3 @@ class SemiLayer:
             self._rank = rank
 
         return restore
-
-
-def _positions(chunk: StoredChunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
-    left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
-    sides_of_pairs(probes, seqs, chunk.chunk.is_right, chunk.chunk.own_seq, left, right)
-    return left, right

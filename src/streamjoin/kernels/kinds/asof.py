@@ -1,15 +1,18 @@
 """As-of lookups by key: one pass over both sides in the order of time.
 
-Keys are small integers. `last[key]` is the newest right tuple so far. A left tuple that may still find a closer
-partner ahead waits in a chain of its key, newest first: `head[key]`, then `following[p]`. A right tuple settles all
-waiting left tuples of its key at once, so the work is linear in the number of tuples. Every change of older state goes
-to a journal, which `undo` plays back.
+Keys are small integers. `last[key]` is the newest right tuple so far, which is all that looking back needs
+(`pair_behind`). A left tuple that may still find a closer partner ahead waits in a chain of its key, newest first:
+`head[key]`, then `following[p]`. A right tuple settles all waiting left tuples of its key at once, so the work is
+linear in the number of tuples. Every change of older state goes to a journal, which `undo` plays back.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.positions import merge_sides
 
 NONE = -1
 DECIDED = -(1 << 63)
@@ -21,15 +24,81 @@ _LAST, _HEAD, _BEST, _DEADLINE, _FOLLOWING = 0, 1, 2, 3, 4
 
 
 @kernel
+def pair_behind(
+    left_ticks: Array, left_keys: Array, right_ticks: Array, right_keys: Array, begin: int, exact: bool, tolerance: int,
+    last: Array, best: Array, journal: Array, cursor: Array,
+) -> None:  # fmt: skip
+    """best[i]: the newest right tuple of left tuple i's key that is not later than it, or earlier without `exact`.
+
+    Right tuples before place `begin` are in `last` already. cursor[3] becomes the number of journal entries; an empty
+    journal stands for a caller that has a copy of `last`. `tolerance` below 0 is no tolerance.
+    """
+    comes_first = np.empty(left_ticks.size + right_ticks.size - begin, np.bool_)
+    if exact:
+        merge_sides(right_ticks[begin:], left_ticks, comes_first)
+    else:
+        merge_sides(left_ticks, right_ticks[begin:], comes_first)
+    cursor[3] = _look_back(comes_first, exact, left_keys, right_keys, begin, last, best, journal)
+    if tolerance >= 0:
+        for i in range(left_ticks.size):
+            if best[i] != NONE:
+                distance = left_ticks[i] - right_ticks[best[i]]
+                # A distance that wraps around is beyond every tolerance.
+                if distance < 0 or distance > tolerance:
+                    best[i] = NONE
+
+
+@kernel
+def _look_back(
+    comes_first: Array, left_value: bool, left_keys: Array, right_keys: Array, begin: int, last: Array, best: Array,
+    journal: Array,
+) -> int:  # fmt: skip
+    """`pair_behind` for merged tuples: comes_first[place] is `left_value` for those of the left side."""
+    i, j, n = 0, begin, 0
+    keeps = journal.shape[0] > 0
+    # Nothing branches on the side that comes next, which can't be predicted: a left tuple's partner is written again
+    # until its turn comes.
+    for place in range(comes_first.size):
+        if i == left_keys.size or j == right_keys.size:
+            break
+        is_left = comes_first[place] == left_value
+        left_key, right_key = left_keys[i], right_keys[j]
+        key = left_key if is_left else right_key
+        known = NONE
+        if key >= 0:
+            known = last[key]
+            if keeps and not is_left:
+                journal[n, 0], journal[n, 1], journal[n, 2] = _LAST, key, known
+                n += 1
+            last[key] = known if is_left else j
+        best[i] = known
+        i += is_left
+        j += not is_left
+    while i < left_keys.size:
+        best[i] = last[left_keys[i]] if left_keys[i] >= 0 else NONE
+        i += 1
+    while j < right_keys.size:
+        key = right_keys[j]
+        if key >= 0:
+            if keeps:
+                journal[n, 0], journal[n, 1], journal[n, 2] = _LAST, key, last[key]
+                n += 1
+            last[key] = j
+        j += 1
+    return n
+
+
+@kernel
 def pair_nearest(
     left_ticks: Array, left_keys: Array, left_base: int, right_ticks: Array, right_keys: Array,
-    cursor: Array, tick: int, everything: bool, backward: bool, forward: bool, exact: bool, tolerance: int,
+    cursor: Array, tick: int, everything: bool, backward: bool, exact: bool, tolerance: int,
     last: Array, head: Array, best: Array, deadline: Array, following: Array, journal: Array,
-) -> int:  # fmt: skip
-    """Process the tuples before `tick`, or all of them; returns the number of journal entries.
+) -> None:  # fmt: skip
+    """Process the tuples before `tick`, or all of them: partners ahead, and with `backward` behind as well.
 
-    cursor is (next left, next right, first left that has not come out), as places in the arrays; cursor[2] moves behind
-    the last left tuple that is decided together with all before it. `tolerance` below 0 is no tolerance.
+    cursor is (next left, next right, first left that has not come out, journal entries), as places in the arrays;
+    cursor[2] moves behind the last left tuple that is decided together with all before it. `tolerance` below 0 is no
+    tolerance.
     """
     li, ri, front, n = cursor[0], cursor[1], cursor[2], 0
     rights_first = exact and backward
@@ -56,7 +125,7 @@ def pair_nearest(
                     if (0 <= distance <= limit) or tolerance < 0:
                         best[li] = last[key]
                         reach = distance - 1
-                if forward and reach >= least_ahead:
+                if reach >= least_ahead:
                     deadline[li] = now + reach if now <= _MOST - reach else _MOST
                     following[li] = head[key]
                     journal[n, 0], journal[n, 1], journal[n, 2] = _HEAD, key, head[key]
@@ -69,7 +138,7 @@ def pair_nearest(
             journal[n, 0], journal[n, 1], journal[n, 2] = _LAST, key, last[key]
             n += 1
             last[key] = ri
-            if forward and head[key] != NONE:
+            if head[key] != NONE:
                 skipped, p = NONE, head[key]
                 while p >= left_base + front and not exact and left_ticks[p - left_base] == now:
                     skipped, p = p, following[p - left_base]
@@ -93,8 +162,7 @@ def pair_nearest(
         ri += 1
     while front < li and (everything or deadline[front] < tick):
         front += 1
-    cursor[0], cursor[1], cursor[2] = li, ri, front
-    return n
+    cursor[0], cursor[1], cursor[2], cursor[3] = li, ri, front, n
 
 
 @kernel
@@ -121,24 +189,26 @@ def identify(words: Array, table: Array, keys: Array, count: int, out: Array) ->
     Stops with -1 - i if the table is too full for row i.
     """
     mask = table.size - 1
+    width = words.shape[1]
     for i in range(words.shape[0]):
-        hashed = 0
-        for c in range(words.shape[1]):
+        hashed = words[i, 0] * -7046029254386353131
+        hashed ^= (hashed >> 32) & 0xFFFFFFFF
+        for c in range(1, width):
             hashed = (hashed ^ words[i, c]) * -7046029254386353131
             hashed ^= (hashed >> 32) & 0xFFFFFFFF
         slot = hashed & mask
         while True:
             number = table[slot]
             if number == NONE:
-                if 2 * (count + 1) > table.size or count == keys.shape[0]:
+                if 4 * (count + 1) > table.size or count == keys.shape[0]:
                     return -1 - i
                 table[slot] = count
                 keys[count] = words[i]
                 out[i] = count
                 count += 1
                 break
-            same = True
-            for c in range(words.shape[1]):
+            same = keys[number, 0] == words[i, 0]
+            for c in range(1, width):
                 same = same and keys[number, c] == words[i, c]
             if same:
                 out[i] = number
@@ -150,12 +220,12 @@ def identify(words: Array, table: Array, keys: Array, count: int, out: Array) ->
 @kernel
 def keep_nearest(
     left: Array, right: Array, left_ticks: Array, right_ticks: Array, left_base: int, right_base: int,
-    arrival: bool, exact: bool, base: int, behind: Array, ahead: Array, changed: Array,
-) -> tuple[int, int]:  # fmt: skip
+    arrival: bool, exact: bool, base: int, behind: Array, ahead: Array, left_behind: Array, left_ahead: Array,
+    counts: Array,
+) -> None:  # fmt: skip
     """Note for each left tuple the last partner behind it and the first ahead of it.
 
-    `changed` gets (position, old partner): those behind from its begin on, those ahead from its end on backwards.
-    Returns the number of each.
+    `left_behind` and `left_ahead` get (position, old partner) where these change, `counts` the number of each.
     """
     n_behind, n_ahead = 0, 0
     for i in range(left.size):
@@ -169,15 +239,14 @@ def keep_nearest(
             before = theirs < own or (exact and theirs == own)
             after = theirs > own or (exact and theirs == own)
         if before and partner > behind[at]:
-            changed[n_behind, 0], changed[n_behind, 1] = left[i], behind[at]
+            left_behind[n_behind, 0], left_behind[n_behind, 1] = left[i], behind[at]
             n_behind += 1
             behind[at] = partner
         if after and (ahead[at] == NONE or partner < ahead[at]):
+            left_ahead[n_ahead, 0], left_ahead[n_ahead, 1] = left[i], ahead[at]
             n_ahead += 1
-            end = changed.shape[0] - n_ahead
-            changed[end, 0], changed[end, 1] = left[i], ahead[at]
             ahead[at] = partner
-    return n_behind, n_ahead
+    counts[0], counts[1] = n_behind, n_ahead
 
 
 @kernel

@@ -13,35 +13,56 @@ UNMATCHED, MATCHED, GONE = 0, 1, 2
 
 
 @kernel
-def mark(marks: Array, base: int, positions: Array, fresh: Array) -> int:
-    """Mark positions as matched; `fresh` gets those that were not, as many as are returned."""
+def mark(marks: Array, base: int, positions: Array, fresh: Array, count: Array) -> None:
+    """Mark positions as matched; `fresh` gets those that were not, count[0] their number."""
     n = 0
     for i in range(positions.size):
         at = positions[i] - base
-        if marks[at] == UNMATCHED:
-            marks[at] = MATCHED
-            fresh[n] = positions[i]
-            n += 1
-    return n
+        fresh[n] = positions[i]
+        n += marks[at] == UNMATCHED
+        marks[at] = max(marks[at], MATCHED)
+    count[0] = n
 
 
 @kernel
-def keep_first(firsts: Array, base: int, positions: Array, ranks: Array, ties: bool, keep: Array, fresh: Array) -> int:
-    """keep[i]: whether pair i may be the first one of its position; firsts[p] is the smallest rank so far.
-
-    With `ties` all pairs of the smallest rank are kept. A lost update between threads only keeps a pair too many: every
-    rank in `firsts` is that of a kept pair.
-    """
+def mark_left(
+    probes: Array, seqs: Array, is_right: Array, own_seq: Array, marks: Array, base: int, fresh: Array, count: Array
+) -> None:
+    """`mark` for the left tuples of pairs."""
     n = 0
-    for i in range(positions.size):
-        at = positions[i] - base
-        known, rank = firsts[at], ranks[i]
-        keep[i] = rank < known or (ties and rank == known)
-        if rank < known:
-            firsts[at] = rank
-            fresh[n] = positions[i]
-            n += 1
-    return n
+    for i in range(probes.size):
+        p = probes[i]
+        position = seqs[i] if is_right[p] else own_seq[p]
+        at = position - base
+        fresh[n] = position
+        n += marks[at] == UNMATCHED
+        marks[at] = max(marks[at], MATCHED)
+    count[0] = n
+
+
+@kernel
+def keep_first(
+    probes: Array, seqs: Array, is_right: Array, own_seq: Array, self_join: bool, rank: int, firsts: Array, base: int,
+    fresh: Array, count: Array,
+) -> int:  # fmt: skip
+    """Keep the pairs that may be the first one of their left tuple, in place; returns their number.
+
+    firsts[p] is the smallest rank so far; `rank` is that of the chunk's first tuple. In a self-join all pairs of the
+    smallest rank are kept. A lost update between threads only keeps a pair too many: every rank in `firsts` is that of
+    a kept pair. `fresh` gets the positions whose rank changed, count[0] their number.
+    """
+    kept, n = 0, 0
+    for i in range(probes.size):
+        p, seq = probes[i], seqs[i]
+        position = seq if is_right[p] else own_seq[p]
+        known, own = firsts[position - base], rank + (p >> 1 if self_join else p)
+        probes[kept], seqs[kept] = p, seq
+        kept += own < known or (self_join and own == known)
+        fresh[n] = position
+        n += own < known
+        firsts[position - base] = min(known, own)
+    count[0] = n
+    return kept
 
 
 @kernel
