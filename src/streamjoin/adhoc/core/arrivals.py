@@ -4,7 +4,7 @@ The clock of a stream counts nanoseconds, or the units of its integer column. A 
 stream reached in earlier batches by more than the allowed lateness: tuples of one batch are in no order of arrival, as
 Spark reads files and partitions in any, so they are never late for each other. One without a usable time, or with one
 too far in the future, is set aside too. A stream whose newest time stands still for long is idle: its clock follows
-those of the streams it is joined with, so that they need not wait for it for ever.
+those of the streams it is joined with, as far behind as it may stand still, so that they need not wait for it for ever.
 The invariant: numbers ascend without a gap, in each stream and over all, by batch, time, stream name and position.
 """
 
@@ -26,14 +26,38 @@ from streamjoin.windows.clock import NEVER, Horizon, to_ticks
 MachineClock = Callable[[], int]
 """Nanoseconds since 1970."""
 _LATEST = (1 << 63) - 1
+_TRAIL = 16
+"""How many times of a stream are remembered over the span that another may stand still."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """The newest time that a stream itself sent, and when, by the machine's clock, it last moved on."""
+    """The newest time that a stream itself sent, and when, by the machine's clock, it last moved on.
+
+    `trail` has some of the earlier ones, oldest first: when, and the newest time then.
+    """
 
     newest: int
     since: int
+    trail: tuple[tuple[int, int], ...] = ()
+
+    def moved(self, newest: int, rules: TimeRules) -> Activity:
+        """After a batch whose newest time is `newest`."""
+        if newest <= self.newest:
+            return self
+        if rules.idle is None:
+            return Activity(newest, rules.now)
+        trail = self.trail
+        if not trail or rules.now - trail[-1][0] >= rules.idle // _TRAIL:
+            before = rules.now - rules.idle
+            # The last one before the span is still needed.
+            gone = max((number for number, (at, _) in enumerate(trail) if at <= before), default=0)
+            trail = (*trail[gone:], (rules.now, newest))
+        return Activity(newest, rules.now, trail)
+
+    def reached(self, at: int) -> int:
+        """The newest time that the stream had sent at a time of the machine's clock; `NEVER` if that is unknown."""
+        return max((newest for when, newest in self.trail if when <= at), default=NEVER)
 
 
 @dataclass(frozen=True)
@@ -137,8 +161,7 @@ def arrive(
         if not ticks.size:
             continue
         newest = int(ticks.max())
-        if name not in activity or newest > activity[name].newest:
-            activity[name] = Activity(newest, rules.now)
+        activity[name] = activity.get(name, Activity(NEVER, rules.now)).moved(newest, rules)
         behind = ticks < horizons[name].bound
         horizons[name] = horizons[name].raised(newest)
         if behind.any():
@@ -168,15 +191,19 @@ def latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
 def past_idle(
     horizons: Mapping[str, Horizon], activity: Mapping[str, Activity], rules: TimeRules
 ) -> dict[str, Horizon]:
-    """The horizons, those of idle streams as far as the slowest stream they are joined with that is not idle."""
+    """The horizons; an idle stream's is where the slowest stream was, `idle` ago, that it is joined with.
+
+    So the tuples of a silence count up to that length when they come after all, and the others keep no more than that.
+    """
     raised = dict(horizons)
     if rules.idle is None:
         return raised
     idle = {name for name, active in activity.items() if rules.now - active.since >= rules.idle}
     for name in idle:
-        clocks = [horizons[other].clock for other in rules.partners.get(name, ()) if other not in idle]
-        if clocks:
-            raised[name] = horizons[name].raised(min(clocks))
+        others = [other for other in rules.partners.get(name, ()) if other not in idle]
+        if others:
+            reached = min(activity[other].reached(rules.now - rules.idle) for other in others)
+            raised[name] = horizons[name].raised(reached)
     return raised
 
 

@@ -26,8 +26,8 @@ class Settings:
     `lateness` is a duration for streams of dates and timestamps, a number for integer times; one for all or by stream.
     A tuple whose time is further ahead than `future` is set aside: ahead of the machine's clock for dates and
     timestamps; for integer times, where a number has to be given, ahead of the newest tuple of the streams it is joined
-    with. A stream whose newest time stands still for `idle`, a duration by the machine's clock, no longer holds back
-    what the others keep: its watermark follows theirs. `None` turns either off.
+    with. A stream whose newest time stands still for `idle`, a duration by the machine's clock, holds back no more than
+    that of what the others keep: its watermark follows theirs so far behind. `None` turns either off.
     The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
     changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
     another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.

@@ -65,8 +65,7 @@ class DriverCore(Shared):
             counts[name] += bucket.n
             newest = bucket.span[1]
             horizons[name] = horizons[name].raised(newest)
-            if name not in activity or newest > activity[name].newest:
-                activity[name] = Activity(newest, rules.now)
+            activity[name] = activity.get(name, Activity(NEVER, rules.now)).moved(newest, rules)
         for name in self._streams:
             activity.setdefault(name, Activity(NEVER, rules.now))
         horizons = past_idle(horizons, activity, rules)
