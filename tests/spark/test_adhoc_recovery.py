@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine
+from streamjoin.adhoc.engine.info import LATENCY_STAGES
 from streamjoin.model.errors import CheckpointError, SchemaError, StateError
 from tests.spark.adhoc_streams import PAIRS, FileStream, counted
 
@@ -37,6 +38,10 @@ def test_an_engine_goes_on_where_it_stopped(spark: Any, tmp_path: Path) -> None:
         engine.process_all_available()
         engine.pause("paused")
         engine.drop("gone")
+        sums = engine.metrics()
+        stages = engine.query("kept").latency
+        # Its events are of long ago; how it came to its rows took seconds.
+        assert tuple(stages) == LATENCY_STAGES and stages["read"] > 0 and sum(stages.values()) < 600_000
         with pytest.raises(StateError, match="another engine"):
             Engine(spark, tmp_path / "checkpoint")
     assert got == [Counter([(10, 20)])]
@@ -50,6 +55,7 @@ def test_an_engine_goes_on_where_it_stopped(spark: Any, tmp_path: Path) -> None:
             "calls": ("running", 1),
         }
         assert again.streams()[0].late == 1
+        assert again.metrics().rows_out == sums.rows_out and again.metrics().rows_in == sums.rows_in == 4
         assert again.late("l")["p"].to_pylist() == [9]
         again.start()
         again.process_all_available()
@@ -85,6 +91,11 @@ def test_a_checkpoint_that_cannot_be_gone_on_from_is_refused(spark: Any, tmp_pat
             other.register("l", frame, lateness="1 minute")
         with pytest.raises(SchemaError, match="lateness"):
             other.register("l", left.frame(spark), lateness="2 minutes")
+        with pytest.raises(CheckpointError, match=r"is read from parquet path=.*/l, and not from parquet path=.*/r"):
+            other.register("l", right.frame(spark), lateness="1 minute")
+        with pytest.raises(CheckpointError, match=r"and not from rate,"):
+            columns = ["value AS k", "value AS p", "CAST(timestamp AS TIMESTAMP_NTZ) AS ts"]
+            other.register("l", spark.readStream.format("rate").load().selectExpr(*columns), lateness="1 minute")
         other.start()
         assert "not registered" in str(other.streams()[0].error)
     finally:

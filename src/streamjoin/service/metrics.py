@@ -163,8 +163,14 @@ def of_engine(
     text.add(
         "query_latency_seconds",
         "gauge",
-        "Latency from event time to sink in the last batch.",
+        "Time from the arrival of tuples to the delivery of their rows in the last batch with rows.",
         [(at, None if q.latency_ms is None else q.latency_ms / 1000) for at, q in by_query],
+    )
+    text.add(
+        "query_latency_stage_seconds",
+        "gauge",
+        "The same by stage: source, read, queue, join, store, sink.",
+        [({**at, "stage": stage}, span / 1000) for at, q in by_query for stage, span in q.latency.items()],
     )
     states = [query.state for query in queries]
     text.add("queries", "gauge", "Queries by state.", [({"state": s}, states.count(s)) for s in _STATES])

@@ -128,11 +128,6 @@ class Bucket:
         """The earliest and the latest time."""
         return (int(self.ticks[0]), int(self.ticks[-1])) if self.n else (0, 0)
 
-    @property
-    def mean_tick(self) -> float:
-        """The mean of the times."""
-        return float(self.ticks.mean())
-
     def column(self, name: str) -> pa.Array:
         """A column as one array."""
         column = self.table.column(name)

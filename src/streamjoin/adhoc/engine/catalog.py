@@ -60,7 +60,9 @@ class Catalog:
             figures.bound = recovery.snapshot.clocks.horizons[name].bound
         for name, entry in recovery.state.queries.items():
             entry.sink = sink_of(entry.sink.spec(), name, self._named)
-            _restore_counts(entry, recovery.counts, self.journal)
+            # A query that came after the count may have the name of another before it.
+            counts = recovery.counts if entry.created_batch <= recovery.counted else {}
+            _restore_counts(entry, counts, self.journal)
             self.entries[name] = self._opened(entry)
         self._note(recovery.changelog)
         self._stored_serial, self._stored_plan = recovery.state.serial, recovery.state.plan

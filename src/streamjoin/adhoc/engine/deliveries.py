@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.executor import pause_after
-from streamjoin.adhoc.engine.figures import RunningQuery
+from streamjoin.adhoc.engine.figures import Passage, RunningQuery
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.sinks.base import Writer
 
@@ -44,7 +44,7 @@ class _Waiting:
     rows: pa.Table | None
     count: int
     nbytes: int
-    event_time: float | None = None
+    passage: Passage | None = None
     spooled: bool = False
 
 
@@ -157,7 +157,9 @@ class Deliveries:
 
     # Batches ------------------------------------------------------------------------------------------------------
 
-    def put(self, batch: int, outputs: Mapping[str, pa.Table], event_times: Callable[[RunningQuery], Any]) -> None:
+    def put(
+        self, batch: int, outputs: Mapping[str, pa.Table], passage: Callable[[RunningQuery], Passage | None]
+    ) -> None:
         """Put the rows of a batch into the queues of their queries."""
         with self._changed:
             for name, rows in outputs.items():
@@ -165,7 +167,7 @@ class Deliveries:
                 if queue is None:
                     continue
                 # A batch that is computed again has the rows that the spool may have already.
-                queue.waiting[batch] = _Waiting(rows, rows.num_rows, rows.nbytes, event_times(queue.entry))
+                queue.waiting[batch] = _Waiting(rows, rows.num_rows, rows.nbytes, passage(queue.entry))
                 self._count(queue)
                 self._schedule(queue.lane)
 
@@ -387,7 +389,7 @@ class Deliveries:
                 queue.behind = False
             self._count(queue)
             if one is not None:
-                queue.entry.delivered(one.count, one.event_time)
+                queue.entry.delivered(one.count, one.passage)
         if one is not None and one.spooled:
             self._journal.forget_undelivered(queue.name, batch)
 

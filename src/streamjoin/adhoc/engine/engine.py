@@ -509,7 +509,7 @@ class Engine:
         return self._inbox.ask(question).result() if self.running and self._elsewhere else question()
 
     def metrics(self) -> EngineMetrics:
-        """Sums since the start, and figures of the last batch."""
+        """Sums since the checkpoint was made, and figures of the last batch."""
         return self._loop.metrics(self.running, self._started_at)
 
     def on_batch(self, callback: Callable[[BatchEvent], object]) -> Callable[[], None]:

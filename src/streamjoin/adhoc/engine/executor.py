@@ -175,6 +175,12 @@ class Executor(Protocol):
             InputError, SchemaError, SpecError: it can't be a stream of this engine.
         """
 
+    def origin(self, given: StreamInput) -> str | None:
+        """Where the tuples of an input come from, such as a directory or a topic; None if that can't be said.
+
+        A position belongs to one origin: the same number elsewhere means other tuples.
+        """
+
     def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> StreamFeed:
         """What reads the stream."""
 

@@ -7,25 +7,68 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Aside
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.contract import Action
-from streamjoin.adhoc.engine.info import Columns, QueryInfo, QueryState, StreamInfo
+from streamjoin.adhoc.engine.info import LATENCY_STAGES, Columns, QueryInfo, QueryState, StreamInfo
 from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink
 from streamjoin.windows.clock import NEVER
 
+if TYPE_CHECKING:
+    from streamjoin.adhoc.engine.inbox import Portion
+
 RATE_SECONDS: Final = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """How long the tuples of a batch took, in seconds, until their rows were ready for the sink, and when that was.
+
+    The stages: `source` is the wait in the source until it is read, `read` the reading, `queue` the wait for a batch,
+    `join` the batch until it has its rows, and `store` the wait for the journal after that.
+    """
+
+    source: float
+    read: float
+    queue: float
+    join: float
+    store: float
+    ready_at: float
+
+    @classmethod
+    def of(cls, portions: Iterable[Portion], begun_at: float, joined_at: float) -> Passage | None:
+        """That of the portion that has been on its way for the longest time; None without portions."""
+        begins = [
+            (portion.looked_at or portion.read_at or portion.handed_at, portion.read_at or portion.handed_at, portion)
+            for portion in portions
+        ]
+        if not begins:
+            return None
+        looked_at, read_at, portion = min(begins, key=lambda begin: begin[0])
+        now = time.monotonic()
+        return cls(
+            read_at - looked_at,
+            portion.handed_at - read_at,
+            max(0.0, begun_at - portion.handed_at),
+            joined_at - begun_at,
+            now - joined_at,
+            now,
+        )
+
+    def milliseconds(self) -> dict[str, float]:
+        """By stage, up to now, when the sink has taken the rows."""
+        stages = {name: getattr(self, name) for name in LATENCY_STAGES if name != "sink"}
+        return {name: 1000 * span for name, span in {**stages, "sink": time.monotonic() - self.ready_at}.items()}
 
 
 class Rate:
@@ -142,7 +185,10 @@ class RunningQuery:
     missed: int = 0
     sink_error: str | None = None
     retry_at: float | None = None
-    latency_ms: float | None = None
+    latency: dict[str, float] = field(default_factory=dict)
+    """Of the rows that the sink took last, in milliseconds by stage; empty if it is not known."""
+    delivered_at: float = NEVER
+    """When that was, by the monotonic clock."""
     rate: Rate = field(default_factory=Rate)
 
     def __post_init__(self) -> None:
@@ -169,18 +215,24 @@ class RunningQuery:
         self.state = "running" if action == "resume" else paused
         self.error = reason
 
-    def take(self, batch: int, rows: pa.Table, event_time: Callable[[RunningQuery], float | None]) -> None:
+    @property
+    def latency_ms(self) -> float | None:
+        """Of the rows that the sink took last."""
+        latency = self.latency
+        return sum(latency.values()) if latency else None
+
+    def take(self, batch: int, rows: pa.Table, passage: Passage | None) -> None:
         """Count the rows of a batch and keep the newest; where the memory is the sink, it has taken them."""
         self.produced += rows.num_rows
         self.newest.write(batch, rows)
         if isinstance(self.sink, MemorySink):
-            self.delivered(rows.num_rows, event_time(self))
+            self.delivered(rows.num_rows, passage)
 
-    def delivered(self, rows: int, event_time: float | None) -> None:
-        """Note rows that the sink took; `event_time` is the Unix time of their events, on average."""
+    def delivered(self, rows: int, passage: Passage | None) -> None:
+        """Note rows that the sink took; rows of before a restart have no passage."""
         self.rate.add(rows)
-        if event_time is not None:
-            self.latency_ms = (time.time() - event_time) * 1000
+        if passage is not None:
+            self.latency, self.delivered_at = passage.milliseconds(), time.monotonic()
 
     def info(self) -> QueryInfo:
         """The record."""
@@ -199,17 +251,10 @@ class RunningQuery:
             self.undelivered,
             self.missed,
             self.retry_at,
+            dict(self.latency),
         )
 
 
 def columns_of(schema: pa.Schema) -> Columns:
     """Names and types as texts."""
     return tuple((column.name, str(column.type)) for column in schema)
-
-
-def mean_event_time(buckets: list[Bucket], streams: Mapping[str, Stream]) -> float | None:
-    """The Unix time of a batch's tuples, on average; None without tuples, or where times are integers."""
-    timed = [b for b in buckets if b.n and streams[b.stream].tick_ns is not None]
-    if not timed:
-        return None
-    return float(np.average([b.mean_tick for b in timed], weights=[b.n for b in timed])) / 1e9

@@ -31,6 +31,8 @@ class Portion:
 
     `position` says where the stream goes on after them. `until` is the time, in ticks, that the stream has reached
     whether or not a tuple says so. `safe` is resolved when the journal has them, `done` when their rows are out.
+    By the monotonic clock: `handed_at` is when they were handed in, `read_at` when reading them began, `looked_at` when
+    the source was looked into before that; where nothing is read, all three are the same.
     """
 
     stream: str
@@ -40,6 +42,9 @@ class Portion:
     until: int | None = None
     safe: Future[None] = field(default_factory=Future, repr=False)
     done: Future[None] = field(default_factory=Future, repr=False)
+    handed_at: float = field(default_factory=time.monotonic)
+    read_at: float | None = None
+    looked_at: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from streamjoin.adhoc.core.contract import Action
 
+LATENCY_STAGES: Final = ("source", "read", "queue", "join", "store", "sink")
+"""What tuples pass on their way from a source to the sink of a query."""
 QueryState = Literal["pending", "running", "paused", "failed", "dropped"]
 
 
@@ -49,7 +51,9 @@ class QueryInfo(Record):
     `created_batch` is the first batch it sees (-1 while pending) and `created_at` the Unix time of the create. `rows`
     counts the rows its sink took since the create; `rows_undelivered` those that wait because the sink is behind or
     failed, which is tried again at the Unix time `retry_at`; `rows_missed` those that found the spool full.
-    `latency_ms` is the time from the events of the last batch with rows, on average, to its sink; None without it.
+    `latency_ms` is the time from the arrival of tuples to the delivery of the rows they led to, in the last batch with
+    rows; None before. `latency` divides it into stages: the wait in the `source` since it was last looked into (0 for
+    pushes and on Spark), the `read`, the `queue` for a batch, the `join`, the journal (`store`), the `sink`.
     """
 
     name: str
@@ -66,6 +70,8 @@ class QueryInfo(Record):
     rows_undelivered: int = 0
     rows_missed: int = 0
     retry_at: float | None = None
+    latency: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds by stage; empty before the first rows."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,8 @@ class ChangeRecord(Record):
 class BatchEvent(Record):
     """What a batch did.
 
-    `decisions` are the optimizer's and `scaling` the executor's that came with it, as texts; `latency_ms` is the event
-    time latency of the slowest query that gave rows, None if none did.
+    `decisions` are the optimizer's and `scaling` the executor's that came with it, as texts; `latency_ms` is
+    that of the slowest query whose sink has taken rows of this batch, None if none has.
     """
 
     batch: int
@@ -145,11 +151,14 @@ class Preview(Record):
 
 @dataclass(frozen=True)
 class EngineMetrics(Record):
-    """Sums since the engine was made, and figures of the last batch.
+    """Sums since the checkpoint was made, and figures of the last batch.
 
+    `batches` (those with tuples), `rows_in`, `rows_out` and `late` continue after a restart; `seconds` and
+    `driver_rows` are of this run.
     `seconds` is the time by component: "changes", "arrivals", "storing", "joining", "sinks", "finishing".
     `deploy_ms` is the time from the last create's call until it was in force. `partitions` is 0 where the driver joins.
     `driver_rows` counts the rows of input and output that the engine's own process has had in its hands.
+    `latency` is that of the slowest query of the last batch with rows, by stage, as in `QueryInfo`.
     """
 
     running: bool
@@ -168,3 +177,4 @@ class EngineMetrics(Record):
     pending_changes: int
     seconds: Mapping[str, float] = field(default_factory=dict)
     driver_rows: int = 0
+    latency: Mapping[str, float] = field(default_factory=dict)

@@ -12,6 +12,7 @@
     undelivered/<query>    the spool: rows that wait for a sink
     streams/<stream>       Spark's own checkpoint of a stream
     sources/<stream>       notes of a source that this process reads
+    origins/<stream>       where the positions of a stream are from, such as a directory or a topic
 
 The invariants: a change is acknowledged when its group is on disk. A batch's tuples are on disk before their source may
 forget them and before any row is delivered, so that a batch without `done` is computed again from the very same tuples.
@@ -156,6 +157,10 @@ class Journal:
         """Spool rows that wait for a sink."""
         write_table(self._undelivered(query) / f"{batch:012}", rows)
 
+    def write_origin(self, stream: str, origin: str) -> None:
+        """Note where a stream is read from, before its first tuple."""
+        write_record(self.root / "origins" / safe_name(stream), {"origin": origin})
+
     # Reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self, kind: str) -> list[int]:
@@ -203,6 +208,11 @@ class Journal:
     def spark_checkpoint(self, stream: str) -> str:
         """Where Spark keeps a stream's own checkpoint."""
         return str(self.root / "streams" / safe_name(stream))
+
+    def origin(self, stream: str) -> str | None:
+        """Where a stream is read from; None where nothing has noted it."""
+        path = self.root / "origins" / safe_name(stream)
+        return str(read_record(path)["origin"]) if path.exists() else None
 
     def source_notes(self, stream: str) -> Place | None:
         """Where a source of this process may keep notes; None where nothing is kept."""

@@ -22,7 +22,7 @@ from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
-from streamjoin.adhoc.engine.figures import RunningQuery, mean_event_time
+from streamjoin.adhoc.engine.figures import Passage, RunningQuery
 from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
 from streamjoin.adhoc.engine.journal import Journal, Position, held_by
@@ -48,10 +48,13 @@ class BatchLoop:
         self.positions: dict[str, Position] = {}
         """Where each stream that the journal has tuples of goes on."""
         self.seconds: dict[str, float] = {}
-        self.batches = self.rows_in = self.rows_out = 0
+        self.batches = self.rows_out = 0
+        """Batches with tuples, and rows of all queries, since the checkpoint was made."""
         self.driver_rows = 0
         """Rows of input and output that this process has had in its hands."""
         self.state_bytes: dict[str, int] = {}
+        self.latency: dict[str, float] = {}
+        """Of the slowest query in the last batch with rows, in milliseconds by stage."""
         self.last_event: BatchEvent | None = None
         self._journal, self._inbox, self._publish = journal, inbox, publish
         self._writing = ThreadPoolExecutor(1, "adhoc store")
@@ -59,6 +62,10 @@ class BatchLoop:
         self._recovery: RecoveredState | None = None
         self._quarantine: dict[str, str] = {}
         self._computing = False
+        self._portions: tuple[Portion, ...] = ()
+        """What the batch that runs has been given; nothing where a restart computes it again."""
+        self._begun_at = self._joined_at = 0.0
+        self._passages: dict[frozenset[str], Passage | None] = {}
 
     def restore(self, recovery: RecoveredState, quarantine: Set[str] = frozenset()) -> None:
         """Take over what a restart finds; a batch that was not done is computed again when it runs.
@@ -71,6 +78,7 @@ class BatchLoop:
         self.core.restore(recovery.snapshot)
         self.catalog.restore(recovery)
         self.positions = dict(recovery.positions)
+        self.batches, self.rows_out = (int(recovery.counts.get(what, 0)) for what in ("batches", "rows_out"))
         self._batch = recovery.snapshot.batch
         self._recovery = recovery
 
@@ -126,7 +134,7 @@ class BatchLoop:
     # A batch ------------------------------------------------------------------------------------------------------
 
     def _boundary(self, work: BatchWork) -> None:
-        began = time.perf_counter()
+        began, self._begun_at = time.perf_counter(), time.monotonic()
         self._batch += 1
         with self._timed("changes"):
             changes = self.catalog.change(work.requests, self._batch)
@@ -149,6 +157,7 @@ class BatchLoop:
         attempt: Attempt | None = None,
     ) -> tuple[dict[str, int], list[ChangeRecord]]:
         """The batch's tuples into the log, its rows to the sinks; `aside` counts what was set aside by stream."""
+        self._portions, self._passages = portions, {}
         stored = self._writing.submit(self._store, arrived, portions) if portions else None
         if self.executor.stores_first and stored is not None:
             with self._timed("storing"):
@@ -158,6 +167,7 @@ class BatchLoop:
                 outputs, failures = attempt.results(self.core, arrived, self.catalog.settings)
             else:
                 outputs, failures = self._results(arrived)
+        self._joined_at = time.monotonic()
         with self._timed("storing"):
             if stored is not None:
                 stored.result()
@@ -170,10 +180,14 @@ class BatchLoop:
             for name, why in reasons.items():
                 _log.error("query %r failed in batch %d and is paused: %s", name, arrived.batch, why)
             records = self.catalog.failed(reasons, arrived.batch + 1) if reasons else []
+            counts = {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}
+            self.rows_out += sum(counts.values())
             if portions or arrived.buckets:
-                self._journal.write_done(arrived.batch, self.catalog.counts())
+                self.batches += 1
+                sums = {"batches": self.batches, "rows_out": self.rows_out}
+                self._journal.write_done(arrived.batch, {**self.catalog.counts(), **sums})
             self.catalog.keep_state(arrived.batch)
-        return {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}, records
+        return counts, records
 
     def _results(self, arrived: Arrived) -> Outputs:
         """The rows of a batch; one that is interrupted is computed again without what is to be dropped or paused."""
@@ -210,20 +224,18 @@ class BatchLoop:
 
     def _deliver(self, outputs: Mapping[str, pa.Table], arrived: Arrived) -> None:
         """Rows to the newest of their queries, and on their way to the sinks; none is in memory alone after it."""
-        streams = {name: figures.stream for name, figures in self.catalog.streams.items()}
-        times: dict[frozenset[str], float | None] = {}
-
-        def event_time(entry: RunningQuery) -> float | None:
-            if entry.streams not in times:
-                buckets = [bucket for stream, bucket in arrived.buckets.items() if stream in entry.streams]
-                times[entry.streams] = mean_event_time(buckets, streams)
-            return times[entry.streams]
-
         filled = {name: rows for name, rows in outputs.items() if rows.num_rows}
         for name, rows in filled.items():
-            self.catalog.entries[name].take(arrived.batch, rows, event_time)
-        self.catalog.deliveries.put(arrived.batch, filled, event_time)
+            self.catalog.entries[name].take(arrived.batch, rows, self._passage(self.catalog.entries[name]))
+        self.catalog.deliveries.put(arrived.batch, filled, self._passage)
         self.catalog.deliveries.settle()
+
+    def _passage(self, entry: RunningQuery) -> Passage | None:
+        """How the tuples of this batch came to a query's rows."""
+        if entry.streams not in self._passages:
+            portions = [portion for portion in self._portions if portion.stream in entry.streams]
+            self._passages[entry.streams] = Passage.of(portions, self._begun_at, self._joined_at)
+        return self._passages[entry.streams]
 
     def _count_driver_rows(self, arrived: Arrived, counts: Mapping[str, int]) -> None:
         self.driver_rows += sum(bucket.n for bucket in arrived.buckets.values()) + sum(counts.values())
@@ -234,14 +246,14 @@ class BatchLoop:
             self.catalog.streams[name].arrived(arrived.buckets.get(name), counted, bound)
 
     def metrics(self, running: bool, started_at: float | None) -> EngineMetrics:
-        """Sums since the start, and figures of the last batch; from any thread."""
+        """Sums since the checkpoint was made, and figures of the last batch; from any thread."""
         streams = tuple(self.catalog.streams.values())
         event = self.last_event
         return EngineMetrics(
             running,
             started_at,
             self.batches,
-            self.rows_in,
+            sum(figures.rows for figures in streams),
             self.rows_out,
             sum(figures.late for figures in streams),
             len(self.catalog.entries),
@@ -254,16 +266,17 @@ class BatchLoop:
             len(self._inbox.waiting),
             dict(self.seconds),
             self.driver_rows,
+            dict(self.latency),
         )
 
     def _tell(self, began: float, work: BatchWork, changes: list[ChangeRecord], counts: dict[str, int]) -> None:
         rows_in = {name: part.table.num_rows for name, part in work.portions.items()}
-        self.batches += 1
-        self.rows_in += sum(rows_in.values())
-        self.rows_out += sum(counts.values())
         self.state_bytes = self.core.nbytes
         decisions = self.core.snapshot().optimizer.decisions
-        delays = [entry.latency_ms for name, entry in self.catalog.entries.items() if counts.get(name)]
+        entries = [self.catalog.entries[name] for name in counts if name in self.catalog.entries]
+        delays = [entry.latency for entry in entries if entry.delivered_at >= self._joined_at]
+        slowest = max(delays, key=lambda stages: sum(stages.values()), default={})
+        self.latency = slowest or self.latency
         self.last_event = BatchEvent(
             self._batch,
             time.time(),
@@ -275,7 +288,7 @@ class BatchLoop:
             tuple(changes),
             tuple(str(decision) for decision in decisions if decision.batch == self._batch),
             self.executor.decided(),
-            max((delay for delay in delays if delay is not None), default=None),
+            sum(slowest.values()) if slowest else None,
         )
         self._publish(self.last_event)
 

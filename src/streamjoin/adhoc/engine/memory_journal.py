@@ -27,6 +27,7 @@ class MemoryJournal(Journal):
         self.engine = uuid.uuid4().hex
         self._aside: dict[tuple[str, str], NewestRows] = {}
         self._waiting: dict[str, dict[int, pa.Table]] = {}
+        self._origins: dict[str, str] = {}
 
     def close(self) -> None:
         """Nothing is open."""
@@ -76,6 +77,14 @@ class MemoryJournal(Journal):
         """The newest rows set aside of a stream, oldest first; None if there are none."""
         newest = self._aside.get((kind, stream))
         return None if newest is None else newest.newest(ASIDE_KEPT if limit is None else limit)
+
+    def write_origin(self, stream: str, origin: str) -> None:
+        """Keep it for who registers a stream again."""
+        self._origins[stream] = origin
+
+    def origin(self, stream: str) -> str | None:
+        """Where a stream is read from."""
+        return self._origins.get(stream)
 
     def source_notes(self, stream: str) -> Place | None:  # noqa: ARG002
         """None: nothing is kept."""

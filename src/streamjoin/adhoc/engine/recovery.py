@@ -34,6 +34,8 @@ class RecoveredState:
     changelog: tuple[ChangeRecord, ...]
     positions: Mapping[str, Position]
     counts: Body
+    counted: int
+    """The batch after which `counts` were written; -1 if nothing was counted."""
     aside: Mapping[str, Aside] = field(default_factory=dict)
 
 
@@ -76,7 +78,7 @@ def recover(journal: Journal, settings: Settings) -> RecoveredState:
         tuple(due[len(now) :]),
         tuple(change.record for change in changes),
         {} if record is None else record["consumed"],
-        _counts(journal),
+        *_counts(journal),
         {} if record is None else {name: Aside(*counted) for name, counted in record.get("aside", {}).items()},
     )
 
@@ -94,9 +96,9 @@ def _changes(journal: Journal) -> list[EngineChange]:
     return [EngineChange.unpacked(body) for group in groups for body in group["records"]]
 
 
-def _counts(journal: Journal) -> Body:
+def _counts(journal: Journal) -> tuple[Body, int]:
     numbers = journal.numbers("done")
-    return journal.read("done", numbers[-1]) if numbers else {}
+    return (journal.read("done", numbers[-1]), numbers[-1]) if numbers else ({}, -1)
 
 
 def _clocks(record: Body | None, state: StoredState) -> Clocks:

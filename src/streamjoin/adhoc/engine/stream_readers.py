@@ -25,7 +25,15 @@ from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.pushing import as_time, as_tuples
 from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
 from streamjoin.adhoc.language.plan import Stream
-from streamjoin.model.errors import InputError, SchemaError, SetupError, SpecError, StateError, StreamJoinError
+from streamjoin.model.errors import (
+    CheckpointError,
+    InputError,
+    SchemaError,
+    SetupError,
+    SpecError,
+    StateError,
+    StreamJoinError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -59,14 +67,16 @@ class StreamReaders:
         settings = self._settings if lateness is None else Settings(lateness=lateness)
         ticks = settings.lateness_of(stream)
         with self._lock:
-            if name in self._feeds:
-                if not self._feeds[name].failed:
-                    raise StateError(f"stream {name!r} is registered already")
-                self._feeds[name].stop()
-            request = None
+            before = self._feeds.get(name)
+            if before is not None and not before.failed:
+                raise StateError(f"stream {name!r} is registered already")
             if name in self.streams:
                 self._check_same(stream, ticks)
-            else:
+            self._check_origin(name, self._executor.origin(given))
+            if before is not None:
+                before.stop()
+            request = None
+            if name not in self.streams:
                 request = EngineChange("register", name, stream=StreamDefinition(stream, ticks))
                 self._inbox.submit(request)
                 self.streams[name], self._lateness[name] = stream, ticks
@@ -106,6 +116,20 @@ class StreamReaders:
                     f"stream {stream.name!r} is in the checkpoint with other {what}: {_short(before)}, now "
                     f"{_short(now)}. Register it as it was, or under another name, or begin with a new checkpoint"
                 )
+
+    def _check_origin(self, name: str, origin: str | None) -> None:
+        """Refuse to read on elsewhere: the position in the log would mean other tuples there."""
+        if origin is None:
+            return
+        before = self._journal.origin(name)
+        if before != origin:
+            if before is not None and name in self._loop.positions:
+                raise CheckpointError(
+                    f"stream {name!r} of the checkpoint is read from {before}, and not from {origin}, where its "
+                    "position would mean other tuples. Register it as it was (a symbolic link may stand for a "
+                    "directory that was moved), or under another name, or begin with a new checkpoint"
+                )
+            self._journal.write_origin(name, origin)
 
     # Pushing --------------------------------------------------------------------------------------------------------
 

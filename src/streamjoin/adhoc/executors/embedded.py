@@ -60,6 +60,10 @@ class EmbeddedExecutor:
             )
         return Stream(name, plain_schema(pa.schema(schema)), time)
 
+    def origin(self, given: StreamInput) -> str | None:
+        """Where the tuples come from: pushes, or what the source says of itself."""
+        return "pushes" if given.source is None else getattr(given.source, "origin", None)
+
     def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> StreamFeed:
         """What reads the stream's source, or takes what is pushed."""
         if given.source is None:
@@ -89,6 +93,8 @@ class SourceFeed:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._began = 0.0
+        self._looked_at = 0.0
+        """When the last read began, by the monotonic clock."""
         self._empty_reads = 0
         """Reads that found nothing, for who waits until a source is read to its end."""
         self._wanted = 0
@@ -142,19 +148,29 @@ class SourceFeed:
 
     def _read_once(self, reader: SourceReader) -> bool:
         """Hand in what there is; whether there was something."""
-        begun = time.monotonic()
+        looked_at, self._looked_at = self._looked_at, time.monotonic()
         with self._inbox.reading(self.stream.name):
             portion = reader.read(self.position)
             if portion is not None:
                 rows = portion.rows.cast(self.stream.schema)
                 # What is read together has no order of its own: a tuple is not late because of its neighbours.
-                given = Portion(self.stream.name, portion.position, rows.sort_by(self.stream.time), portion.malformed)
+                rows = rows.sort_by(self.stream.time)
+        begun = self._looked_at
         if portion is None:
             with self._changed:
                 self._empty_reads += 1
                 self._changed.notify_all()
             return False
-        self._inbox.hand(given)
+        self._inbox.hand(
+            Portion(
+                self.stream.name,
+                portion.position,
+                rows,
+                portion.malformed,
+                read_at=begun,
+                looked_at=looked_at or begun,
+            )
+        )
         self.position = portion.position
         self._began = begun
         return True

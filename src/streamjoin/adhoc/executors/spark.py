@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from streamjoin.adhoc.engine.executor import FeedKeeper, StreamInput
 from streamjoin.adhoc.engine.inbox import Inbox
 from streamjoin.adhoc.engine.journal import Journal, Position
-from streamjoin.adhoc.executors.spark_feed import SparkFeed, newest_batch, stream_of
+from streamjoin.adhoc.executors.spark_feed import SparkFeed, newest_batch, origin_of, stream_of
 from streamjoin.adhoc.executors.spark_tasks import executor_for
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import SpecError
@@ -46,6 +46,10 @@ class SparkExecutor:
                 "give it one, or make an engine without a Spark session"
             )
         return stream_of(name, given, time)
+
+    def origin(self, given: StreamInput) -> str | None:
+        """Where the frame reads from."""
+        return origin_of(given.frame)
 
     def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> SparkFeed:
         """The Spark query of a stream."""

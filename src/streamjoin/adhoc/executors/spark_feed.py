@@ -8,8 +8,10 @@ A query that fails is started again from where it was, after a pause that double
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +55,45 @@ def stream_of(name: str, given: StreamInput, time: str) -> Stream:
     if mark is not None and mark not in schema.names:
         raise InputError(f"stream {name!r} has no column {mark!r}, which would tell its malformed records")
     return Stream(name, pa.schema([(field.name, field.type) for field in schema if field.name != mark]), time)
+
+
+_PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "host", "port", "table", "topic")
+"""The options of a source that say where it reads."""
+
+
+def origin_of(frame: DataFrame) -> str | None:
+    """Where a frame reads from, as its plan says; None if it has no plan that can be read here (Spark Connect)."""
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        return None
+    leaves = plan.queryExecution().analyzed().collectLeaves()
+    return "; ".join(sorted({_place_of(leaves.apply(number)) for number in range(leaves.size())}))
+
+
+def _place_of(leaf: Any) -> str:
+    """What a leaf of a plan reads: its format, and the options that say where."""
+    kind = str(leaf.nodeName())
+    options: dict[str, str] = {}
+    if kind == "StreamingRelation":
+        source = leaf.dataSource()
+        kind, pairs = str(source.className()), source.options().toSeq()
+        options = {str(pairs.apply(n)._1()).lower(): str(pairs.apply(n)._2()) for n in range(pairs.size())}
+    elif kind == "StreamingRelationV2":
+        kind = str(leaf.sourceName())
+        options = {str(name).lower(): str(value) for name, value in dict(leaf.extraOptions()).items()}
+    if "path" in options:
+        options["path"] = _local_path(options["path"])
+    return " ".join([kind, *(f"{name}={options[name]}" for name in _PLACES if name in options)])
+
+
+def _local_path(path: str) -> str:
+    """A path as it is from any directory, without the scheme that local ones may have.
+
+    >>> _local_path("file:/data/x/"), _local_path("s3://bucket/x")
+    ('/data/x', 's3://bucket/x')
+    """
+    plain = re.sub(r"^file:/+", "/", path)
+    return plain if "://" in plain else os.path.abspath(plain)  # noqa: PTH100 - links stay as they are
 
 
 _LONGEST_PORTION: Final = 60.0
@@ -137,10 +178,11 @@ class SparkFeed:
         self._recovered()
 
     def _hand(self, frame: DataFrame, spark_batch: int) -> None:
+        read_at = time.monotonic()
         with self._inbox.reading(self.stream.name):
             table, malformed = split(frame.toArrow(), self._mark)
         table = table.select(self.stream.schema.names).cast(self.stream.schema)
-        self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed))
+        self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed, read_at=read_at))
         self.position = spark_batch
 
     def _watch(self, query: StreamingQuery | None) -> None:

@@ -40,7 +40,11 @@ class SourceReader(Protocol):
 
 
 class TupleSource(Protocol):
-    """Tuples that this process reads; `schema` are their columns."""
+    """Tuples that this process reads; `schema` are their columns.
+
+    A source may also have `origin`, a text that says where it reads from. A position of the checkpoint is only ever
+    used for the origin that it was of.
+    """
 
     @property
     def schema(self) -> pa.Schema:

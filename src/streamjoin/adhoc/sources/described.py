@@ -79,6 +79,11 @@ class SelectedSource:
         """The columns after `select`."""
         return self.selection.schema
 
+    @property
+    def origin(self) -> str | None:
+        """That of the source."""
+        return getattr(self.raw, "origin", None)
+
     def open(self, notes: Place | None) -> SelectedReader:
         """A reader."""
         return SelectedReader(self.raw.open(notes), self.selection)

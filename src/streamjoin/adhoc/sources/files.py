@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,6 +69,12 @@ class FileSource:
     def header(self) -> bool:
         """Whether the first line of a CSV file has the names of the columns."""
         return self.options.get("header", "false").lower() == "true"
+
+    @property
+    def origin(self) -> str:
+        """The directory."""
+        root = place(self.path)
+        return f"files in {root.absolute() if isinstance(root, Path) else root}"
 
     def open(self, notes: Place | None) -> FileReader:
         """A reader.

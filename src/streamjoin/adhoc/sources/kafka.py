@@ -46,6 +46,17 @@ Offsets = dict[str, dict[str, int]]
 """The next offset by topic and partition, the latter as text for JSON."""
 
 
+def topics_of(options: Mapping[str, str]) -> str:
+    """What Kafka options subscribe to.
+
+    >>> topics_of({"subscribe": "b, a"})
+    'Kafka topics a, b'
+    """
+    if "subscribePattern" in options:
+        return f"Kafka topics that match {options['subscribePattern']}"
+    return f"Kafka topics {', '.join(sorted(name.strip() for name in options.get('subscribe', '').split(',')))}"
+
+
 @dataclass(frozen=True)
 class KafkaSource:
     """Topics with their offsets in the engine's checkpoint.
@@ -99,6 +110,11 @@ class KafkaSource:
         if value is None:
             value = pa.schema({"value": pa.string() if self.decode == "text" else pa.binary()})
         return pa.schema([*value, *(pa.field(name, COLUMNS[column]) for column, name in self._beside.items())])
+
+    @property
+    def origin(self) -> str:
+        """The topics; brokers may get other addresses."""
+        return topics_of(self.options)
 
     def open(self, notes: Place | None) -> KafkaReader:  # noqa: ARG002
         """A reader; the brokers are asked at the first read.

@@ -42,6 +42,11 @@ class RateSource:
         """The columns."""
         return SCHEMA
 
+    @property
+    def origin(self) -> str:
+        """It makes its rows up."""
+        return "a rate"
+
     def open(self, notes: Place | None) -> RateSource:  # noqa: ARG002
         """Itself: it keeps nothing."""
         return self

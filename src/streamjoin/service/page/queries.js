@@ -71,6 +71,8 @@ function updated(row, query) {
   say(part("error"), error);
   say(part("rate"), rate(query.rows_per_second).replace("/s", ""));
   say(part("latency"), milliseconds(query.latency_ms));
+  const stages = Object.entries(query.latency ?? {}).map(([stage, ms]) => `${stage} ${milliseconds(ms)}`);
+  attribute(part("latency"), "title", stages.length ? stages.join(", ") : null);
   say(part("rows"), count(query.rows));
   say(part("age"), age(Date.now() / 1000 - query.created_at));
   const paused = query.state === "paused";

@@ -7,6 +7,7 @@ micro-batch only after the engine's journal lists it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,14 +41,14 @@ class PartFeed(SparkFeed):
         """The newest time that was handed in: the batch that has it may not be finished yet."""
 
     def _hand(self, frame: DataFrame, spark_batch: int) -> None:
-        name = self.stream.name
+        name, read_at = self.stream.name, time.monotonic()
         with self._inbox.reading(name):
             directory = self._journal.tuples_directory(name, spark_batch)
             bounds = self._bounds(name, self._newest)
             writer = PartWriter(self.stream, *bounds, directory, self._mark, self._groups(name))
             told = frame.mapInArrow(partial(write_parts, writer), "part STRING").collect()
         parts = sorted((PartFile.unpacked(json.loads(row[0])) for row in told), key=lambda part: part.partition)
-        self._inbox.hand(Portion(name, spark_batch, PortionFiles(tuple(parts))))
+        self._inbox.hand(Portion(name, spark_batch, PortionFiles(tuple(parts)), read_at=read_at))
         self._newest = max([self._newest, *(part.most for part in parts if part.rows)])
         self.position = spark_batch
 

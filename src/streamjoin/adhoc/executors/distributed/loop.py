@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.engine.attempts import Attempt
-from streamjoin.adhoc.engine.figures import RunningQuery, mean_event_time
 from streamjoin.adhoc.engine.inbox import Portion
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.loop import BatchLoop
@@ -69,16 +68,11 @@ class DistributedLoop(BatchLoop):
     def _deliver(self, outputs: Mapping[str, Any], arrived: Arrived) -> None:
         """Give files their names; rows that have none, and those that the driver writes, go to the sinks' queues."""
         written = self.executor.written
-        streams = {name: figures.stream for name, figures in self.catalog.streams.items()}
         schemas = {name: self.catalog.entries[name].query.schema for name in outputs}
         spooled: list[dict[str, pa.Table]] = [
             {} if cell.spool is None else read_spool(cell.spool, schemas) for cell in written
         ]
         self.driver_rows += sum(table.num_rows for tables in spooled for table in tables.values())
-
-        def event_time(entry: RunningQuery) -> float | None:
-            buckets = [bucket for stream, bucket in arrived.buckets.items() if stream in entry.streams]
-            return mean_event_time(buckets, streams)
 
         queued: dict[str, pa.Table] = {}
         for name, found in outputs.items():
@@ -97,8 +91,8 @@ class DistributedLoop(BatchLoop):
                     queued[name] = left
                     taken -= left.num_rows
             if taken:
-                entry.delivered(taken, event_time(entry))
-        self.catalog.deliveries.put(arrived.batch, queued, event_time)
+                entry.delivered(taken, self._passage(entry))
+        self.catalog.deliveries.put(arrived.batch, queued, self._passage)
         self.catalog.deliveries.settle()
 
     def _publish_files(self, name: str, spooled: list[dict[str, pa.Table]], schema: pa.Schema) -> pa.Table:

@@ -1,0 +1,225 @@
+"""What an engine counts and measures: counters across restarts, a query's latency by stage, where streams are from."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streamjoin.adhoc import CallbackSink, Engine, MemorySink, ParquetSink, Settings
+from streamjoin.adhoc.engine import executor, figures
+from streamjoin.adhoc.engine.figures import Passage
+from streamjoin.adhoc.engine.inbox import Portion
+from streamjoin.adhoc.engine.info import LATENCY_STAGES
+from streamjoin.adhoc.sources.files import FileSource
+from streamjoin.adhoc.sources.kafka import KafkaSource
+from streamjoin.adhoc.sources.rate import RateSource
+from streamjoin.model.errors import CheckpointError, SetupError, StreamJoinError
+from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, SCHEMA, Killed, killed_at, table
+from tests.adhoc.looped import Looped
+
+
+def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
+    engine = Engine(checkpoint=checkpoint, **options)
+    for name in "lr":
+        engine.register(name, schema=SCHEMA, time="t")
+    return engine
+
+
+def counts(engine: Engine) -> tuple[Any, ...]:
+    """Everything that is counted since the checkpoint was made."""
+    metrics = engine.metrics()
+    return (
+        (metrics.rows_in, metrics.rows_out, metrics.late),
+        {info.name: (info.rows, info.rows_undelivered, info.rows_missed) for info in engine.queries()},
+        {info.name: (info.rows, info.late, info.untimed, info.malformed) for info in engine.streams()},
+    )
+
+
+def refuse(_batch: int, _rows: pa.Table) -> None:
+    raise OSError("no room")
+
+
+def test_counters_continue_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "FIRST_PAUSE", 60.0)
+    with opened(tmp_path / "c", settings=Settings(spool_rows=1, future=10)) as engine:
+        engine.create(PAIRS, name="memory")
+        engine.create(PAIRS, name="files", sink=ParquetSink(str(tmp_path / "out")))
+        engine.create(PAIRS, name="stuck", sink=CallbackSink(refuse))
+        for number in range(4):
+            engine.push_all({"l": table((1, number, 9)), "r": table((1, number, 9))})
+        engine.push("l", table((1, 8, 0), (1, 9, 5_000)))
+        engine.drop("memory")
+        # Another query of the same name has counted nothing.
+        engine.create(PAIRS, name="memory")
+        before = counts(engine)
+        assert before[0] == (10, 48, 1)
+        assert before[1] == {"files": (16, 0, 0), "stuck": (0, 1, 15), "memory": (0, 0, 0)}
+        assert before[2] == {"l": (6, 1, 1, 0), "r": (4, 0, 0, 0)}
+        batches = engine.metrics().batches
+    with opened(tmp_path / "c", settings=Settings(spool_rows=1, future=10)) as engine:
+        assert counts(engine) == before
+        assert engine.metrics().batches == batches
+        engine.push_all({"l": table((2, 0, 12)), "r": table((2, 0, 12))})
+        assert counts(engine)[0] == (12, 51, 1)
+        assert engine.metrics().batches == batches + 1
+
+
+def run_of_two(checkpoint: Path) -> tuple[Any, ...]:
+    """Whatever of a small run is not done yet; the counters after it."""
+    run = Looped(checkpoint)
+    try:
+        run.settle()
+        for stream in (LEFT, RIGHT):
+            if stream.name not in run.catalog.streams:
+                run.register(stream)
+        if "q" not in run.catalog.entries:
+            run.create("q", PAIRS, MemorySink())
+        for number, left in enumerate([table((1, 1, 9)), table((1, 3, 9), (1, 4, 0))]):
+            if run.newest("l") < number:
+                run.hand({"l": (number, left)})
+            if run.newest("r") < number:
+                run.hand({"r": (number, table((1, 2, 9)))})
+        metrics = run.loop.metrics(running=True, started_at=None)
+        streams = {name: (figures.rows, figures.late) for name, figures in run.catalog.streams.items()}
+        return metrics.rows_in, metrics.rows_out, metrics.late, run.catalog.entries["q"].info().rows, streams
+    finally:
+        run.abandon()
+
+
+def test_counters_are_exact_whichever_write_the_process_ends_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for write in range(100):
+        with killed_at(write, bool(write % 2), monkeypatch):
+            try:
+                run_of_two(tmp_path / str(write))
+                break
+            except (Killed, StreamJoinError):
+                pass
+        assert run_of_two(tmp_path / str(write)) == (5, 4, 1, 4, {"l": (3, 1), "r": (2, 0)}), write
+    assert write > 12
+
+
+def test_latency_is_the_time_from_arrival_to_delivery_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(100)
+    fake = SimpleNamespace(monotonic=lambda: float(next(clock)), time=lambda: 0.0)
+    monkeypatch.setattr(figures, "time", fake)
+    early = Portion("l", 0, table(), handed_at=20.0, read_at=15.0, looked_at=10.0)
+    pushed = Portion("r", 0, table(), handed_at=30.0)
+    passage = Passage.of([pushed, early], begun_at=40.0, joined_at=70.0)
+    assert passage == Passage(source=5.0, read=5.0, queue=20.0, join=30.0, store=30.0, ready_at=100.0)
+    assert passage.milliseconds() == {
+        "source": 5000,
+        "read": 5000,
+        "queue": 20_000,
+        "join": 30_000,
+        "store": 30_000,
+        "sink": 1000,
+    }
+    assert Passage.of([pushed], 40.0, 70.0) == Passage(0.0, 0.0, 10.0, 30.0, 32.0, 102.0)
+    assert Passage.of([], 40.0, 70.0) is None
+
+
+def test_replayed_events_have_the_latency_of_now(tmp_path: Path) -> None:
+    """Events of 2001 are old, but their rows come as fast as any others."""
+    schema = pa.schema({"k": pa.int64(), "ts": pa.timestamp("us")})
+    out, held = threading.Event(), threading.Event()
+    engine = Engine(settings=Settings(sink_patience=0.01))
+    for name in "lr":
+        (tmp_path / name).mkdir()
+        line = json.dumps({"k": 1, "ts": "2001-01-01T00:00:00"})
+        (tmp_path / name / "0.json").write_text(line + "\n")
+        engine.register(name, source=FileSource(str(tmp_path / name), "json", schema))
+
+    def slow(_batch: int, _rows: pa.Table) -> None:
+        held.set()
+        assert out.wait(60)
+
+    with engine:
+        sql = "SELECT x.k FROM l x JOIN r y WITHIN 1 SECOND ON x.k = y.k"
+        engine.process_all_available()
+        quick = engine.create(sql, name="quick")
+        engine.create(sql, name="slow", sink=CallbackSink(slow))
+        assert engine.query("quick").latency_ms is None and engine.query("quick").latency == {}
+        for name in "lr":
+            (tmp_path / name / ".1.json").write_text(line + "\n")
+            (tmp_path / name / ".1.json").rename(tmp_path / name / "1.json")
+        assert held.wait(60)
+        engine._between_batches(lambda: None)
+        info = quick.info()
+        assert tuple(info.latency) == LATENCY_STAGES and min(info.latency.values()) >= 0
+        assert info.latency_ms == pytest.approx(sum(info.latency.values()))
+        assert 0 < (info.latency_ms or 0) < 600_000
+        assert engine.query("slow").latency_ms is None
+        # The engine tells the slowest query's whose rows are delivered.
+        assert engine.metrics().latency == info.latency
+        assert all((stream.lag_seconds or 0) > 20 * 365 * 86_400 for stream in engine.streams())
+        out.set()
+        engine.process_all_available()
+        late = engine.query("slow").latency
+        assert late["join"] == info.latency["join"] and late["sink"] > info.latency["sink"]
+
+
+LINES = pa.schema({"k": pa.int64(), "ts": pa.timestamp("us")})
+
+
+def test_a_stream_from_another_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.json").write_text('{"k": 1, "ts": "2001-01-01T00:00:00"}\n')
+    checkpoint = tmp_path / "c"
+    # A directory that does not exist was never read: the next one may be another.
+    with pytest.raises(SetupError, match="no directory"), Engine(checkpoint=checkpoint) as engine:
+        engine.register("l", source=FileSource(str(tmp_path / "nowhere"), "json", LINES))
+    with Engine(checkpoint=checkpoint) as engine:
+        engine.register("l", source=FileSource(str(tmp_path / "here"), "json", LINES))
+        engine.register("pushed", schema=LINES)
+        engine.push("pushed", [{"k": 1, "ts": dt.datetime(2001, 1, 1)}])
+        engine.process_all_available()
+    engine = Engine(checkpoint=checkpoint)
+    with pytest.raises(CheckpointError, match=r"'l' .*is read from files in .*here, and not from files in .*there"):
+        engine.register("l", source=FileSource(str(tmp_path / "there"), "json", LINES))
+    with pytest.raises(CheckpointError, match=r"and not from pushes, .* or under another name"):
+        engine.register("l", schema=LINES)
+    with pytest.raises(CheckpointError, match="read from pushes, and not from files in"):
+        engine.register("pushed", source=FileSource(str(tmp_path / "there"), "json", LINES))
+    # The same place by another way, and other options of it, are no other place.
+    monkeypatch.chdir(tmp_path)
+    engine.register("l", source=FileSource("here", "json", LINES, {"maxFilesPerTrigger": "1"}))
+    engine.register("there", source=FileSource("there", "json", LINES))
+    engine.register("pushed", schema=LINES)
+    with engine:
+        engine.process_all_available()
+        assert {info.name: info.rows for info in engine.streams()} == {"l": 1, "pushed": 1, "there": 1}
+
+
+def test_topics_are_places_and_brokers_are_not() -> None:
+    def topics(servers: str, **options: str) -> str:
+        return KafkaSource({"kafka.bootstrap.servers": servers, **options}, LINES).origin
+
+    assert topics("a:1", subscribe="x,y") == topics("b:2", subscribe="y, x") == "Kafka topics x, y"
+    assert topics("a:1", subscribe="x") != topics("a:1", subscribePattern="x")
+    assert RateSource(1).origin == RateSource(2).origin
+
+
+def test_a_checkpoint_of_before_takes_the_place_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "0.json").write_text('{"k": 1, "ts": "2001-01-01T00:00:00"}\n')
+    with Engine(checkpoint=tmp_path / "c") as engine:
+        engine.register("l", source=FileSource(str(tmp_path / "here"), "json", LINES))
+        engine.process_all_available()
+    (tmp_path / "c" / "origins" / "l").unlink()
+    with Engine(checkpoint=tmp_path / "c") as engine:
+        engine.register("l", source=FileSource(str(tmp_path / "here"), "json", LINES))
+        engine.process_all_available()
+        assert engine.streams()[0].rows == 1
+    with pytest.raises(CheckpointError, match="is read from files in"), Engine(checkpoint=tmp_path / "c") as engine:
+        engine.register("l", schema=LINES)
