@@ -18,6 +18,7 @@ from streamjoin.adhoc.engine import executor, figures
 from streamjoin.adhoc.engine.figures import Passage
 from streamjoin.adhoc.engine.inbox import Portion
 from streamjoin.adhoc.engine.info import LATENCY_STAGES
+from streamjoin.adhoc.sinks.base import NewestRows
 from streamjoin.adhoc.sources.files import FileSource
 from streamjoin.adhoc.sources.kafka import KafkaSource
 from streamjoin.adhoc.sources.rate import RateSource
@@ -116,7 +117,7 @@ def test_latency_is_the_time_from_arrival_to_delivery_by_stage(monkeypatch: pyte
     pushed = Portion("r", 0, table(), handed_at=30.0)
     passage = Passage.of([pushed, early], begun_at=40.0, joined_at=70.0)
     assert passage == Passage(source=5.0, read=5.0, queue=20.0, join=30.0, store=30.0, ready_at=100.0)
-    assert passage.milliseconds() == {
+    assert passage.milliseconds(101.0) == {
         "source": 5000,
         "read": 5000,
         "queue": 20_000,
@@ -124,7 +125,7 @@ def test_latency_is_the_time_from_arrival_to_delivery_by_stage(monkeypatch: pyte
         "store": 30_000,
         "sink": 1000,
     }
-    assert Passage.of([pushed], 40.0, 70.0) == Passage(0.0, 0.0, 10.0, 30.0, 32.0, 102.0)
+    assert Passage.of([pushed], 40.0, 70.0) == Passage(0.0, 0.0, 10.0, 30.0, 31.0, 101.0)
     assert Passage.of([], 40.0, 70.0) is None
 
 
@@ -223,3 +224,19 @@ def test_a_checkpoint_of_before_takes_the_place_it_is_given(tmp_path: Path) -> N
         assert engine.streams()[0].rows == 1
     with pytest.raises(CheckpointError, match="is read from files in"), Engine(checkpoint=tmp_path / "c") as engine:
         engine.register("l", schema=LINES)
+
+
+def test_the_newest_rows_of_a_query_hold_on_to_nothing_else() -> None:
+    """A query with a row now and then would otherwise keep the rows that all queries had in these batches."""
+    newest = NewestRows(pa.schema({"n": pa.int64(), "s": pa.string()}), 1000)
+    before = pa.total_allocated_bytes()
+    for number in range(20):
+        buffer = pa.allocate_buffer(8 * 100_000)
+        numbers = pa.Array.from_buffers(pa.int64(), 100_000, [None, buffer])
+        texts = pa.chunked_array([["x" * number] * 10] * 10_000).combine_chunks()
+        whole = pa.table({"n": numbers, "s": texts})
+        newest.write(number, whole.slice(number, 1))
+        del buffer, numbers, texts, whole
+    assert pa.total_allocated_bytes() - before < 800_000
+    assert newest.newest(100).column("s").to_pylist() == ["x" * number for number in range(20)]
+    assert newest.after(15, 100).table.num_rows == 5 and newest.newest(3).num_rows == 3

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.selection_tables import DENSE, Bits, Selected, SelectionTables
+from streamjoin.adhoc.core.selection_tables import DENSE, Bits, JointSelections, Selected, SelectionTables
 from streamjoin.model.expression.canonical import canonical
 from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.expression.parsing import parse_condition
+from tests.seeds import examples
 
 SCHEMA = pa.schema({"i": pa.int64(), "s": pa.int16(), "u": pa.uint64(), "f": pa.float64(), "t": pa.string()})
 Row = tuple[object, ...]
@@ -71,3 +72,26 @@ def passing(held: Bucket, conditions: tuple[Expression, ...]) -> np.ndarray[tupl
         columns = {column: from_arrow(held.column(column.name)) for column in condition.columns}
         found &= truth(evaluate(condition, columns), (held.n,))
     return found
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(ROWS, max_size=12),
+    st.lists(st.lists(st.lists(CONDITIONS, max_size=3), max_size=5), min_size=1, max_size=4),
+    st.integers(0, 70),
+)
+def test_sets_that_are_made_together_are_what_each_is_alone(
+    rows: list[Row], groups: list[list[list[str]]], skip: int
+) -> None:
+    parts = []
+    for number, texts in enumerate(groups):
+        selections = [tuple(canonical(parse_condition(text, ("row",))) for text in selection) for selection in texts]
+        own = tuple(Selected(n, "x", n % 3, chosen) for n, chosen in enumerate(selections))
+        parts.append(SelectionTables((None,) * (skip if number % 2 else 0) + own, SCHEMA))
+    held = bucket(rows, batch=1)
+    alone, together = ([np.empty((held.n, part.width), np.uint64) for part in parts] for _ in range(2))
+    for part, out in zip(parts, alone, strict=True):
+        part.fill(held, out)
+    JointSelections(parts).fill(held, together)
+    for one, other in zip(alone, together, strict=True):
+        assert one.tolist() == other.tolist()

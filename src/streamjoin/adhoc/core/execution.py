@@ -23,8 +23,9 @@ from streamjoin.adhoc.core.meetings import Meetings
 from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, Outputs
 from streamjoin.adhoc.core.probe_plan import Choice, PathKey
 from streamjoin.adhoc.core.query_classes import QueryClasses
+from streamjoin.adhoc.core.query_sets import JointColumns
 from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, steps_of
-from streamjoin.adhoc.core.shared_join import BatchRun, MeetingRun, Scratch, Share, StepCounts
+from streamjoin.adhoc.core.shared_join import BatchRun, JoinSide, MeetingRun, Scratch, Share, StepCounts
 from streamjoin.adhoc.core.shared_step import Compiler
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.language.plan import Stream
@@ -60,6 +61,7 @@ class Execution:
         self._workers = Workers(threads)
         self._scratches = [Scratch() for _ in range(threads)]
         self._fresh: dict[str, BucketRun] = {}
+        self._joint_columns: dict[str, JointColumns] = {}
         self.seconds: dict[str, float] = {}
         """How long the parts of the last run took: sets and indexes, joins, rows."""
         self.counts: dict[PathKey, StepCounts] = {}
@@ -149,6 +151,7 @@ class Execution:
         # Meetings share indexes: each is made once, before the sets that each has of its own.
         indexes = {(side.stream, side.attribute.index_key): side for pair in sides for side in pair if side.attribute}
         self._spread(lambda side, _: batch.index(side), list(indexes.values()), parallel)
+        self._spread(lambda fill, _: fill(), self._fills(sides), parallel)
         self._spread(lambda pair, _: batch.prepare(pair), sides, parallel)
         marks.append(perf_counter())
         runs = self._spread(lambda meeting, scratch: MeetingRun(batch, meeting, scratch).run(), meetings, parallel)
@@ -161,6 +164,18 @@ class Execution:
         marks.append(perf_counter())
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return tables
+
+    def _fills(self, sides: Sequence[tuple[JoinSide, JoinSide]]) -> list[Callable[[], None]]:
+        """What makes the sets of the new tuples, for all meetings of a stream together."""
+        steps: list[Callable[[], None]] = []
+        for name, fresh in self._fresh.items():
+            columns = list(dict.fromkeys(side.sets for pair in sides for side in pair if side.stream == name))
+            joint = self._joint_columns.get(name)
+            if columns and (joint is None or not joint.fits(columns)):
+                joint = self._joint_columns[name] = JointColumns(columns)
+            if columns and joint is not None:
+                steps += joint.fills(fresh.buckets[0])
+        return steps
 
     def _spread(self, work: Callable[[T, Scratch], R], items: Sequence[T], parallel: bool) -> list[R]:
         """The work on each item, in their order; where it pays, each thread takes the next one as it is done."""

@@ -130,11 +130,15 @@ class OutputClass:
         if not accounts[counts > 0].any():
             return starts, dealt
         if ledger.limits("bytes", accounts) < np.inf:
-            sizes = np.zeros(len(dealt) + 1, np.int64)
+            amounts = np.zeros(len(counts), np.int64)
             for source, stream, column in self.reads:
-                np.cumsum(streams[stream].sizes(column, refs[source][dealt]), out=(step := np.empty_like(dealt)))
-                sizes[1:] += step
-            ledger.charge("bytes", accounts, np.diff(sizes[starts]), f"{int(counts.max()):,} rows of one query")
+                values = streams[stream].column(column)
+                if values.width is not None:
+                    amounts += values.width * counts
+                else:
+                    sizes = np.cumsum(values.sizes(refs[source][dealt]))
+                    amounts += np.diff(np.concatenate([[0], sizes])[starts])
+            ledger.charge("bytes", accounts, amounts, f"{int(counts.max()):,} rows of one query")
         is_over = np.array([serial in ledger.exceeded for serial in serials])
         if not (is_over & (counts > 0)).any():
             return starts, dealt

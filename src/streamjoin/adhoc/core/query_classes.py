@@ -26,10 +26,21 @@ class QueryClass:
     choice: Choice
     members: dict[str, LiveQuery] = field(default_factory=dict)
 
-    @property
-    def active(self) -> tuple[str, ...]:
-        """Those that are not paused."""
-        return tuple(name for name, entry in self.members.items() if not entry.paused)
+    active: tuple[str, ...] = ()
+    """Those that are not paused."""
+
+    def add(self, name: str, entry: LiveQuery) -> None:
+        """Take a query in."""
+        self.members[name] = entry
+        self._note_active()
+
+    def remove(self, name: str) -> None:
+        """Let a query go."""
+        del self.members[name]
+        self._note_active()
+
+    def _note_active(self) -> None:
+        self.active = tuple(name for name, entry in self.members.items() if not entry.paused)
 
 
 class QueryClasses:
@@ -66,7 +77,7 @@ class QueryClasses:
 
     def _leave(self, name: str) -> QueryClass:
         group = self._by_name.pop(name)
-        del group.members[name]
+        group.remove(name)
         return group
 
     def _join(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
@@ -75,7 +86,7 @@ class QueryClasses:
         if group is None:
             group = self._by_key[key] = QueryClass(key, replace(entry, serial=next(self._serials)), choice)
             self._by_serial[group.entry.serial] = group
-        group.members[name] = entry
+        group.add(name, entry)
         self._by_name[name] = group
         return group
 

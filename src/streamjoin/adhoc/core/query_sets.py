@@ -7,14 +7,16 @@ no other test of when a query was created.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Final
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.selection_tables import BITS, Bits, SelectionTables, words_of
+from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.selection_tables import BITS, Bits, JointSelections, SelectionTables, words_of
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.core.tuple_columns import TupleArray
 
@@ -22,6 +24,8 @@ Owner = tuple[int, str, str]
 """A query's serial, and two of its aliases: the first two of a path."""
 _SERIALS: Final = count()
 _SPARE: Final = 32
+_TOGETHER: Final = 16
+"""Columns of sets that are made together: more would make tables that no cache holds."""
 
 
 class BitLayout:
@@ -71,6 +75,11 @@ class SetColumn:
         self._sets = stream.followed_by(TupleArray(stream.first, np.uint64, self._tables.width))
 
     @property
+    def tables(self) -> SelectionTables:
+        """The selections behind the bits."""
+        return self._tables
+
+    @property
     def bits(self) -> Bits:
         """What the bits ask of a tuple."""
         return self._tables.bits
@@ -104,7 +113,46 @@ class SetColumn:
             if bucket is not self.stream.newest:
                 bucket.settle()
 
+    def is_behind(self, bucket: Bucket) -> bool:
+        """Whether a bucket is all that is missing."""
+        return self._sets.end == bucket.first and self.stream.ticks.end == bucket.end
+
+    def grow(self, bucket: Bucket) -> Array:
+        """Room for the sets of a bucket, to be written."""
+        return self._sets.grow(bucket.first, bucket.n)
+
     @property
     def nbytes(self) -> int:
         """The bytes of the sets."""
         return self._sets.nbytes
+
+
+class JointColumns:
+    """The columns of sets of one stream, which are made together for a new bucket."""
+
+    def __init__(self, columns: Sequence[SetColumn]) -> None:
+        self._columns = list(columns)
+        self._selections = [
+            JointSelections([column.tables for column in columns[first : first + _TOGETHER]])
+            for first in range(0, len(columns), _TOGETHER)
+        ]
+
+    def fits(self, columns: Sequence[SetColumn]) -> bool:
+        """Whether these are the columns, with the same bits."""
+        parts = [part for selections in self._selections for part in selections.parts]
+        return len(columns) == len(parts) and all(
+            column.tables is part for column, part in zip(columns, parts, strict=True)
+        )
+
+    def fills(self, bucket: Bucket) -> list[Callable[[], None]]:
+        """What writes the sets of a bucket, in steps that are independent of each other.
+
+        Columns that miss more than the bucket are left out: they catch up on their own.
+        """
+        steps: list[Callable[[], None]] = []
+        for number, selections in enumerate(self._selections):
+            columns = self._columns[number * _TOGETHER : (number + 1) * _TOGETHER]
+            if len(columns) > 1 and all(column.is_behind(bucket) for column in columns):
+                outs = [column.grow(bucket) for column in columns]
+                steps.append(partial(selections.fill, bucket, outs))
+        return steps

@@ -9,7 +9,7 @@ condition is evaluated once for all that have it. (AJoin, section 3.1: query-set
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,37 +75,91 @@ class SelectionTables:
                     others.setdefault(condition, []).append(place)
                 else:
                     simple.setdefault(test[0], []).append((place, *test[1:]))
-        self._tables = {name: _table(tests, len(bits), self.width) for name, tests in simple.items()}
+        self.tables = {name: _table(tests, len(bits), self.width) for name, tests in simple.items()}
         self._others = [(condition, _by_word(places)) for condition, places in others.items()]
 
     def fill(self, bucket: Bucket, out: Array) -> None:
         """Write the sets of a bucket's tuples."""
-        there = self._base if bucket.batch >= self._latest else self._in_force(bucket.batch)
+        there = self.in_force(bucket.batch)
         out[:] = there
-        if not there.any():
-            return
-        for name, table in self._tables.items():
-            table.clear(out, *bucket.whole_numbers(name))
+        if there.any():
+            self.clear(bucket, out)
+
+    def clear(self, bucket: Bucket, out: Array, done: Set[str] = frozenset()) -> None:
+        """Clear the bits whose selection a tuple does not pass; the tables in `done` have been applied."""
+        for name, table in self.tables.items():
+            if name not in done:
+                table.clear(out, *bucket.whole_numbers(name))
         for condition, words in self._others:
             passing = bucket.mask(condition)
             for word, bits in words:
                 clear_failing(out, passing, word, bits)
 
-    def _in_force(self, batch: int) -> Array:
+    def in_force(self, batch: int) -> Array:
         """The bits of the queries that there were when the batch came."""
+        if batch >= self._latest:
+            return self._base
         there = [selected is not None and selected.created <= batch for selected in self.bits]
         return pack_bits(np.array(there, np.bool_), self.width)
 
 
+class JointSelections:
+    """The selections of several sets over one stream: a value is looked up once for all of them."""
+
+    def __init__(self, parts: Sequence[SelectionTables]) -> None:
+        self.parts = tuple(parts)
+        ends = np.cumsum([part.width for part in parts]).tolist()
+        self._slices = [slice(end - part.width, end) for part, end in zip(parts, ends, strict=True)]
+        self._width = ends[-1]
+        self._tables = {
+            name: table
+            for name in dict.fromkeys(name for part in parts for name in part.tables)
+            if (table := self._joint_table(name)) is not None
+        }
+
+    def _joint_table(self, name: str) -> ValueTable | None:
+        """The tables of an attribute side by side; None where they are not by value, or too large together."""
+        tables = [part.tables.get(name) for part in self.parts]
+        if any(table is not None and table.constants is not None for table in tables):
+            return None
+        known = [table for table in tables if table is not None]
+        least, most = min(table.least for table in known), max(table.most for table in known)
+        if most - least >= DENSE:
+            return None
+        rows = np.full((most - least + 2, self._width), ~np.uint64(0))
+        values = np.arange(least, most + 1)
+        for words, table in zip(self._slices, tables, strict=True):
+            if table is not None:
+                rows[:-1, words] = table.rows[np.clip(values, table.least, table.most) - table.least]
+                rows[-1, words] = table.rows[-1]
+        return ValueTable(least, None, rows)
+
+    def fill(self, bucket: Bucket, outs: Sequence[Array]) -> None:
+        """Write the sets of a bucket's tuples, each part's to its own array."""
+        sets = np.empty((bucket.n, self._width), np.uint64)
+        sets[:] = np.concatenate([part.in_force(bucket.batch) for part in self.parts])
+        for name, table in self._tables.items():
+            table.clear(sets, *bucket.whole_numbers(name))
+        for part, words, out in zip(self.parts, self._slices, outs, strict=True):
+            out[:] = sets[:, words]
+            part.clear(bucket, out, self._tables.keys())
+
+
 @dataclass(frozen=True)
-class _Table:
+class ValueTable:
     """Rows of bits; the last is for NULL. By value from `least` on, or by place among `constants`."""
 
     least: int
     constants: Array | None
     rows: Array
 
+    @property
+    def most(self) -> int:
+        """The value of the last row but one, which stands for all above too."""
+        return self.least + len(self.rows) - 2
+
     def clear(self, sets: Array, values: Array, valid: Array | None) -> None:
+        """Clear the bits that a tuple's value does not have."""
         table = self.rows[:-1]
         if self.constants is None and valid is None:
             and_by_value(sets, values, self.least, table)
@@ -121,7 +175,7 @@ class _Table:
         and_by_row(sets, places, self.rows)
 
 
-def _table(tests: Sequence[tuple[int, str, int]], bits: int, width: int) -> _Table:
+def _table(tests: Sequence[tuple[int, str, int]], bits: int, width: int) -> ValueTable:
     constants = np.array(sorted({constant for _, _, constant in tests}), np.int64)
     least = int(constants[0]) - 1
     dense = int(constants[-1]) - least < DENSE
@@ -136,7 +190,7 @@ def _table(tests: Sequence[tuple[int, str, int]], bits: int, width: int) -> _Tab
         places, numbers = (np.array(column) for column in zip(*chosen, strict=True))
         passing[:-1, places] &= _OPERATORS[sign](values[:, np.newaxis], numbers[np.newaxis, :])
         passing[-1, places] = False
-    return _Table(least, None if dense else constants, pack_bits(passing, width))
+    return ValueTable(least, None if dense else constants, pack_bits(passing, width))
 
 
 def _rounds(tests: Iterable[tuple[int, str, int]]) -> list[tuple[str, list[tuple[int, int]]]]:

@@ -212,10 +212,6 @@ class StoredStream:
         """A column of chosen tuples."""
         return self.column(name).take(numbers)
 
-    def sizes(self, name: str, numbers: Array) -> Array:
-        """The bytes that a column has for each of chosen tuples."""
-        return self.column(name).sizes(numbers)
-
     def values(self, name: str, numbers: Array) -> Values:
         """The same as a condition reads it."""
         return from_arrow(self.take(name, numbers))

@@ -133,10 +133,15 @@ class TupleColumn:
         column = whole.take(places)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
+    @property
+    def width(self) -> int | None:
+        """The bytes of a value; None where values differ."""
+        return int(self._plain.view().itemsize) if self._is_plain else None
+
     def sizes(self, numbers: Array) -> Array:
         """The bytes of chosen tuples' values: of texts and binaries their own, of nested values an average."""
-        if self._is_plain:
-            return np.full(len(numbers), self._plain.view().itemsize)
+        if self.width is not None:
+            return np.full(len(numbers), self.width)
         lengths = [_lengths(chunk) for chunk in self._chunks]
         sizes: Array = np.concatenate(lengths)[numbers - self._first]
         return sizes

@@ -65,10 +65,10 @@ class Passage:
             now,
         )
 
-    def milliseconds(self) -> dict[str, float]:
-        """By stage, up to now, when the sink has taken the rows."""
-        stages = {name: getattr(self, name) for name in LATENCY_STAGES if name != "sink"}
-        return {name: 1000 * span for name, span in {**stages, "sink": time.monotonic() - self.ready_at}.items()}
+    def milliseconds(self, delivered_at: float) -> dict[str, float]:
+        """By stage, where the sink has taken the rows at a time of the monotonic clock."""
+        spans = (self.source, self.read, self.queue, self.join, self.store, delivered_at - self.ready_at)
+        return {stage: 1000 * span for stage, span in zip(LATENCY_STAGES, spans, strict=True)}
 
 
 class Rate:
@@ -185,8 +185,8 @@ class RunningQuery:
     missed: int = 0
     sink_error: str | None = None
     retry_at: float | None = None
-    latency: dict[str, float] = field(default_factory=dict)
-    """Of the rows that the sink took last, in milliseconds by stage; empty if it is not known."""
+    passage: Passage | None = None
+    """Of the rows that the sink took last, if it is known."""
     delivered_at: float = NEVER
     """When that was, by the monotonic clock."""
     rate: Rate = field(default_factory=Rate)
@@ -216,10 +216,10 @@ class RunningQuery:
         self.error = reason
 
     @property
-    def latency_ms(self) -> float | None:
-        """Of the rows that the sink took last."""
-        latency = self.latency
-        return sum(latency.values()) if latency else None
+    def latency(self) -> dict[str, float]:
+        """Of the rows that the sink took last, in milliseconds by stage; empty if it is not known."""
+        passage = self.passage
+        return {} if passage is None else passage.milliseconds(self.delivered_at)
 
     def take(self, batch: int, rows: pa.Table, passage: Passage | None) -> None:
         """Count the rows of a batch and keep the newest; where the memory is the sink, it has taken them."""
@@ -232,10 +232,11 @@ class RunningQuery:
         """Note rows that the sink took; rows of before a restart have no passage."""
         self.rate.add(rows)
         if passage is not None:
-            self.latency, self.delivered_at = passage.milliseconds(), time.monotonic()
+            self.passage, self.delivered_at = passage, time.monotonic()
 
     def info(self) -> QueryInfo:
         """The record."""
+        latency = self.latency
         return QueryInfo(
             self.name,
             self.query.text,
@@ -244,14 +245,14 @@ class RunningQuery:
             self.created_at,
             self.rows,
             self.rate.value,
-            self.latency_ms,
+            sum(latency.values()) if latency else None,
             str(self.sink),
             columns_of(self.query.schema),
             self.error or self.sink_error,
             self.undelivered,
             self.missed,
             self.retry_at,
-            dict(self.latency),
+            latency,
         )
 
 

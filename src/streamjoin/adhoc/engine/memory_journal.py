@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived
 from streamjoin.adhoc.engine.journal import Body, Journal, Position
-from streamjoin.adhoc.sinks.base import NewestRows
+from streamjoin.adhoc.sinks.base import NewestRows, PackedRows
 from streamjoin.storage.places import Place
 
 ASIDE_KEPT: Final = 10_000
@@ -26,7 +26,7 @@ class MemoryJournal(Journal):
     def __init__(self) -> None:
         self.engine = uuid.uuid4().hex
         self._aside: dict[tuple[str, str], NewestRows] = {}
-        self._waiting: dict[str, dict[int, pa.Table]] = {}
+        self._waiting: dict[str, dict[int, PackedRows]] = {}
         self._origins: dict[str, str] = {}
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class MemoryJournal(Journal):
 
     def write_undelivered(self, query: str, batch: int, rows: pa.Table) -> None:
         """Keep rows that wait for a sink."""
-        self._waiting.setdefault(query, {})[batch] = rows
+        self._waiting.setdefault(query, {})[batch] = PackedRows(rows)
 
     def numbers(self, kind: str) -> list[int]:  # noqa: ARG002
         """There are no files."""
@@ -67,11 +67,11 @@ class MemoryJournal(Journal):
 
     def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
         """The rows that wait for a query's sink, by batch."""
-        return sorted(self._waiting.get(query, {}).items())
+        return sorted((batch, rows.table()) for batch, rows in self._waiting.get(query, {}).items())
 
     def read_undelivered(self, query: str, batch: int) -> pa.Table:
         """The rows of a batch that wait for a query's sink."""
-        return self._waiting[query][batch]
+        return self._waiting[query][batch].table()
 
     def aside(self, kind: Literal["late", "malformed"], stream: str, limit: int | None = None) -> pa.Table | None:
         """The newest rows set aside of a stream, oldest first; None if there are none."""

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from streamjoin.model.errors import SpecError
@@ -61,13 +60,28 @@ class Newest:
     table: pa.Table
 
 
+class PackedRows:
+    """Rows in memory of their own: a slice would hold on to the rows of all queries of its batch."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.count: int = rows.num_rows
+        self._schema = rows.schema
+        # Messages of Arrow's own format: one call for all columns.
+        self._messages = [batch.serialize() for batch in rows.to_batches()]
+
+    def table(self) -> pa.Table:
+        """The rows."""
+        batches = [pa.ipc.read_record_batch(message, self._schema) for message in self._messages]
+        return pa.Table.from_batches(batches, self._schema)
+
+
 class NewestRows:
     """The newest rows of a query, at least `limit` of them if there were as many; `before` were given earlier."""
 
     def __init__(self, schema: pa.Schema, limit: int, before: int = 0) -> None:
         self._schema = schema
         self._limit = limit
-        self._tables: deque[pa.Table] = deque()
+        self._tables: deque[PackedRows] = deque()
         self._held = 0
         self._total = before
         self._changed = threading.Condition()
@@ -76,15 +90,13 @@ class NewestRows:
     def write(self, batch: int, rows: pa.Table, count: int | None = None) -> None:  # noqa: ARG002
         """Take the rows of a batch, or the newest of them, where there were `count`."""
         given = rows.num_rows if count is None else count
-        if rows.num_rows > self._limit:
-            # A slice would hold on to the whole batch.
-            rows = rows.take(pa.array(np.arange(rows.num_rows - self._limit, rows.num_rows)))
+        packed = PackedRows(rows.slice(max(0, rows.num_rows - self._limit)))
         with self._changed:
             self._total += given
-            self._tables.append(rows)
-            self._held += rows.num_rows
-            while self._tables and self._held - self._tables[0].num_rows >= self._limit:
-                self._held -= self._tables.popleft().num_rows
+            self._tables.append(packed)
+            self._held += packed.count
+            while self._tables and self._held - self._tables[0].count >= self._limit:
+                self._held -= self._tables.popleft().count
             self._changed.notify_all()
 
     def newest(self, limit: int) -> pa.Table:
@@ -95,7 +107,7 @@ class NewestRows:
         """The newest rows that come after row number `position`; what is missing between is gone."""
         with self._changed:
             tables, total = list(self._tables), self._total
-        rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
+        rows = pa.concat_tables([one.table() for one in tables]) if tables else self._schema.empty_table()
         limit = max(0, min(limit, self._limit, total - position))
         return Newest(total, rows.slice(max(0, rows.num_rows - limit)))
 
