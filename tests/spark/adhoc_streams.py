@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from streamjoin.adhoc import Engine, Settings
 from streamjoin.spark.demo.feeds import drop
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "ts": pa.timestamp("us")})
@@ -46,3 +49,23 @@ def table_of(*rows: tuple[int, int, float]) -> pa.Table:
 
 def counted(table: pa.Table) -> Counter[tuple[Any, ...]]:
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def engine_on(
+    spark: Any, directory: Path, cells: int = 2, options: Mapping[str, Any] | None = None, **settings: Any
+) -> Engine:
+    """A distributed engine over the streams `l` and `r`, which are files in the directory."""
+    given = {"executor": "distributed", "partitions": cells, **(options or {})}
+    engine = Engine(spark, directory / "checkpoint", Settings(**settings), **given)
+    for name in ("l", "r"):
+        engine.register(name, FileStream(directory / name).frame(spark), lateness="10 seconds")
+    return engine
+
+
+def written(directory: Path) -> Counter[Any]:
+    """The rows in a sink's directory, which has no other files."""
+    rows: Counter[Any] = Counter()
+    for file in directory.glob("*.parquet"):
+        rows += counted(pq.read_table(file))
+    assert not [entry for entry in directory.iterdir() if entry.name.startswith(".")]
+    return rows

@@ -6,31 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings
 from streamjoin.adhoc.executors.distributed import executor as distributed_executor
 from streamjoin.adhoc.executors.distributed import loop as distributed_loop
 from streamjoin.model.errors import CheckpointError, SpecError, StateError
-from tests.spark.adhoc_streams import PAIRS, FileStream, counted
+from tests.spark.adhoc_streams import PAIRS, FileStream, counted, engine_on, written
 
 pytestmark = pytest.mark.spark
-
-
-def engine_on(spark: Any, directory: Path, cells: int = 2, **settings: Any) -> Engine:
-    engine = Engine(spark, directory / "checkpoint", Settings(**settings), executor="distributed", partitions=cells)
-    for name in ("l", "r"):
-        engine.register(name, FileStream(directory / name).frame(spark), lateness="10 seconds")
-    return engine
-
-
-def written(directory: Path) -> Counter[Any]:
-    rows: Counter[Any] = Counter()
-    for file in directory.glob("*.parquet"):
-        rows += counted(pq.read_table(file))
-    assert not [entry for entry in directory.iterdir() if entry.name.startswith(".")]
-    return rows
 
 
 def test_no_row_passes_the_driver_and_cells_share_the_state(spark: Any, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ whether a query is over its budget depends on the tuples and the plan, and what 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,6 +22,8 @@ from streamjoin.model.errors import BudgetExceededError, InterruptedBatchError, 
 
 Kind = Literal["candidates", "rows", "bytes"]
 KINDS: Final[tuple[Kind, ...]] = ("candidates", "rows", "bytes")
+Usage = dict[Kind, tuple[int, str]]
+"""What a query took of a batch by kind, and the step of the plan that took the last of it."""
 NOBODY: Final = 0
 """The account of queries without a budget."""
 _SMALL: Final = 1 / 1024
@@ -61,6 +63,7 @@ class Ledger:
         self._free: list[int] = []
         self._limits: dict[Kind, Array] = {kind: np.full(1, np.inf) for kind in KINDS}
         self._used: dict[Kind, Array] = {kind: np.zeros(1) for kind in KINDS}
+        self._places: dict[Kind, Array] = {kind: np.full(1, "", np.object_) for kind in KINDS}
         self._names: list[int] = [-1]
         self._is_over = np.zeros(1, np.bool_)
         self._lock = threading.Lock()
@@ -82,6 +85,7 @@ class Ledger:
             for kind in KINDS:
                 self._limits[kind] = np.append(self._limits[kind], np.inf)
                 self._used[kind] = np.append(self._used[kind], 0.0)
+                self._places[kind] = np.append(self._places[kind], "")
         self._numbers[serial], self._names[number] = number, serial
         for kind in KINDS:
             limit = getattr(budget, kind)
@@ -132,6 +136,7 @@ class Ledger:
         with self._lock:
             used, limits = self._used[kind], self._limits[kind]
             np.add.at(used, accounts, amounts)
+            self._places[kind][accounts] = place
             over = accounts[(used[accounts] > limits[accounts]) & ~self._is_over[accounts]]
             for number in np.unique(over).tolist():
                 self._is_over[number] = True
@@ -143,10 +148,31 @@ class Ledger:
         """The bits whose accounts are within their budgets."""
         return pack_bits(~self._is_over[accounts], len(accounts) // 64)
 
+    def usage(self) -> dict[int, Usage]:
+        """By serial, what query classes took of the batch in the kinds that they are limited in, and where last."""
+        usage: dict[int, Usage] = {}
+        for kind in KINDS:
+            limited = (self._used[kind] > 0) & (self._limits[kind] < np.inf)
+            for number in np.flatnonzero(limited).tolist():
+                charge = int(self._used[kind][number]), str(self._places[kind][number])
+                usage.setdefault(self._names[number], {})[kind] = charge
+        return usage
+
     @property
     def exceeded(self) -> Mapping[int, BudgetExceededError]:
         """By serial, the query classes that are over their budgets."""
         return self._errors
+
+
+def exceeded_together(budget: Budget, parts: Sequence[Usage]) -> BudgetExceededError | None:
+    """What to say of a query if the parts of a batch together took more than its budget; None if they did not."""
+    for kind in KINDS:
+        limit = getattr(budget, kind)
+        charges = [part[kind] for part in parts if kind in part]
+        total = sum(amount for amount, _ in charges)
+        if limit is not None and total > limit:
+            return BudgetExceededError(kind, limit, total, max(charges)[1])
+    return None
 
 
 def is_small(count: float, limit: float) -> bool:

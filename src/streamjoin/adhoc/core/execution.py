@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.budgets import Ledger
+from streamjoin.adhoc.core.budgets import Ledger, Usage
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.meetings import Meetings
 from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, Outputs
@@ -196,6 +196,10 @@ class Execution:
         """What steps did since this was last asked for, for the process that adds it up."""
         counts, self.counts = self.counts, {}
         return {self._digest(key): count for key, count in counts.items()}
+
+    def usage(self) -> dict[str, Usage]:
+        """What each query with a budget took of the last batch."""
+        return {name: taken for serial, taken in self.ledger.usage().items() for name in self._classes.active(serial)}
 
     def take_counts(self, shares: Sequence[Mapping[bytes, StepCounts]]) -> None:
         """Add what the shares of a batch did elsewhere."""

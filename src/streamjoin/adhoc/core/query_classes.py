@@ -90,6 +90,10 @@ class QueryClasses:
         self._by_name[name] = group
         return group
 
+    def active(self, serial: int) -> tuple[str, ...]:
+        """The queries of a class that are not paused."""
+        return self._by_serial[serial].active
+
     def names(self, entries: Iterable[LiveQuery]) -> tuple[str, ...]:
         """The queries that these stand for."""
         return tuple(sorted(name for entry in entries for name in self._by_serial[entry.serial].members))

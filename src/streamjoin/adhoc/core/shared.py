@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive
 from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.explain import Explanation, explain
@@ -222,6 +223,10 @@ class Shared:
     def share_figures(self) -> ShareFigures:
         """What the last results took, and what steps did since this was last asked for."""
         return ShareFigures(dict(self._execution.seconds), self._execution.hand_in_counts())
+
+    def usage(self) -> dict[str, Usage]:
+        """What each query that has a budget took of the batch whose results were computed last."""
+        return self._execution.usage()
 
     def take_figures(self, shares: Sequence[ShareFigures]) -> None:
         """Count what the shares of a batch did elsewhere as done here."""

@@ -30,9 +30,10 @@ class Attempt:
         self._count = int(before.get("count", 0)) + 1
         self.culprit: str | None = before.get("query")
         """The query at which the attempt before ended."""
-        self._note(None)
+        self.note(None)
 
-    def _note(self, query: str | None) -> None:
+    def note(self, query: str | None) -> None:
+        """Say which query is computed next; None between two."""
         self._journal.write_attempt(self._batch, {"count": self._count, "query": query})
 
     @property
@@ -50,7 +51,7 @@ class Attempt:
         for name, entry in state.registry.queries.items():
             if entry.paused:
                 continue
-            self._note(name)
+            self.note(name)
             alone = replace(settings, sharing="everything", lateness=0)
             registry = QueryRegistry({name: entry}, state.registry.next_serial)
             optimizer = Optimizer(alone).after_changes(registry.paths, arrived.batch)
@@ -62,7 +63,7 @@ class Attempt:
             rows, failed = single.results(replace(arrived, buckets=fresh))
             outputs |= rows
             failures |= failed
-        self._note(None)
+        self.note(None)
         return outputs, failures
 
     def end(self) -> None:

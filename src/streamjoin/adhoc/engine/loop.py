@@ -164,7 +164,7 @@ class BatchLoop:
                 stored.result()
         with self._timed("joining"):
             if attempt is not None and attempt.careful:
-                outputs, failures = attempt.results(self.core, arrived, self.catalog.settings)
+                outputs, failures = self._one_by_one(attempt, arrived)
             else:
                 outputs, failures = self._results(arrived)
         self._joined_at = time.monotonic()
@@ -188,6 +188,10 @@ class BatchLoop:
                 self._journal.write_done(arrived.batch, {**self.catalog.counts(), **sums})
             self.catalog.keep_state(arrived.batch)
         return counts, records
+
+    def _one_by_one(self, attempt: Attempt, arrived: Arrived) -> Outputs:
+        """The rows of a batch that ended the process before, query by query."""
+        return attempt.results(self.core, arrived, self.catalog.settings)
 
     def _results(self, arrived: Arrived) -> Outputs:
         """The rows of a batch; one that is interrupted is computed again without what is to be dropped or paused."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, number_tuples
 from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.core.settings import Settings
@@ -84,7 +85,9 @@ class CellResult:
 
     cell: int
     rows: WrittenRows
-    failures: Mapping[str, str]
+    failures: Mapping[str, InputError]
+    usage: Mapping[str, Usage]
+    """What each query that has a budget took."""
     seconds: float
     figures: tuple[ShareFigures, ...]
     rebuilt: bool
@@ -149,6 +152,7 @@ class Cell:
         rebuilt = False
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
+        usage: dict[str, Usage] = {}
         figures = []
         for number in self._active:
             part = self._part(number)
@@ -158,6 +162,7 @@ class Cell:
             rows, failed, counted = part.results(assignment, times)
             outputs |= {name: table for name, table in rows.items() if table.num_rows}
             failures |= failed
+            usage |= part.usage
             figures.append(counted)
         targets = {name: self._queries[name].target for name in outputs}
         written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool)
@@ -169,7 +174,8 @@ class Cell:
         return CellResult(
             self.number,
             written,
-            {name: str(error) for name, error in failures.items()},
+            failures,
+            usage,
             time.perf_counter() - began,
             tuple(figures),
             rebuilt,
@@ -250,6 +256,11 @@ class PlacementCell:
     def nbytes(self) -> dict[str, int]:
         """The bytes held, by what holds them."""
         return self._core.nbytes
+
+    @property
+    def usage(self) -> dict[str, Usage]:
+        """What each query that has a budget took of the batch."""
+        return self._core.usage()
 
     @property
     def tuples(self) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.core.budgets import exceeded_together
+from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.core.explain import TaskFigures
 from streamjoin.adhoc.engine.executor import FeedKeeper, StreamInput
@@ -27,7 +31,7 @@ from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.sinks.base import MemorySink
 from streamjoin.adhoc.sinks.files import ParquetSink, file_prefix
-from streamjoin.model.errors import InputError, SpecError
+from streamjoin.model.errors import InputError, InterruptedBatchError, SpecError
 from streamjoin.storage.places import place
 
 if TYPE_CHECKING:
@@ -42,6 +46,17 @@ class RowCount:
     """How many rows a query gained; they are in files."""
 
     num_rows: int
+
+
+@dataclass(frozen=True)
+class BatchParts:
+    """What the cells of a batch gave, and the queries that failed."""
+
+    parts: Sequence[CellResult] = ()
+    failures: Mapping[str, InputError] = field(default_factory=dict)
+
+    def __add__(self, other: BatchParts) -> BatchParts:
+        return BatchParts([*self.parts, *other.parts], {**self.failures, **other.failures})
 
 
 class CellRows:
@@ -60,6 +75,10 @@ class CellRows:
         self.tasks: tuple[TaskFigures, ...] = ()
         self.written: tuple[WrittenRows, ...] = ()
         """Where the rows of the last batch are."""
+        self._interrupted = threading.Event()
+        self._jobs = count()
+        self._group = ""
+        """The job group of the batch that runs."""
 
     def decided(self) -> tuple[str, ...]:
         """The number of cells does not change."""
@@ -80,33 +99,102 @@ class CellRows:
     def results(self, core: Core, arrived: Arrived) -> tuple[dict[str, Any], dict[str, InputError]]:
         """How many rows each query gained, and what failed; `written` says where the rows are.
 
-        A batch whose rows were listed before a crash is not computed again.
+        A batch whose rows were listed before a crash is not computed again. A query whose tasks die fails alone.
+
+        Raises:
+            InterruptedBatchError: `interrupt` was called.
         """
+        return self._counted(arrived, lambda: self._computed(_driver_core(core), arrived))
+
+    def one_by_one(
+        self, core: Core, arrived: Arrived, note: Callable[[str | None], None]
+    ) -> tuple[dict[str, Any], dict[str, InputError]]:
+        """As `results`, with a job for each query, which `note` hears of before."""
+
+        def compute() -> BatchParts:
+            computed = BatchParts()
+            # If it fails without any query too, none is to blame.
+            self._run(_driver_core(core), arrived, ())
+            for name in _running(core):
+                note(name)
+                computed += self._isolated(_driver_core(core), arrived, [name])
+            note(None)
+            return computed
+
+        return self._counted(arrived, compute)
+
+    def interrupt(self) -> None:
+        """Have the job that computes rows end; from any thread."""
+        self._interrupted.set()
+        # Also if it is about to be submitted.
+        self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+
+    def _counted(
+        self, arrived: Arrived, compute: Callable[[], BatchParts]
+    ) -> tuple[dict[str, Any], dict[str, InputError]]:
+        """The counts of a batch whose rows are listed, or are computed and then listed."""
         self.tasks, self.written = (), ()
         if not arrived.buckets:
             return {}, {}
         listed = self._journal.outputs(arrived.batch)
         if listed is None:
-            parts = self._run(core, arrived)
-            failures = {name: why for part in parts for name, why in part.failures.items()}
-            self.written = tuple(_without(part.rows, failures) for part in parts)
+            computed = compute()
+            failures = {name: str(error) for name, error in computed.failures.items()}
+            self.written = tuple(_without(part.rows, failures) for part in computed.parts)
             self._journal.write_outputs(arrived.batch, self.written, failures)
         else:
             failures, self.written = self._journal.failures(arrived.batch), listed
         counts: dict[str, int] = {}
         for part in self.written:
-            for name, count in part.counts.items():
-                counts[name] = counts.get(name, 0) + count
+            for name, rows in part.counts.items():
+                counts[name] = counts.get(name, 0) + rows
         return (
-            {name: RowCount(count) for name, count in counts.items()},
+            {name: RowCount(rows) for name, rows in counts.items()},
             {name: InputError(why) for name, why in failures.items()},
         )
 
-    def _run(self, core: Core, arrived: Arrived) -> list[CellResult]:
-        if not isinstance(core, DriverCore):
-            raise AssertionError("the distributed executor has a core of its own")
+    def _computed(self, core: DriverCore, arrived: Arrived) -> BatchParts:
+        try:
+            return self._run(core, arrived, core.queries)
+        except InterruptedBatchError:
+            raise
+        except Exception as error:
+            if self._stopped:
+                raise
+            # If it fails without any query too, none is to blame.
+            self._run(core, arrived, ())
+            _log.error("tasks of batch %d fail; looking for the query: %s", arrived.batch, _first_line(error))
+            return self._halved(core, arrived, _running(core), error)
+
+    def _halved(self, core: DriverCore, arrived: Arrived, names: Sequence[str], error: Exception) -> BatchParts:
+        """The parts of a batch for queries with which tasks fail, without those that are to blame."""
+        if len(names) == 1:
+            why = InputError(f"the tasks that compute it fail: {_first_line(error)}")
+            return BatchParts(failures={names[0]: why})
+        middle = len(names) // 2
+        computed = self._isolated(core, arrived, names[:middle])
+        return computed + self._isolated(core, arrived, names[middle:])
+
+    def _isolated(self, core: DriverCore, arrived: Arrived, names: Sequence[str]) -> BatchParts:
+        """The parts of a batch for some of its queries."""
+        if not names:
+            return BatchParts()
+        try:
+            return self._run(core, arrived, names)
+        except InterruptedBatchError:
+            raise
+        except Exception as error:
+            if self._stopped:
+                raise
+            return self._halved(core, arrived, names, error)
+
+    def _run(self, core: DriverCore, arrived: Arrived, active: Collection[str]) -> BatchParts:
+        """Run a job for the queries in `active`; the others are paused in it."""
         state = core.snapshot()
-        queries = state.registry.queries
+        queries = {
+            name: entry if name in active or entry.paused else replace(entry, paused=True)
+            for name, entry in state.registry.queries.items()
+        }
         targets = {name: self.target(name) for name in queries}
         self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets)
         assignment = CellAssignment(
@@ -127,18 +215,27 @@ class CellRows:
             for what, size in part.state.items():
                 core.held_bytes[what] = core.held_bytes.get(what, 0) + size
         self.tasks = tuple(_figures(part) for part in parts)
-        return parts
+        return BatchParts(parts, _failures(parts, queries))
 
     def _try(self, assignment: CellAssignment) -> list[CellResult]:
         """Run the job, again if a process of Spark died in it: nothing of it counts before its files are listed."""
         for attempt in range(_TRIES):
+            self._interrupted.clear()
+            self._group = f"streamjoin {assignment.run} {assignment.batch} {next(self._jobs)}"
+            self._context.setJobGroup(self._group, f"ad-hoc batch {assignment.batch}", interruptOnCancel=True)
             try:
                 return run_cells(self._context, self.partitions, partial(_task, assignment, self._sent.whole))
             except Exception as error:
-                if attempt == _TRIES - 1 or self._context._jsc.sc().isStopped():
+                if self._interrupted.is_set():
+                    raise InterruptedBatchError(f"the tasks of batch {assignment.batch} were interrupted") from error
+                if attempt == _TRIES - 1 or self._stopped:
                     raise
-                _log.warning("batch %d is run again: %s", assignment.batch, str(error).strip().partition("\n")[0])
+                _log.warning("batch %d is run again: %s", assignment.batch, _first_line(error))
         raise AssertionError("a batch without a try")
+
+    @property
+    def _stopped(self) -> bool:
+        return bool(self._context._jsc.sc().isStopped())
 
     def target(self, name: str) -> OutputTarget:
         """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""
@@ -155,6 +252,30 @@ class CellRows:
 
 def _task(assignment: CellAssignment, whole: Any, cell: int) -> CellResult:
     return run_cell(assignment, lambda: whole.value, cell)
+
+
+def _driver_core(core: Core) -> DriverCore:
+    if not isinstance(core, DriverCore):
+        raise AssertionError("the distributed executor has a core of its own")
+    return core
+
+
+def _running(core: Core) -> list[str]:
+    return [name for name, entry in core.queries.items() if not entry.paused]
+
+
+def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> dict[str, InputError]:
+    """The queries that failed in some cell, or that took more than their budget in all cells together."""
+    failures = {name: error for part in parts for name, error in part.failures.items()}
+    for name in {name for part in parts for name in part.usage}:
+        over = exceeded_together(queries[name].budget, [part.usage[name] for part in parts if name in part.usage])
+        if over is not None:
+            failures[name] = over
+    return failures
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _without(rows: WrittenRows, failures: Mapping[str, str]) -> WrittenRows:

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.engine.attempts import Attempt
+from streamjoin.adhoc.engine.executor import Outputs
+from streamjoin.adhoc.engine.figures import RunningQuery
 from streamjoin.adhoc.engine.inbox import Portion
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.loop import BatchLoop
@@ -55,12 +57,20 @@ class DistributedLoop(BatchLoop):
         arrived: Arrived,
         portions: tuple[Portion, ...],
         aside: Mapping[str, Aside],
-        attempt: Attempt | None = None,  # noqa: ARG002 - the driver has no tuples to compute a batch carefully with
+        attempt: Attempt | None = None,
     ) -> tuple[dict[str, int], list[ChangeRecord]]:
-        counts, records = super()._rows(arrived, portions, aside)
+        counts, records = super()._rows(arrived, portions, aside, attempt)
         if self.executor.written:
             self._journal.forget_outputs(arrived.batch, self.executor.written)
         return counts, records
+
+    def _one_by_one(self, attempt: Attempt, arrived: Arrived) -> Outputs:
+        return self.executor.one_by_one(self.core, arrived, attempt.note)
+
+    def interrupt(self) -> None:
+        """Have the job whose rows are computed now end; from any thread."""
+        if self._computing:
+            self.executor.interrupt()
 
     def _count_driver_rows(self, arrived: Arrived, counts: Mapping[str, int]) -> None:
         """Only rows that were read from a spool are counted, when they are."""
