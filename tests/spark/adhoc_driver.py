@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
 from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.adhoc.executors.distributed.pool import RowPool
 from streamjoin.adhoc.sources.files import FileSource
 from tests.conftest import QUICK_START
 from tests.spark.adhoc_streams import SCHEMA, FileStream, table_of
@@ -38,7 +39,9 @@ def open_engine(directory: Path, executor: str, streams: Mapping[str, FileStream
 
     "cluster" with a number is the distributed one on a local cluster of two executors.
     """
-    settings = Settings(replan_every=2)
+    # With more than two queries rows are pooled, and some wait until the engine stops.
+    RowPool.most_files = 2
+    settings = Settings(replan_every=2, file_seconds=1.0)
     if executor == "embedded":
         engine = Engine(checkpoint=directory / "checkpoint", settings=settings)
         for name, stream in streams.items():

@@ -11,6 +11,7 @@ import pytest
 from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings
 from streamjoin.adhoc.executors.distributed import executor as distributed_executor
 from streamjoin.adhoc.executors.distributed import loop as distributed_loop
+from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.model.errors import CheckpointError, SpecError, StateError
 from tests.spark.adhoc_streams import PAIRS, FileStream, counted, engine_on, written
 
@@ -123,3 +124,98 @@ def test_what_it_refuses(spark: Any, tmp_path: Path) -> None:
         Engine(spark, tmp_path / "checkpoint", Settings(sharing="nothing"), executor="distributed")
     with pytest.raises(SpecError, match="runs on Spark"):
         Engine(executor="distributed")
+
+
+MANY = [f"q{number}" for number in range(10)]
+
+
+def create_many(engine: Engine, directory: Path) -> None:
+    for name in MANY:
+        engine.create(PAIRS, name=name, sink=ParquetSink(str(directory / "out" / name)))
+
+
+def files(directory: Path) -> int:
+    return len(list((directory / "out").glob("*/*.parquet")))
+
+
+def feed(directory: Path, steps: range) -> Counter[Any]:
+    left, right = FileStream(directory / "l"), FileStream(directory / "r")
+    for step in steps:
+        left.rows(*((key, 100 * step + key, 20.0 * step) for key in range(8)))
+        right.rows(*((key, 100 * step + key, 20.0 * step + 1) for key in range(8)))
+    return Counter((100 * step + key, 100 * step + key) for step in steps for key in range(8))
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e6])
+def test_many_queries_write_few_files_and_every_row_once(spark: Any, tmp_path: Path, seconds: float) -> None:
+    with engine_on(spark, tmp_path, newest_rows=0, file_seconds=seconds) as engine:
+        create_many(engine, tmp_path)
+        wanted = feed(tmp_path, range(4))
+        engine.process_all_available()
+        batches = engine.metrics().batches
+        # With `seconds` of nearly nothing some queries are flushed by every batch, otherwise all once at the end.
+        flushed = files(tmp_path)
+        assert flushed <= len(MANY) + (8 * batches if seconds < 1 else 0)
+        assert {info.rows for info in engine.queries()} == {sum(wanted.values())}
+        assert engine.metrics().driver_rows == 0
+        wanted += feed(tmp_path, range(4, 5))
+        while engine.metrics().rows_in < 5 * 16:
+            assert not engine.wait(0.05)
+        # Without a flush: a drop leaves a query's directory whole.
+        engine.drop("q0")
+        assert written(tmp_path / "out" / "q0") == wanted
+    # A stop does so for all.
+    for name in MANY:
+        assert written(tmp_path / "out" / name) == wanted
+
+
+@pytest.mark.parametrize("moment", ["write_flushed", "_name_flushed", "_release"])
+def test_pooled_rows_survive_a_crash_while_they_get_their_files(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    owner: Any = FiledJournal if moment == "write_flushed" else distributed_loop.DistributedLoop
+    with monkeypatch.context() as patch:
+
+        def crash(*_: Any) -> None:
+            raise RuntimeError("the process dies here")
+
+        flush = distributed_loop.DistributedLoop._flush
+
+        def dying(self: Any, names: Any) -> None:
+            if names:
+                patch.setattr(owner, moment, crash)
+            flush(self, names)
+
+        patch.setattr(distributed_loop.DistributedLoop, "_flush", dying)
+        engine = engine_on(spark, tmp_path, file_seconds=1e6)
+        with engine:
+            create_many(engine, tmp_path)
+            wanted = feed(tmp_path, range(2))
+            with pytest.raises(RuntimeError, match="dies here"):
+                engine.process_all_available()
+    with engine_on(spark, tmp_path, cells=3, file_seconds=1e6) as engine:
+        wanted += feed(tmp_path, range(2, 3))
+        engine.process_all_available()
+        assert {info.rows for info in engine.queries()} == {sum(wanted.values())}
+    for name in MANY:
+        assert written(tmp_path / "out" / name) == wanted
+    assert not list((tmp_path / "checkpoint" / "outputs").iterdir())
+    assert not list((tmp_path / "checkpoint" / "spool").iterdir())
+
+
+def test_pooled_rows_wait_for_a_directory_that_can_not_be_written_to(spark: Any, tmp_path: Path) -> None:
+    with engine_on(spark, tmp_path, file_seconds=1e6) as engine:
+        create_many(engine, tmp_path)
+        out = tmp_path / "out" / "q0"
+        out.rmdir()
+        out.write_text("in the way")
+        wanted = feed(tmp_path, range(1))
+        engine.process_all_available()
+        info = engine.query("q0")
+        assert (info.rows, info.rows_undelivered, info.state) == (0, 8, "running")
+        assert "no file can be written" in str(info.error)
+        assert written(tmp_path / "out" / "q1") == wanted
+        out.unlink()
+        engine.process_all_available()
+        assert (engine.query("q0").rows, engine.query("q0").error) == (8, None)
+        assert written(out) == wanted

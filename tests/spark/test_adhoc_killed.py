@@ -30,7 +30,7 @@ PATIENCE = 180.0
 # What a kill waits for: the next file of this kind. They stand for the steps of a batch.
 MOMENTS = ("changes/*", "buckets/*", "batches/*", "done/*", "state/*", "streams/*/offsets/*", "streams/*/commits/*")
 EMBEDDED_MOMENTS = (*MOMENTS[:5], "sources/*/*")
-DISTRIBUTED_MOMENTS = (*MOMENTS, "tuples/*/*")
+DISTRIBUTED_MOMENTS = (*MOMENTS, "tuples/*/*", "spool/*", "outputs/*")
 
 
 def start(directory: Path, executor: str, home: Path | None = None) -> subprocess.Popen[bytes]:

@@ -36,6 +36,7 @@ class Settings:
     whatever its sink. A batch waits `sink_patience` seconds for sinks that keep up; what a sink has not taken is
     spooled, up to `spool_rows` and `spool_bytes` for a query. A query whose join without key or band is expected to
     compare more than `scan_pairs` per second is created only where that is allowed explicitly.
+    With many Parquet sinks on Spark's executors, rows wait for `file_seconds` or more so that batches share files.
     """
 
     sharing: Sharing = "cost"
@@ -58,6 +59,7 @@ class Settings:
     sink_patience: float = 1.0
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
+    file_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
@@ -69,7 +71,7 @@ class Settings:
         for name in ("newest_rows", "group_cost"):
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} is a number from 0, not {getattr(self, name)!r}")
-        for name in ("latency_threshold", "sink_patience"):
+        for name in ("latency_threshold", "sink_patience", "file_seconds"):
             if not getattr(self, name) > 0:
                 raise SpecError(f"{name} is a number of seconds above 0, not {getattr(self, name)!r}")
         if self.idle is not None and (not durations.is_duration(self.idle) or durations.nanoseconds(self.idle) <= 0):

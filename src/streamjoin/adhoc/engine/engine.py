@@ -303,7 +303,7 @@ class Engine:
             StateError: a stream fails.
         """
         self._readers.process_all_available()
-        self._between_batches(lambda: None)
+        self._between_batches(self._loop.flush)
         self._catalog.deliveries.drain()
 
     # Queries ------------------------------------------------------------------------------------------------------

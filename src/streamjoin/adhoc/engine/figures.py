@@ -182,6 +182,8 @@ class RunningQuery:
     produced: int = 0
     """Rows since the create; each was taken by the sink, waits for it, or was missed."""
     undelivered: int = 0
+    pooled: int = 0
+    """Rows that wait in the checkpoint until they get a file together."""
     missed: int = 0
     sink_error: str | None = None
     retry_at: float | None = None
@@ -202,7 +204,7 @@ class RunningQuery:
     @property
     def rows(self) -> int:
         """The rows that the sink took."""
-        return self.produced - self.undelivered - self.missed
+        return self.produced - self.undelivered - self.pooled - self.missed
 
     @cached_property
     def streams(self) -> frozenset[str]:
@@ -249,7 +251,7 @@ class RunningQuery:
             str(self.sink),
             columns_of(self.query.schema),
             self.error or self.sink_error,
-            self.undelivered,
+            self.undelivered + self.pooled,
             self.missed,
             self.retry_at,
             latency,

@@ -95,9 +95,15 @@ class BatchLoop:
                     raise
                 for question in work.questions:
                     question.reply()
-            self.catalog.keep_state(self._batch, now=True)
+            self._end()
         finally:
             self._writing.shutdown()
+
+    def _end(self) -> None:
+        self.catalog.keep_state(self._batch, now=True)
+
+    def flush(self) -> None:
+        """Have all rows where readers find them; between two batches."""
 
     def _finish_what_was_begun(self) -> None:
         recovery, self._recovery = self._recovery, None

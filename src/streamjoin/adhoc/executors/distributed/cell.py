@@ -34,6 +34,7 @@ from streamjoin.adhoc.executors.distributed.parts import (
     ticks_by_stream,
 )
 from streamjoin.adhoc.executors.distributed.placement import Placement
+from streamjoin.adhoc.executors.distributed.pool import Flush, write_flushes
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import InputError
@@ -77,6 +78,8 @@ class CellAssignment:
     fresh: Mapping[str, FiledBucket]
     spool: str
     """The directory for rows that the driver reads."""
+    flushes: tuple[Flush, ...] = ()
+    """Queries whose rows of earlier batches get a file."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,8 @@ class Cell:
             figures.append(counted)
         targets = {name: self._queries[name].target for name in outputs}
         written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool)
+        flushed = write_flushes(assignment.flushes[self.number :: self.cells])
+        written = replace(written, flushed=flushed.flushed, unflushed=flushed.unflushed)
         parts = [self._parts[number] for number in self._active]
         state: dict[str, int] = {}
         for part in parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -16,6 +16,7 @@ from streamjoin.adhoc.core.budgets import exceeded_together
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.contract import Core
 from streamjoin.adhoc.core.explain import TaskFigures
+from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.executor import FeedKeeper, StreamInput
 from streamjoin.adhoc.engine.figures import RunningQuery
 from streamjoin.adhoc.engine.inbox import Inbox
@@ -26,6 +27,7 @@ from streamjoin.adhoc.executors.distributed.jobs import run_cells
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, remove
 from streamjoin.adhoc.executors.distributed.placement import CellGroups
+from streamjoin.adhoc.executors.distributed.pool import Flush, RowPool, write_flushes
 from streamjoin.adhoc.executors.distributed.sending import SentState
 from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.adhoc.language.plan import Stream
@@ -64,11 +66,13 @@ class CellRows:
 
     stores_first = True
 
-    def __init__(self, spark: Any, journal: FiledJournal, cells: int, newest_rows: int) -> None:
+    def __init__(self, spark: Any, journal: FiledJournal, cells: int, settings: Settings) -> None:
         self._context = spark.sparkContext
         self._journal = journal
         self.partitions = cells
-        self._newest_rows = newest_rows
+        self._settings = settings
+        self.pool = RowPool()
+        self._pooling = False
         self._sent = SentState(self._broadcast)
         self.entries: Mapping[str, RunningQuery] = {}
         """The running queries, whose sinks say what tasks do with rows."""
@@ -155,7 +159,7 @@ class CellRows:
 
     def _computed(self, core: DriverCore, arrived: Arrived) -> BatchParts:
         try:
-            return self._run(core, arrived, core.queries)
+            return self._run(core, arrived, core.queries, self._flushes(self.pool.due(self._settings.file_seconds)))
         except InterruptedBatchError:
             raise
         except Exception as error:
@@ -188,13 +192,16 @@ class CellRows:
                 raise
             return self._halved(core, arrived, names, error)
 
-    def _run(self, core: DriverCore, arrived: Arrived, active: Collection[str]) -> BatchParts:
+    def _run(
+        self, core: DriverCore, arrived: Arrived, active: Collection[str], flushes: Sequence[Flush] = ()
+    ) -> BatchParts:
         """Run a job for the queries in `active`; the others are paused in it."""
         state = core.snapshot()
         queries = {
             name: entry if name in active or entry.paused else replace(entry, paused=True)
             for name, entry in state.registry.queries.items()
         }
+        self._decide_pooling()
         targets = {name: self.target(name) for name in queries}
         self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets)
         assignment = CellAssignment(
@@ -207,8 +214,9 @@ class CellRows:
             self._journal.bucket_pattern,
             arrived.buckets,  # type: ignore[arg-type]
             self._journal.spool,
+            tuple(flushes),
         )
-        parts = self._try(assignment)
+        parts = self._try(assignment.batch, partial(_task, assignment, self._sent.whole))
         core.take_figures([figures for part in parts for figures in part.figures])
         core.held_bytes = {}
         for part in parts:
@@ -217,20 +225,38 @@ class CellRows:
         self.tasks = tuple(_figures(part) for part in parts)
         return BatchParts(parts, _failures(parts, queries))
 
-    def _try(self, assignment: CellAssignment) -> list[CellResult]:
+    def flush(self, names: Collection[str]) -> list[WrittenRows]:
+        """Have tasks write files of the rows that wait in the pool."""
+        flushes = self._flushes(names)
+        if not flushes:
+            return []
+        cells = [flushes[cell :: self.partitions] for cell in range(self.partitions)]
+        return self._try(-1, partial(_flush, cells))
+
+    def _flushes(self, names: Iterable[str]) -> list[Flush]:
+        known = [name for name in names if name in self.entries]
+        schemas = {name: self.entries[name].query.schema for name in known}
+        return self.pool.flushes(known, {name: self.target(name) for name in known}, schemas)
+
+    def _decide_pooling(self) -> None:
+        """Let Parquet sinks share files where there are many; and not for just one more or less."""
+        sinks = sum(isinstance(_inner(entry.sink), ParquetSink) for entry in self.entries.values())
+        self._pooling = sinks > self.pool.most_files // (2 if self._pooling else 1)
+
+    def _try(self, batch: int, task: Callable[[int], Any]) -> list[Any]:
         """Run the job, again if a process of Spark died in it: nothing of it counts before its files are listed."""
         for attempt in range(_TRIES):
             self._interrupted.clear()
-            self._group = f"streamjoin {assignment.run} {assignment.batch} {next(self._jobs)}"
-            self._context.setJobGroup(self._group, f"ad-hoc batch {assignment.batch}", interruptOnCancel=True)
+            self._group = f"streamjoin {self._sent.run} {batch} {next(self._jobs)}"
+            self._context.setJobGroup(self._group, f"ad-hoc batch {batch}", interruptOnCancel=True)
             try:
-                return run_cells(self._context, self.partitions, partial(_task, assignment, self._sent.whole))
+                return run_cells(self._context, self.partitions, task)
             except Exception as error:
                 if self._interrupted.is_set():
-                    raise InterruptedBatchError(f"the tasks of batch {assignment.batch} were interrupted") from error
+                    raise InterruptedBatchError(f"the tasks of batch {batch} were interrupted") from error
                 if attempt == _TRIES - 1 or self._stopped:
                     raise
-                _log.warning("batch %d is run again: %s", assignment.batch, _first_line(error))
+                _log.warning("batch %d is run again: %s", batch, _first_line(error))
         raise AssertionError("a batch without a try")
 
     @property
@@ -239,15 +265,29 @@ class CellRows:
 
     def target(self, name: str) -> OutputTarget:
         """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""
-        sink: Any = self.entries[name].sink
-        sink = getattr(sink, "sink", sink)
+        sink = _inner(self.entries[name].sink)
         if isinstance(sink, MemorySink):
-            return OutputTarget(max(sink.limit, self._newest_rows))
+            return OutputTarget(max(sink.limit, self._settings.newest_rows))
         if not isinstance(sink, ParquetSink):
             return OutputTarget(None)
         directory = place(sink.path)
         where = str(directory.absolute()) if isinstance(directory, Path) else sink.path
-        return OutputTarget(self._newest_rows, where, file_prefix(name, self._journal.engine), sink.compression)
+        prefix = file_prefix(name, self._journal.engine)
+        return OutputTarget(self._settings.newest_rows, where, prefix, sink.compression, self._pools(name))
+
+    def _pools(self, name: str) -> bool:
+        """Whether the rows of a query wait for a file; not if too many do because its sink can't be written to."""
+        settings = self._settings
+        rows, nbytes = self.pool.sizes(name)
+        return self._pooling and rows < settings.spool_rows and nbytes < settings.spool_bytes
+
+
+def _inner(sink: Any) -> Any:
+    return getattr(sink, "sink", sink)
+
+
+def _flush(cells: Sequence[Sequence[Flush]], cell: int) -> WrittenRows:
+    return write_flushes(cells[cell])
 
 
 def _task(assignment: CellAssignment, whole: Any, cell: int) -> CellResult:
@@ -287,6 +327,7 @@ def _without(rows: WrittenRows, failures: Mapping[str, str]) -> WrittenRows:
         rows,
         counts={name: count for name, count in rows.counts.items() if name not in failures},
         files={name: file for name, file in rows.files.items() if name not in failures},
+        pooled={name: block for name, block in rows.pooled.items() if name not in failures},
         refused={name: why for name, why in rows.refused.items() if name not in failures},
     )
 
@@ -318,7 +359,7 @@ class DistributedExecutor(SparkExecutor):
         if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
             raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or 'auto'")
         self.session: Any = spark
-        self.rows: Any = CellRows(spark, journal, partitions, core.settings.newest_rows)
+        self.rows: Any = CellRows(spark, journal, partitions, core.settings)
         self._journal = self._filed_journal = journal
         self._trigger, self._core = trigger, core
 

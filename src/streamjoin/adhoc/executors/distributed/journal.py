@@ -3,7 +3,7 @@
     tuples/<stream>-<n>-<id>/  the part files of the stream's micro-batch n, as one try wrote them
     buckets/<stream>-<batch>   the list of a batch's parts
     outputs/<batch>            the files with a batch's rows: written before any of them gets its name
-    spool/<batch>-<cell>-<id>  rows that the driver reads
+    spool/<batch>-<cell>-<id>  rows that the driver reads, and rows that wait for a Parquet file
 
 The invariant: a file is removed only when no record that a restart would begin from lists it.
 """
@@ -30,6 +30,8 @@ class FiledJournal(Journal):
     def __init__(self, checkpoint: str) -> None:
         super().__init__(checkpoint, self.kind)
         self._directories: dict[tuple[str, int], str] = {}
+        self._listed: dict[int, tuple[WrittenRows, ...]] = {}
+        """The outputs of batches that are done, as long as rows of them, or of batches before, are in the pool."""
 
     def tuples_directory(self, stream: str, spark_batch: int) -> str:
         """A new directory for the parts of a micro-batch."""
@@ -86,10 +88,11 @@ class FiledJournal(Journal):
             if entry.name not in listed:
                 _remove_directory(entry)
         for number in self.numbers("outputs"):
-            if number != pending:
+            if number != pending and number not in self._listed:
                 self._numbered("outputs", number).unlink(missing_ok=True)
         outputs = self.outputs(pending) if pending is not None else None
-        spools = {place(part.spool).name for part in outputs or () if part.spool is not None}
+        cells = [*(outputs or ()), *(cell for cells in self._listed.values() for cell in cells)]
+        spools = {place(cell.spool).name for cell in cells if cell.spool is not None}
         for entry in entries(self.root / "spool"):
             if entry.name not in spools:
                 entry.unlink(missing_ok=True)
@@ -115,10 +118,29 @@ class FiledJournal(Journal):
         path = self._numbered("outputs", batch)
         return read_record(path) if path.exists() else None
 
-    def forget_outputs(self, batch: int, cells: Sequence[WrittenRows]) -> None:
-        """A batch is done: nobody needs its spool files and their list any more."""
-        spools = [cell.spool for cell in cells if cell.spool is not None]
-        self._files.submit(remove, [*spools, str(self._numbered("outputs", batch))])
+    def pooled_outputs(self, pending: int | None) -> dict[int, tuple[WrittenRows, ...]]:
+        """The outputs of batches that are done, by batch, which an earlier run left because of pooled rows."""
+        numbers = [number for number in self.numbers("outputs") if number != pending]
+        self._listed = {number: self.outputs(number) or () for number in numbers}
+        return dict(self._listed)
+
+    def end_outputs(self, batch: int, cells: Sequence[WrittenRows]) -> None:
+        """A batch is done: its record goes with the next `release_outputs` that does not need it."""
+        self._listed[batch] = tuple(cells)
+
+    def write_flushed(self, batch: int, cells: Sequence[WrittenRows]) -> None:
+        """List files with pooled rows up to a batch, which is done and has pooled rows."""
+        self._listed[batch] = (*self._listed[batch], *cells)
+        self.write_outputs(batch, self._listed[batch], {})
+
+    def release_outputs(self, oldest: int | None) -> None:
+        """Remove the records and spool files of all batches that are done, up to the oldest that is needed."""
+        for number in sorted(self._listed):
+            if oldest is not None and number >= oldest:
+                break
+            spools = [cell.spool for cell in self._listed.pop(number) if cell.spool is not None]
+            # The record first: what a crash leaves is not listed any more.
+            self._files.submit(remove, [str(self._numbered("outputs", number)), *spools])
 
 
 def _directory(bucket: FiledBucket) -> str:

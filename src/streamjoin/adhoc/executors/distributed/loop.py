@@ -6,8 +6,13 @@ after the last has.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Set
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +22,14 @@ from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.executor import Outputs
 from streamjoin.adhoc.engine.figures import RunningQuery
-from streamjoin.adhoc.engine.inbox import Portion
+from streamjoin.adhoc.engine.inbox import BatchWork, Portion
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.adhoc.executors.distributed.executor import CellRows
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-from streamjoin.adhoc.executors.distributed.outputs import HIDDEN, publish, read_spool
+from streamjoin.adhoc.executors.distributed.outputs import HIDDEN, FlushedFile, WrittenRows, publish, read_spool
+from streamjoin.model.errors import StateError
 from streamjoin.storage.places import entries, place
 
 _log = logging.getLogger(__name__)
@@ -35,11 +41,30 @@ class DistributedLoop(BatchLoop):
     _journal: FiledJournal
     executor: CellRows
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._unnamed: dict[str, tuple[FlushedFile, str, int]] = {}
+        """Files of pooled rows that could not be renamed, by hidden name, with query and batch of the record."""
+        self._timer: threading.Timer | None = None
+
     def restore(self, recovery: RecoveredState, quarantine: Set[str] = frozenset()) -> None:
         """Take over what a restart finds, and remove what tries that came to nothing left."""
         super().restore(recovery, quarantine)
         self.executor.entries = self.catalog.entries
-        self._journal.remove_unlisted(recovery.unfinished.batch if recovery.unfinished is not None else None)
+        pool, pending = self.executor.pool, recovery.unfinished.batch if recovery.unfinished is not None else None
+        for batch, cells in sorted(self._journal.pooled_outputs(pending).items()):
+            # What has its name may have been taken away by whoever reads it.
+            hidden = [
+                replace(
+                    cell, flushed={name: file for name, file in cell.flushed.items() if place(file.hidden).exists()}
+                )
+                for cell in cells
+            ]
+            self._name_flushed(batch, hidden)
+            pool.add(batch, cells)
+        pool.forget(set(pool.names) - self.catalog.entries.keys())
+        self._count_pooled()
+        self._journal.remove_unlisted(pending)
 
     def _finish_what_was_begun(self) -> None:
         super()._finish_what_was_begun()
@@ -49,8 +74,10 @@ class DistributedLoop(BatchLoop):
                 # Hidden files that nobody will name any more.
                 hidden = f"{HIDDEN}{target.prefix}"
                 for file in entries(place(target.directory)):
-                    if file.name.startswith(hidden):
+                    if file.name.startswith(hidden) and str(file) not in self._unnamed:
                         file.unlink(missing_ok=True)
+        self._release()
+        self._wait_for_files()
 
     def _rows(
         self,
@@ -61,8 +88,104 @@ class DistributedLoop(BatchLoop):
     ) -> tuple[dict[str, int], list[ChangeRecord]]:
         counts, records = super()._rows(arrived, portions, aside, attempt)
         if self.executor.written:
-            self._journal.forget_outputs(arrived.batch, self.executor.written)
+            self._journal.end_outputs(arrived.batch, self.executor.written)
+            self._release()
         return counts, records
+
+    # Pooled rows --------------------------------------------------------------------------------------------------
+
+    def _boundary(self, work: BatchWork) -> None:
+        # Whoever drops a query finds all its rows in files.
+        self._flush({request.name for request in work.requests if request.action == "drop"})
+        super()._boundary(work)
+        self._wait_for_files()
+
+    def _end(self) -> None:
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        super()._end()
+
+    def flush(self) -> None:
+        """Have tasks write the rows that wait for a file; between two batches."""
+        self._flush(self.executor.pool.names)
+
+    def _flush(self, names: Collection[str]) -> None:
+        pool = self.executor.pool
+        waiting = [name for name in names if name in pool.names]
+        if not waiting:
+            return
+        try:
+            cells = self.executor.flush(waiting)
+        except Exception as error:
+            _log.warning("the rows of %d queries wait for their files in the checkpoint: %s", len(waiting), error)
+            return
+        # What is flushed has rows of this batch, so that the record of its outputs is there.
+        last = max((file.last for cell in cells for file in cell.flushed.values()), default=-1)
+        if last >= 0:
+            self._journal.write_flushed(last, cells)
+        self._name_flushed(last, cells)
+        pool.add(last, cells)
+        self._count_pooled()
+        self._release()
+
+    def _name_flushed(self, batch: int, cells: Sequence[WrittenRows]) -> None:
+        """Give files of pooled rows, listed in the record of a batch, their names."""
+        named = dict(self._unnamed)
+        for cell in cells:
+            named |= {file.hidden: (file, name, batch) for name, file in cell.flushed.items()}
+            for name, why in cell.unflushed.items():
+                _log.warning("query %r: %s", name, why)
+                self.catalog.entries[name].sink_error = why
+        self._unnamed = {}
+        for hidden, (file, name, listed) in named.items():
+            entry = self.catalog.entries.get(name)
+            try:
+                publish(hidden, file.final)
+            except OSError as error:
+                _log.error("query %r: %s can't be renamed to %s: %s", name, hidden, file.final, error)
+                if place(hidden).exists():
+                    self._unnamed[hidden] = file, name, listed
+                elif entry is not None:
+                    entry.missed += file.rows
+            else:
+                if entry is not None:
+                    entry.sink_error = None
+                    entry.rate.add(file.rows)
+
+    def _count_pooled(self) -> None:
+        unnamed: Counter[str] = Counter()
+        for file, name, _ in self._unnamed.values():
+            unnamed[name] += file.rows
+        for name, entry in self.catalog.entries.items():
+            entry.pooled = self.executor.pool.sizes(name)[0] + unnamed[name]
+
+    def _release(self) -> None:
+        """Remove records and files whose rows are all where they belong."""
+        needed = [batch for _, _, batch in self._unnamed.values()]
+        if self.executor.pool.oldest is not None:
+            needed.append(self.executor.pool.oldest)
+        self._journal.release_outputs(min(needed, default=None))
+
+    def _wait_for_files(self) -> None:
+        """Look again after a while, if rows wait for files: batches may have ceased."""
+        if self._timer is None and self.executor.pool.names:
+            self._timer = threading.Timer(self.catalog.settings.file_seconds, self._ask_for_files)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _ask_for_files(self) -> None:
+        with contextlib.suppress(StateError):
+            self._inbox.ask(self._flush_if_idle)
+
+    def _flush_if_idle(self) -> None:
+        self._timer = None
+        event = self.last_event
+        if event is None or time.time() - event.at >= self.catalog.settings.file_seconds:
+            self.flush()
+        self._wait_for_files()
+
+    # Rows ---------------------------------------------------------------------------------------------------------
 
     def _one_by_one(self, attempt: Attempt, arrived: Arrived) -> Outputs:
         return self.executor.one_by_one(self.core, arrived, attempt.note)
@@ -92,7 +215,7 @@ class DistributedLoop(BatchLoop):
             entry.produced += found.num_rows
             entry.newest.write(arrived.batch, rows, found.num_rows)
             target = self.executor.target(name)
-            taken = found.num_rows
+            taken = found.num_rows - sum(cell.pooled[name][2] for cell in written if name in cell.pooled)
             if target.spooled is None:
                 queued[name], taken = rows, 0
             elif target.directory is not None:
@@ -103,6 +226,9 @@ class DistributedLoop(BatchLoop):
             if taken:
                 entry.delivered(taken, self._passage(entry))
         self.catalog.deliveries.put(arrived.batch, queued, self._passage)
+        self._name_flushed(arrived.batch, written)
+        self.executor.pool.add(arrived.batch, written)
+        self._count_pooled()
         self.catalog.deliveries.settle()
 
     def _publish_files(self, name: str, spooled: list[dict[str, pa.Table]], schema: pa.Schema) -> pa.Table:
@@ -118,6 +244,7 @@ class DistributedLoop(BatchLoop):
                     publish(hidden, final)
                 except OSError as error:
                     _log.warning("query %r: %s can't be renamed: %s", name, hidden, error)
-                    with place(hidden).open("rb") as file:
+                    # It is gone if it had its name before a crash, and whoever reads it took it away.
+                    with contextlib.suppress(FileNotFoundError), place(hidden).open("rb") as file:
                         left.append(pq.read_table(file).cast(schema))
         return pa.concat_tables(left)

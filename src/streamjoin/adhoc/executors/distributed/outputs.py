@@ -2,15 +2,16 @@
 
 A task writes the rows of a query with a `ParquetSink` to a hidden file in the sink's directory. Rows that the driver
 has to see (the newest of each query, and all rows of sinks that the driver writes to) go into one spool file of the
-cell in the checkpoint. The journal's record of a batch's outputs lists all of these. After it is on disk the hidden
-files are renamed, which can be repeated. So a batch is computed again only if none of its files has appeared.
+cell in the checkpoint, and so do rows that wait for a file where there are many such sinks (`pool`). The journal's
+record of a batch's outputs lists all of these. After it is on disk the hidden files are renamed, which can be repeated.
+So a batch is computed again only if none of its files has appeared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,23 +31,42 @@ HIDDEN: Final = ".+"
 class OutputTarget:
     """Where tasks put a query's rows: Parquet files in `directory`, and up to `spooled` (None: all) for the driver.
 
-    `prefix` begins the names of the query's files.
+    `prefix` begins the names of the query's files. Rows that are `pooled` get a file later, together with those of
+    other batches.
     """
 
     spooled: int | None
     directory: str | None = None
     prefix: str = ""
     compression: str = "zstd"
+    pooled: bool = False
+
+
+@dataclass(frozen=True)
+class FlushedFile:
+    """A file with the pooled rows of a query up to the batch `last`: its hidden name and the one that it gets."""
+
+    hidden: str
+    final: str
+    rows: int
+    last: int
 
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """What a cell wrote: by query the rows, the hidden file and the name that it gets, or why there is none."""
+    """What a cell wrote: by query the rows, the hidden file and the name that it gets, or why there is none.
+
+    `pooled` are the blocks of the spool file whose rows wait for a file of their own. `flushed` are files with rows of
+    earlier batches, and `unflushed` says why there is none.
+    """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     spool: str | None = None
+    pooled: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    flushed: Mapping[str, FlushedFile] = field(default_factory=dict)
+    unflushed: Mapping[str, str] = field(default_factory=dict)
 
     def packed(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -56,7 +76,8 @@ class WrittenRows:
     def unpacked(cls, body: Mapping[str, Any]) -> WrittenRows:
         """What `packed` gave."""
         files = {name: (hidden, final) for name, (hidden, final) in body["files"].items()}
-        return cls(body["counts"], files, body["refused"], body["spool"])
+        flushed = {name: FlushedFile(**file) for name, file in body.get("flushed", {}).items()}
+        return cls(body["counts"], files, body["refused"], body["spool"], body.get("pooled", {}), flushed)
 
 
 def write_rows(
@@ -66,11 +87,14 @@ def write_rows(
     attempt = uuid.uuid4().hex[:8]
     counts, files, refused = {}, {}, {}
     spooled: dict[str, pa.Table] = {}
+    pooled: dict[str, pa.Table] = {}
     for name, table in outputs.items():
         target = targets[name]
         counts[name] = table.num_rows
         limit = target.spooled
-        if target.directory is not None:
+        if target.pooled:
+            pooled[name] = table
+        elif target.directory is not None:
             final = f"{target.prefix}{batch:012}-{cell:04}.parquet"
             hidden = place(target.directory) / f"{HIDDEN}{final}.{attempt}"
             try:
@@ -82,12 +106,13 @@ def write_rows(
                 limit = None
         if limit is None or limit:
             spooled[name] = table if limit is None or limit >= table.num_rows else table.slice(table.num_rows - limit)
-    if not spooled:
+    if not spooled and not pooled:
         return WrittenRows(counts, files, refused)
     path = place(spool) / f"{batch:012}-{cell:04}-{attempt}"
-    blocks = [BlockRows(_one_batch(table), 0, 0) for table in spooled.values()]
-    write_piece(path, (blocks, []), {"queries": list(spooled)})
-    return WrittenRows(counts, files, refused, str(path))
+    sides = [[BlockRows(_one_batch(table), 0, 0) for table in tables.values()] for tables in (spooled, pooled)]
+    write_piece(path, (sides[0], sides[1]), {"queries": list(spooled)})
+    blocks = read_footer(path)["blocks"][1] if pooled else []
+    return WrittenRows(counts, files, refused, str(path), dict(zip(pooled, blocks, strict=True)))
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
