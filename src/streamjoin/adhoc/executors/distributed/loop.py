@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.executor import Outputs
-from streamjoin.adhoc.engine.figures import RunningQuery
 from streamjoin.adhoc.engine.inbox import BatchWork, Portion
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.loop import BatchLoop
