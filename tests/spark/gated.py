@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark.stages.gate import Collect, GateOfBatch
-from streamjoin.spark.stages.output import OrderTask, plain, to_order
+from streamjoin.spark.stages.output import OrderTask, plain, result_schema, to_order
 from streamjoin.spark.stages.parts import Part, opened, unpack
 from streamjoin.spark.stages.route import part_schema
 from streamjoin.spark.stages.task import RangeOfBatch
@@ -31,8 +32,11 @@ def gated_blueprint(
     idle_ms: int | None = None,
     ordered: bool = True,
 ) -> Blueprint:
-    gate = GatePlan((tuple(sources[0]), tuple(sources[1])), idle_ms, ordered, positions=True)
-    return Blueprint(bind(spec, *schemas), "join", partitions, EAGER, token="0" * 32, gate=gate)
+    inner = spec.how == "inner" and spec.match is None
+    gate = GatePlan((tuple(sources[0]), tuple(sources[1])), idle_ms, ordered, positions=inner)
+    bound = bind(spec, *schemas)
+    policy = replace(EAGER, whole=bound.match is not None and bound.match.by_equalities)
+    return Blueprint(bound, "join", partitions, policy, token="0" * 32, gate=gate)
 
 
 def gated_batch(
@@ -62,8 +66,7 @@ def gated_batch(
                 to_sort[target].append(row.slice(i, 1))
     for parts in to_sort.values():
         results += list(OrderTask(plan)(iter(reversed(parts))))
-    schema = plan.bound.schema.append(pa.field("position", pa.int64())).append(pa.field("partner", pa.int64()))
-    return pa.Table.from_batches(results, schema=schema)
+    return pa.Table.from_batches(results, schema=result_schema(plan))
 
 
 def _by_partition(plan: Blueprint, parts: Iterator[Part]) -> dict[int, list[pa.RecordBatch]]:

@@ -11,7 +11,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,7 @@ from streamjoin.model import durations
 from streamjoin.model.binding import bind, matched_columns, narrowed
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.output import check_wanted
-from streamjoin.model.spec import JoinSpec, check_inner
+from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.result_frame import result_frame
 from streamjoin.spark.runtime.checkpoints import expect, joins_in, refused
@@ -156,7 +156,7 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
         bound,
         _name(options.name, [frame for side in frames for frame in side]),
         most,
-        policy,
+        replace(policy, whole=bound.match is not None and bound.match.by_equalities),
         gate=_gate(spec, sides, (plans[0], plans[-1]), options),
         first=first,
         auto=auto,
@@ -213,9 +213,33 @@ def _gate(
     several = any(needs_gate(sources) for sources in sides.values())
     if options.punctuate and not options.ordered:
         raise SpecError("punctuate=True ends the rows of a batch, which have no end without ordered=True")
-    if not (counted or several or options.ordered or options.positions or options.idle is not None):
+    kind = spec.how != "inner" or spec.match is not None
+    if kind:
+        _check_kind(spec, options)
+    if not (kind or counted or several or options.ordered or options.positions or options.idle is not None):
         return None
     return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
+
+
+def _check_kind(spec: JoinSpec, options: Options) -> None:
+    """Reject options that have no meaning for a kind of join other than inner."""
+    kind = f"how={spec.how!r}" if spec.match is None else "match=AsOf"
+    if options.positions:
+        raise NotSupportedError(
+            f"positions=True numbers the two tuples of a pair, and {kind} gives other rows as well; use ordered=True"
+        )
+    if options.punctuate and spec.left_only:
+        raise NotSupportedError(f"punctuate=True ends a batch with a result time, and how={spec.how!r} has none")
+    counted = [side for side, window in zip(("left", "right"), spec.windows, strict=True) if _is_counted(window)]
+    if options.punctuate and spec.match is None and set(counted) & set(spec.preserved):
+        raise NotSupportedError(
+            f"punctuate=True with {kind} and a CountWindow: an unmatched tuple stays for as long as no others come, so "
+            "no time is known before which no result follows; use a TimeWindow"
+        )
+
+
+def _is_counted(window: object) -> bool:
+    return isinstance(window, CountWindow)
 
 
 def _idle_ms(idle: str | timedelta | None) -> int | None:
@@ -233,7 +257,6 @@ def _checked(spec: JoinSpec) -> JoinSpec:
     """The spec with event-time order, which is the default on Spark."""
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
-    check_inner("on Spark", spec.how, spec.match)
     if spec.time is None:
         raise SpecError("a join on Spark is in the order of event time and needs a time column: add time='...'")
     if spec.order == "arrival":
@@ -375,8 +398,8 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
     sources = {"left": frames[0].schema, "right": frames[-1].schema}
     # A row whose key or time is NULL has no match; non-nullable columns save Spark a check per value.
     non_null = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
-    if blueprint.gate is not None and blueprint.gate.punctuated:
-        non_null = set()
+    sure = bound.spec.how in ("inner", "semi") and not (blueprint.gate is not None and blueprint.gate.punctuated)
+    non_null = non_null if sure else set()
     fields = [
         StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in non_null)
         for c in bound.columns

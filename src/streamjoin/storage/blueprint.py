@@ -78,15 +78,39 @@ class Blueprint:
 
     @property
     def windows(self) -> tuple[int, int]:
-        """The lengths of both windows, in ticks or tuples."""
+        """The lengths of both windows, in ticks or tuples; an as-of join has none, and its clocks are horizons."""
+        if self.bound.match is not None:
+            return 0, 0
         left, right = self.bound.windows
         return left.size, right.size
 
     @property
     def counted(self) -> tuple[bool, bool]:
         """Which sides have a count window."""
+        if self.bound.match is not None:
+            return False, False
         left, right = self.bound.windows
         return left.kind == "count", right.kind == "count"
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """The sides whose unmatched tuples come out where they leave their windows."""
+        return () if self.bound.match is not None else tuple(SIDES.index(side) for side in self.bound.spec.preserved)
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """The sides whose tuples have a mark once they have matched."""
+        return (0,) if self.bound.spec.how == "semi" else self.preserved
+
+    @property
+    def places(self) -> bool:
+        """Whether unmatched tuples carry the place where they leave, because the output is ordered."""
+        return bool(self.preserved) and self.gate is not None and self.gate.ordered
+
+    @property
+    def by_key(self) -> bool:
+        """Whether the join is an as-of join by key, which keeps the newest right tuple of each key."""
+        return self.bound.match is not None and self.bound.match.by_equalities
 
     @property
     def lateness(self) -> int:
@@ -136,6 +160,8 @@ class Blueprint:
             "right columns": _columns(self.bound.right_schema),
             "left sources": ", ".join(map(str, gate.sources[0])) if gate else "in any order",
             "right sources": ", ".join(map(str, gate.sources[1])) if gate else "in any order",
+            **({} if spec.how == "inner" else {"how": spec.how}),
+            **({} if spec.match is None else {"match": str(spec.match)}),
         }
 
     @property

@@ -5,6 +5,7 @@
     versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task stored
     versions/merged/<batch>.<epoch>.merge   runs of that version, merged in the background
     versions/<batch>/<epoch>.gate        the gate's progress after the batch, and its waiting rows
+    versions/<batch>/<epoch>.<range>.marks   the tuples that matched, in an outer, semi or anti join
     versions/<batch>/<epoch>.<range>.spent   the time that a task spent on starting, if any
     versions/<batch>/<epoch>.manifest    the whole version, written when the next batch needs it
     late/<batch>.<epoch>.<range>.arrow   rows that were not joined
@@ -26,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamjoin._arrays import Array
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.blueprint import FORMAT, Blueprint
 from streamjoin.storage.manifest import EMPTY, Manifest, assemble
@@ -79,6 +81,21 @@ class WindowLog:
         path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
         write_piece(path, sides, self._signed(batch, facts))
 
+    def publish_marks(self, batch: int, partition: int, arrays: Mapping[str, Array]) -> None:
+        """Write the tuples of a range that matched in `batch`; before its piece, which completes the version."""
+        path = self._directory(batch) / f"{self.epoch:08}.{partition:05}.marks"
+        write_piece(path, ([], []), self._signed(batch, {}), arrays)
+
+    def marks(self, batch: int, epoch: int) -> list[tuple[dict[str, Any], MappedPiece]]:
+        """The footers and arrays that `publish_marks` wrote in one start."""
+        files = []
+        for piece in self.pieces(batch, epoch):
+            path = self._directory(batch) / f"{piece.name.partition('-of-')[0]}.marks"
+            footer = read_footer(path)
+            self._check(path, footer)
+            files.append((footer, MappedPiece(path)))
+        return files
+
     @property
     def gated(self) -> bool:
         """Whether a gate comes before the join."""
@@ -96,9 +113,11 @@ class WindowLog:
         """The files that the tasks of one start reported for `batch`."""
         return in_order(self._directory(batch).glob(f"{epoch:08}.*.spent"))
 
-    def publish_gate(self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any]) -> None:
+    def publish_gate(
+        self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
+    ) -> None:
         """Write the rows that wait in the gate after `batch`."""
-        write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts))
+        write_piece(self._gate(batch, self.epoch), sides, self._signed(batch, facts), arrays)
 
     def publish_merge(self, batch: int, sides: BothSidesRows, facts: Mapping[str, Any]) -> None:
         """Write the run that runs of version `batch` were merged into.
@@ -230,6 +249,8 @@ class WindowLog:
                     mapped.check(block)
             if self._blueprint.gate is not None:
                 self.gate(batch, manifest.epoch)
+            if self._blueprint.marked:
+                self.marks(batch, manifest.epoch)
         except CheckpointError:
             return False
         return True

@@ -89,6 +89,8 @@ class Manifest:
 
     def kept(self, horizons: Horizons, policy: MergePolicy) -> slice:
         """The runs that the next version keeps; older and newer runs are folded into its new run."""
+        if policy.whole:
+            return slice(0, 0)
         statistics = [run.statistics for run in self.runs]
         end = first_folded(statistics, horizons(self.clocks), self.fresh, policy)
         left, right = (None if at is None else at + step for at, step in zip(self.clocks, self.pace, strict=True))

@@ -25,6 +25,7 @@ class MergePolicy:
         runs: a run holds at most one part in this many of all live rows, unless a batch alone holds more.
         inline: merges of more rows than this are left to the background (`background.py`).
         crowd: with more runs than this the background has fallen behind, and batches do the merges themselves.
+        whole: every batch folds all runs into its own: for a state that is small and not bounded by age.
     """
 
     slack: int = 125
@@ -32,6 +33,7 @@ class MergePolicy:
     runs: int = 5
     inline: int = 1 << 16
     crowd: int = 32
+    whole: bool = False
 
 
 @dataclass(frozen=True)

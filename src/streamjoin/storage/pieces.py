@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from streamjoin._arrays import Array
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.cache import mapped
 from streamjoin.storage.places import Place, RemotePath
@@ -65,14 +66,18 @@ BothSidesRows = tuple[Iterable[BlockRows], Iterable[BlockRows]]
 """The record batches of both sides."""
 
 
-def write_piece(path: Place, sides: BothSidesRows, footer: Mapping[str, Any]) -> None:
-    """Publish a piece; the footer gets the blocks of both sides under "blocks"."""
+def write_piece(
+    path: Place, sides: BothSidesRows, footer: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
+) -> None:
+    """Publish a piece; the footer gets the blocks of both sides under "blocks", those of `arrays` under "arrays"."""
     if path.exists():
         return
     with atomic(path, once=True) as file:
         file.write(MAGIC)
-        blocks = [[_append(file, rows).packed() for rows in side] for side in sides]
-        text = json.dumps({**footer, "blocks": blocks}, separators=(",", ":"), sort_keys=True).encode()
+        blocks: dict[str, Any] = {"blocks": [[_append(file, rows).packed() for rows in side] for side in sides]}
+        if arrays is not None:
+            blocks["arrays"] = {name: _append(file, _block(array)).packed() for name, array in arrays.items()}
+        text = json.dumps({**footer, **blocks}, separators=(",", ":"), sort_keys=True).encode()
         file.write(text)
         file.write(_TAIL.pack(len(text), zlib.crc32(text), MAGIC))
 
@@ -83,6 +88,10 @@ def _append(file: Any, rows: BlockRows) -> Block:
     buffer = rows.batch.serialize()
     file.write(buffer)
     return Block(offset, buffer.size, rows.batch.num_rows, rows.first, rows.last, zlib.crc32(buffer))
+
+
+def _block(array: Array) -> BlockRows:
+    return BlockRows(pa.record_batch([pa.array(array)], names=["values"]), 0, 0)
 
 
 class atomic:  # noqa: N801 - used as a statement, like open
@@ -212,6 +221,12 @@ class MappedPiece:
         if rows is None:
             rows = self._batches[block] = self._read(block, schema)
         return rows
+
+    def array(self, footer: Mapping[str, Any], name: str, type_: pa.DataType) -> Array:
+        """One of the arrays of the piece, without a copy."""
+        rows = self.batch(Block(*footer["arrays"][name]), pa.schema([("values", type_)]))
+        values: Array = rows.column(0).to_numpy(zero_copy_only=True)
+        return values
 
     def check(self, block: Block) -> pa.Buffer:
         """The bytes of a block; raises if their checksum is wrong."""

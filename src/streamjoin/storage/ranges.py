@@ -43,6 +43,13 @@ class WordRange:
         """Whether words from `least` to `most` overlap the range."""
         return most >= self.first[0] and (self.last is None or (least, 0) < self.last)
 
+    def beside(self, least: int, most: int) -> list[WordRange]:
+        """The ranges of the words from `least` to `most` before and after this one."""
+        end = None if most == MOST else (most + 1, 0)
+        before = WordRange((least, 0), self.first)
+        after = [] if self.last is None else [WordRange(self.last, end)]
+        return [part for part in (before, *after) if part.last is None or part.first < part.last]
+
     def part(self, words: Array) -> tuple[int, int]:
         """The first and the end position of its rows in sorted words; each position belongs to exactly one range."""
         begin = _place(words, *self.first)
@@ -67,6 +74,11 @@ class SplitPoints:
     def ranges(self) -> int:
         """The number of ranges."""
         return int(self.words.size) + 1
+
+    @property
+    def between_words(self) -> SplitPoints:
+        """The same points without shares: no word is split."""
+        return SplitPoints(self.words, np.zeros_like(self.shares))
 
     def word_range(self, partition: int) -> WordRange:
         """The range with the number `partition`."""

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.joins.kinds.keyless import Keyless
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import make_ascending
+from streamjoin.model.binding import BoundAsOf
 from streamjoin.spark.stages.pairing import SortedProbes, tick_bounds
 from streamjoin.spark.stages.parts import Received
 from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, index_words
@@ -29,6 +31,16 @@ LATE, NO_TIME = "late", "no time"
 
 
 @dataclass(frozen=True)
+class NumberedRows:
+    """Rows with their times, their positions in their side, and the number of tuples of the other side before them."""
+
+    rows: pa.Table
+    ticks: Array
+    seqs: Array
+    upto: Array
+
+
+@dataclass(frozen=True)
 class Arrivals:
     """The new rows: all probes, the rows that the range stores, and the rows set aside, by reason."""
 
@@ -37,6 +49,10 @@ class Arrivals:
     clock: int | None
     late: dict[str, pa.Table]
     name: str
+    own: Array
+    """Which of the probes the range stores."""
+    keyless: NumberedRows | None = None
+    """The rows that match nothing, whatever follows, where the kind of join gives them out."""
 
     @property
     def late_counts(self) -> dict[str, int]:
@@ -61,6 +77,12 @@ def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | N
         usable &= ~missing
         reasons = {LATE: late & ~missing, NO_TIME: missing}
     newest = int(ticks[usable].max()) if usable.any() else None
+    keyless = None
+    if side in blueprint.preserved or (side == 0 and bound.match is not None):
+        mask = Keyless(bound, side)(table, encoded.valid)
+        if mask is not None:
+            keyless = _numbered(table, ticks, np.flatnonzero(mask[: received.owned] & usable[: received.owned]))
+            usable &= ~mask
     if encoded.valid is not None:
         usable &= encoded.valid
     probes, own = _probes(blueprint, side, table, encoded, ticks, usable, received.owned)
@@ -68,7 +90,15 @@ def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | N
     if bound.spec.self_join and side:
         reasons = {}
     set_apart = {reason: _rows(table, mask, received.owned) for reason, mask in reasons.items() if mask.any()}
-    return Arrivals(probes, probes.chosen(own), newest, set_apart, SIDES[side])
+    return Arrivals(probes, probes.chosen(own), newest, set_apart, SIDES[side], own, keyless)
+
+
+def _numbered(table: pa.Table, ticks: Array, places: Array) -> NumberedRows:
+    rows = table.take(pa.array(places))
+    seqs, upto = _column(rows, SEQ), _column(rows, UPTO)
+    if seqs is None or upto is None:
+        raise AssertionError("rows behind a gate without their numbers")
+    return NumberedRows(rows.drop_columns([SEQ, UPTO]), ticks[places], seqs, upto)
 
 
 def _probes(
@@ -85,7 +115,10 @@ def _probes(
     segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids, seqs)
     bounds = tuple((term.lo, term.hi) for term in terms)
     first = None
-    if upto is None:
+    if blueprint.bound.match is not None:
+        since, until = tick_bounds(segment.ticks, *_as_of_reach(blueprint.bound.match))
+        upto = None
+    elif upto is None:
         window = blueprint.windows
         back, ahead = (window[0], window[1]) if side else (window[1], window[0])
         since, until = tick_bounds(segment.ticks, back, ahead)
@@ -96,6 +129,12 @@ def _probes(
     make_ascending(lo, hi)
     probes = SortedProbes(segment, lo, hi, bounds, since, until, first, upto)
     return probes, order < owned
+
+
+def _as_of_reach(match: BoundAsOf) -> tuple[int, int]:
+    """How far behind and ahead of a left row its partner may be."""
+    tolerance = MOST if match.tolerance is None else match.tolerance
+    return (0 if match.direction == "forward" else tolerance), (0 if match.direction == "backward" else tolerance)
 
 
 def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> tuple[Array, Array]:

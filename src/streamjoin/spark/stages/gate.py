@@ -30,7 +30,9 @@ from streamjoin.spark.stages.gating import (
     ordered,
     ready_in,
 )
+from streamjoin.spark.stages.kind_gate import KindGate
 from streamjoin.spark.stages.late import late_rows
+from streamjoin.spark.stages.marks import less
 from streamjoin.spark.stages.parts import Part, markers, opened
 from streamjoin.spark.stages.punctuation import Punctuation, write_punctuation
 from streamjoin.spark.stages.route import SEQ, UPTO, by_range, conformed, index_words
@@ -115,6 +117,7 @@ class GateOfBatch:
         """The punctuation of the batch; available once its parts are complete."""
         self.ranges = self.mark = 0
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
+        self._kind = KindGate(blueprint)
 
     def parts(self, packed_parts: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
         """Publish the state of the gate after the batch, then yield the ready rows by range."""
@@ -126,8 +129,9 @@ class GateOfBatch:
         batch = [(side, new.rows) for side, new in zip(self._sides, fresh, strict=True)]
         after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
         waiting = [_together(old, new) for old, new in zip(waited, on_time, strict=True)]
-        ready = [ready_in(after, side, side_rows.rows) for side, side_rows in zip(self._sides, waiting, strict=True)]
+        ready = [self._ready(after, side, rows.rows) for side, rows in zip(self._sides, waiting, strict=True)]
         tables, after = self._numbered(after, waiting, ready)
+        self._kind.advance(self._log, self.before, stood.counts, after, self._released(waiting, ready))
         points = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
@@ -202,6 +206,18 @@ class GateOfBatch:
             late.append(late_rows(self._blueprint.bound, self._batch, SIDES[side], reasons))
         return _chosen(new, ~(masks[LATE] | masks[NO_TIME]))
 
+    def _ready(self, after: Standing, side: int, rows: UngatedRows) -> Array:
+        """Which rows leave the gate; a left row of an as-of join waits until no closer right row can follow."""
+        if side == 1 or self._blueprint.bound.match is None:
+            return ready_in(after, side, rows)
+        ready: Array = rows.ticks < less(after.bound[0], self._kind.reach)
+        return ready
+
+    def _released(self, waiting: Sequence[WaitingRows], ready: Sequence[Array]) -> tuple[Array, Array]:
+        """The sorted times of each side's ready rows."""
+        ticks = [np.sort(side.rows.ticks[mask]) for side, mask in zip(waiting, ready, strict=True)]
+        return ticks[0], ticks[-1]
+
     def _numbered(
         self, after: Standing, waiting: Sequence[WaitingRows], ready: Sequence[Array]
     ) -> tuple[list[pa.Table], Standing]:
@@ -253,21 +269,22 @@ class GateOfBatch:
             table = pa.Table.from_arrays(columns, schema=self._waiting_schema(side)).combine_chunks()
             blocks[side] = [BlockRows(batch, 0, 0) for batch in table.to_batches()]
         tick = None if after.bound == Standing({}).bound else after.bound[0]
-        counted, itself = self._blueprint.counted, len(self._sides) == 1
+        itself = len(self._sides) == 1 or self._blueprint.bound.match is not None
         positions = [side.counts[0] if itself else sum(side.counts) for side in (before, after)]
         waiting = [side.rows.ticks.size for side in rest]
         facts = {
             "standing": after.to_json(),
             "waiting": waiting,
-            "clocks": [after.counts[side] if counted[side] else tick for side in (0, 1)],
+            "clocks": self._kind.clocks(after.counts, tick),
             "late": _counted(late),
             "lag": after.lag,
-            "bound": tick,
+            "bound": self._kind.earliest(tick),
             "cuts": points.to_json(),
             "positions": positions,
+            **self._kind.facts,
         }
-        self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts)
-        self.punctuation = Punctuation(self._batch, tick, positions[1], sum(waiting), after.lag)
+        self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts, self._kind.arrays)
+        self.punctuation = Punctuation(self._batch, self._kind.earliest(tick), positions[1], sum(waiting), after.lag)
         write_punctuation(self._log.root, self._log.epoch, self.punctuation)
 
 

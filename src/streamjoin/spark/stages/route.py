@@ -106,13 +106,19 @@ def by_range(
     side: Literal["left", "right"] = "right" if role else "left"
     encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
     index = index_words(encoded)
-    owner, lo, hi = points.owners(index.word, first), index.lo, index.hi
+    # An as-of join by key has its left rows where the right rows of their keys are.
+    word = index.lo if blueprint.by_key and role == 0 else index.word
+    owner, lo, hi = points.owners(word, first), index.lo, index.hi
     if encoded.valid is not None:
         anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges
         owner = np.where(encoded.valid, owner, anywhere)
         lo, hi = np.where(encoded.valid, lo, 1), np.where(encoded.valid, hi, 0)
     numbers = np.arange(encoded.n, dtype=np.int64)
-    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, points.copies(owner, lo, hi))):
+    # The owner of a left row finds all its partners in an as-of join.
+    nothing = numbers[:0]
+    alone = blueprint.by_key or (blueprint.bound.match is not None and role == 0)
+    copies = (nothing, nothing) if alone else points.copies(owner, lo, hi)
+    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, copies)):
         for target, part in _grouped(rows, row, partition):
             yield target, kind, part
 

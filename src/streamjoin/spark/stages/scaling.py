@@ -31,8 +31,10 @@ def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Split
     """The split points of the batch after `before`; `batch` is a sample of its words, if known."""
     ranges = ranges_after(blueprint, before)
     if not blueprint.bound.index:
-        return shared_split_points(ranges)
-    return split_points([*before.samples, *(batch or before.fresh_sample)], ranges)
+        return shared_split_points(1 if blueprint.by_key else ranges)
+    points = split_points([*before.samples, *(batch or before.fresh_sample)], ranges)
+    # A key of an as-of join has one owner, which chooses among all right rows of that key.
+    return points.between_words if blueprint.by_key else points
 
 
 def agreed(before: Manifest, points: SplitPoints) -> int:

@@ -11,28 +11,35 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError, StreamJoinError
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import Arrivals, arrivals
+from streamjoin.spark.stages.asof_task import AsOfRange
+from streamjoin.spark.stages.kind_gate import KindGate
+from streamjoin.spark.stages.kind_task import MarkedRange, RangeRows
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
-from streamjoin.spark.stages.output import FoundPairs, bound_to_order, plain, to_order
-from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
+from streamjoin.spark.stages.marks import MarkState, Places, less
+from streamjoin.spark.stages.output import Results, bound_to_order, plain, to_order
 from streamjoin.spark.stages.parts import Received, marks, unpack
 from streamjoin.spark.stages.route import part_schema
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
 from streamjoin.spark.stages.spending import tell
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import StoredRun
+from streamjoin.storage.pieces import MappedPiece
 from streamjoin.storage.places import place
-from streamjoin.storage.ranges import SplitPoints, sample
+from streamjoin.storage.ranges import SplitPoints, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
 
 T = TypeVar("T")
+OldRuns = Sequence[Sequence[Sequence[Segment]]]
+"""The stored rows of both sides, by run, in segments."""
 
 _SAMPLE = 64
 
@@ -82,6 +89,7 @@ class RangeOfBatch:
         # The first range always has a task, and one writer is enough.
         self._before = log.version(batch - 1, keep=partition == 0)
         self._clocks: list[int | None] | None = None
+        self._gate: tuple[dict[str, Any], MappedPiece] | None = None
         self._late: dict[str, int] = {}
         self.positions = (0, 0)
         """The first and the end gate position of the batch."""
@@ -90,7 +98,8 @@ class RangeOfBatch:
         if blueprint.gate is None:
             self._split_points = planned(blueprint, self._before)
         else:
-            footer, _ = log.gate(batch)
+            self._gate = log.gate(batch)
+            footer = self._gate[0]
             self._split_points = SplitPoints.from_json(footer["cuts"])
             self._clocks = footer["clocks"]
             self.positions = footer["positions"]
@@ -106,38 +115,80 @@ class RangeOfBatch:
                 "query, or a task that Spark had abandoned, wrote to it in the meantime"
             )
 
-    def join(self, received: tuple[Received, Received]) -> Iterator[FoundPairs]:
+    def join(self, received: tuple[Received, Received]) -> Iterator[Results]:
         """Publish this range's piece, then yield its results; a task without a range has neither."""
         if self._partition >= self._split_points.ranges:
             return
         left, right = (arrivals(self._blueprint, side, received[side], self._before.clocks[side]) for side in (0, 1))
         words = self._split_points.word_range(self._partition)
-        old = [
-            [stored(self._log, self._blueprint, self._before, [run], side, words) for run in self._before.runs]
-            for side in (0, 1)
-        ]
-        self._publish((left, right), old)
+        old = [[self._stored(run, side, words) for run in self._before.runs] for side in (0, 1)]
+
+        def beside(side: int, least: int, most: int) -> list[Segment]:
+            parts = words.beside(least, most)
+            return [s for part in parts for run in self._before.runs for s in self._stored(run, side, part)]
+
+        rows = RangeRows(
+            self._blueprint, self._split_points, self._partition, (left, right), (_flat(old[0]), _flat(old[1])), beside
+        )
+        results: Iterator[Results]
+        if self._blueprint.bound.match is not None:
+            results = self._join_as_of(rows, old)
+        elif self._blueprint.marked:
+            results = self._join_marked(rows, old)
+        else:
+            self._publish((left, right), old)
+            results = rows.pairs()
         if self._partition == 0:
             # If other tasks are pruning as well, the driver removes the rest after the commit.
             with contextlib.suppress(OSError):
                 self._log.prune(self._before)
-        for segment in _flat(old[1]):
-            yield from self._results(left.probes, segment, probes_left=True)
-        yield from self._results(left.probes, right.owned.rows, probes_left=True)
-        for segment in _flat(old[0]):
-            yield from self._results(right.probes, segment, probes_left=False)
-        if self._blueprint.gate is not None:
-            # Probes match earlier tuples only, so new right rows also probe the new left rows.
-            yield from self._results(right.owned, left.probes.rows, probes_left=False)
+        yield from results
 
-    def _publish(self, new: tuple[Arrivals, Arrivals], old: Sequence[Sequence[Sequence[Segment]]]) -> None:
+    def _stored(self, run: StoredRun, side: int, words: WordRange) -> list[Segment]:
+        return stored(self._log, self._blueprint, self._before, [run], side, words)
+
+    def _join_marked(self, rows: RangeRows, old: OldRuns) -> Iterator[Results]:
+        """The rows of an outer, semi or anti join; its marks are published, then its piece."""
+        footer, piece = self._of_gate()
+        places = None
+        if self._blueprint.places:
+            ticks = [piece.array(footer, f"ticks{side}", pa.int64()) for side in (0, 1)]
+            firsts = footer["firsts"]
+            self_join = self._blueprint.bound.spec.self_join
+            places = Places(self.positions[0], (firsts[0], firsts[1]), (ticks[0], ticks[1]), self_join)
+        marked = MarkedRange(rows, MarkState.of_gate(footer, piece), places)
+        self._log.publish_marks(self._batch, self._partition, marked.matched())
+        self._publish(rows.new, old)
+        return marked.rows()
+
+    def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[Results]:
+        """The rows of an as-of join; no left row is stored, and by key only the right rows that are needed."""
+        tick = self._of_gate()[0]["standing"]["bound"][0]
+        as_of = AsOfRange(rows, less(tick, KindGate(self._blueprint).reach))
+        nothing = rows.new[0].owned.rows.part(0, 0)
+        if as_of.newest is None:
+            self._publish(rows.new, old, (nothing, rows.new[1].owned.rows))
+        else:
+            self._publish(rows.new, [[], []], (nothing, as_of.newest.kept))
+        return as_of.rows()
+
+    def _of_gate(self) -> tuple[dict[str, Any], MappedPiece]:
+        if self._gate is None:
+            raise AssertionError("a kind of join without a gate")
+        return self._gate
+
+    def _publish(
+        self, new: tuple[Arrivals, Arrivals], old: OldRuns, fresh: tuple[Segment, Segment] | None = None
+    ) -> None:
+        """Write the rows of folded runs and the new rows, or `fresh` in their place, as this range's piece."""
         plan, before = self._blueprint, self._before
+        fresh = fresh or (new[0].owned.rows, new[1].owned.rows)
         # Rows that expire within the batch are not written; a range that has seen later rows drops more.
         horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
         kept_runs = before.kept(plan.horizons, plan.policy)
         runs = []
         for side, counted in enumerate(plan.counted):
-            segments = [*_flat(_folded(old[side], kept_runs)), new[side].owned.rows]
+            segments = [*_flat(_folded(old[side], kept_runs)), fresh[side]]
             runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
         folded = _folded(before.runs, kept_runs)
         facts = {
@@ -163,12 +214,6 @@ class RangeOfBatch:
             except (StreamJoinError, OSError) as error:
                 # The rows are in the log; the driver or the next start of the query writes them.
                 _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
-
-    def _results(self, probes: SortedProbes, stored: Segment, *, probes_left: bool) -> Iterator[FoundPairs]:
-        bound = self._blueprint.bound
-        condition = ResidualTest(bound.residual, bool(bound.index), probes_left)
-        for probe, partner in matches(probes, stored, condition):
-            yield FoundPairs(probes, stored, probe, partner, probes_left)
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -1,0 +1,281 @@
+"""Outer, semi and anti joins in one range: which tuples have matched, and the rows of those that decide.
+
+The task of a range sees every pair of the tuples that it owns, so no mark of another range is missing when one of them
+leaves. Most pairs are found in the range anyway. A new tuple whose interval reaches beyond the range may also match
+there, where a copy of it probes. The owner looks these up itself, for tuples that have not matched yet: new right
+tuples that can match are there as copies, and stored tuples are in the log, which every task can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.spark.stages.arrivals import Arrivals
+from streamjoin.spark.stages.marks import MarkState, Places
+from streamjoin.spark.stages.output import FoundPairs, ResultRows, Results
+from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
+from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
+from streamjoin.storage.segments import Segment
+
+_MOST_PAIRS = 1 << 24
+"""Pairs kept in memory until the marks are published; if there are more, they are found a second time."""
+_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class RangeRows:
+    """The rows of one range: the new ones and the stored ones of each side, and a way to those of other ranges.
+
+    `beside` returns the stored rows of a side outside the range, with words from the second argument to the third.
+    """
+
+    blueprint: Blueprint
+    points: SplitPoints
+    partition: int
+    new: tuple[Arrivals, Arrivals]
+    old: tuple[Sequence[Segment], Sequence[Segment]]
+    beside: Callable[[int, int, int], list[Segment]]
+
+    def pairs(self) -> Iterator[FoundPairs]:
+        """The pairs of the inner join that this range finds."""
+        left, right = self.new
+        for segment in self.old[1]:
+            yield from found(self.blueprint, left.probes, segment, 0)
+        yield from found(self.blueprint, left.probes, right.owned.rows, 0)
+        for segment in self.old[0]:
+            yield from found(self.blueprint, right.probes, segment, 1)
+        if self.blueprint.gate is not None:
+            # Probes match earlier tuples only, so new right rows also probe the new left rows.
+            yield from found(self.blueprint, right.owned, left.probes.rows, 1)
+
+    def reaching(self, probes: SortedProbes) -> Array:
+        """Which probes can match rows of other ranges."""
+        ranges = self.points.range_of(probes.lo, 0), self.points.range_of(probes.hi, WHOLE - 1)
+        outside: Array = (ranges[0] != self.partition) | (ranges[1] != self.partition)
+        return outside & (probes.lo <= probes.hi)
+
+    def pairs_beside(self, side: int, probes: SortedProbes) -> Iterator[FoundPairs]:
+        """The pairs of new rows of a side with stored rows outside the range."""
+        some = probes.chosen(self.reaching(probes))
+        if some.rows.n:
+            for segment in self.beside(1 - side, int(some.lo.min()), int(some.hi.max())):
+                yield from found(self.blueprint, some, segment, side)
+
+
+def found(blueprint: Blueprint, probes: SortedProbes, stored: Segment, side: int) -> Iterator[FoundPairs]:
+    """The pairs of new rows of a side with rows of the other side."""
+    bound = blueprint.bound
+    condition = ResidualTest(bound.residual, bool(bound.index), probes_left=side == 0)
+    for probe, place in matches(probes, stored, condition):
+        yield FoundPairs(probes, stored, probe, place, side == 0)
+
+
+class _Hits:
+    """Which rows of one segment have matched, and, if `ranked`, where each matched first."""
+
+    def __init__(self, n: int, ranked: bool) -> None:
+        self.matched = np.zeros(n, np.bool_)
+        self.position, self.partner = (np.full(n if ranked else 0, MOST) for _ in range(2))
+
+    def note(self, rows: Array, places: tuple[Array, Array] | None) -> None:
+        """Mark rows, with the place of the pair of each."""
+        self.matched[rows] = True
+        if places is None:
+            return
+        position, partner = places
+        known = self.position[rows]
+        better = (position < known) | ((position == known) & (partner < self.partner[rows]))
+        rows, position, partner = rows[better], position[better], partner[better]
+        order = np.lexsort((partner, position, rows))
+        rows = rows[order]
+        first = np.ones(rows.size, np.bool_)
+        first[1:] = rows[1:] != rows[:-1]
+        self.position[rows[first]] = position[order][first]
+        self.partner[rows[first]] = partner[order][first]
+
+    def add(self, rows: Array, other: _Hits) -> None:
+        """Mark rows as those of another segment, which has the same tuples in the same order."""
+        matched = other.matched
+        self.note(rows[matched], (other.position[matched], other.partner[matched]) if other.position.size else None)
+
+
+class MarkedRange:
+    """One range of an outer, semi or anti join in one batch."""
+
+    def __init__(self, rows: RangeRows, state: MarkState, places: Places | None) -> None:
+        self._rows = rows
+        self._blueprint = rows.blueprint
+        self._state = state
+        self._places = places
+        self._how = rows.blueprint.bound.spec.how
+        self._ranked = self._how == "semi"
+        # By identity, with the segment itself, so that no other gets its identity.
+        self._hits: dict[int, tuple[Segment, _Hits]] = {}
+        self._pairs: list[FoundPairs] | None = []
+        self._find()
+
+    def matched(self) -> dict[str, Array]:
+        """The positions of each marked side that matched in this batch and have not left."""
+        arrays = {}
+        for side in self._blueprint.marked:
+            seqs = [np.empty(0, np.int64)]
+            for segment, hits, fresh in self._segments(side):
+                stays = self._ages(side, segment) >= self._state.gone[side]
+                seqs.append(seqs_of(segment)[hits.matched & fresh & stays])
+            arrays[f"matched{side}"] = np.concatenate(seqs)
+        return arrays
+
+    def rows(self) -> Iterator[Results]:
+        """The rows of the batch."""
+        if self._ranked:
+            yield from self._first_matches()
+            return
+        for side in self._blueprint.preserved:
+            yield from self._leaving(side)
+        if self._how != "anti":
+            yield from self._rows.pairs() if self._pairs is None else self._pairs
+
+    def _find(self) -> None:
+        """Find all pairs, mark their tuples, and keep those that are rows."""
+        count = 0
+        for pairs in self._rows.pairs():
+            self._note(pairs)
+            if self._pairs is not None and not self._ranked and self._how != "anti":
+                count += pairs.probe.size
+                self._pairs.append(pairs)
+                if count > _MOST_PAIRS:
+                    self._pairs = None
+        for side in self._blueprint.marked:
+            self._find_beside(side)
+
+    def _find_beside(self, side: int) -> None:
+        """Mark the new tuples of a side that match rows which other ranges own."""
+        new, hits = self._rows.new[side], self._owned_hits(side)
+        undecided = ~hits.matched
+        if self._ranked:
+            # The first pair of a tuple that finds an earlier one is at its own place.
+            own = self._own_places(new.owned)
+            undecided = (hits.position > own) | self._blueprint.bound.spec.self_join
+        places = np.flatnonzero(undecided & self._rows.reaching(new.owned))
+        if side == 0:
+            # A right tuple that can match is here as a copy, also if the left one's interval ends before its word.
+            copies = self._rows.new[1].probes.chosen(~self._rows.new[1].own)
+            self._mark_some(hits, new.owned, np.flatnonzero(undecided), lambda some: self._with_copies(some, copies))
+        self._mark_some(hits, new.owned, places, lambda some: self._rows.pairs_beside(side, some))
+
+    def _with_copies(self, some: SortedProbes, copies: SortedProbes) -> Iterator[FoundPairs]:
+        yield from found(self._blueprint, some, copies.rows, 0)
+        yield from found(self._blueprint, copies, some.rows, 1)
+
+    def _mark_some(
+        self, hits: _Hits, owned: SortedProbes, places: Array, pairs: Callable[[SortedProbes], Iterator[FoundPairs]]
+    ) -> None:
+        """Mark those of the rows at `places` that `pairs` finds."""
+        if not places.size:
+            return
+        chosen = np.zeros(owned.rows.n, np.bool_)
+        chosen[places] = True
+        some = owned.chosen(chosen)
+        marks = self._hits_of(some.rows) if some is not owned else hits
+        for each in pairs(some):
+            self._note(each)
+        if marks is not hits:
+            hits.add(places, marks)
+
+    def _note(self, pairs: FoundPairs) -> None:
+        places = pairs.places(self._blueprint) if self._ranked else None
+        for side in self._blueprint.marked:
+            probing = pairs.probes_left == (side == 0)
+            segment, rows = (pairs.probes.rows, pairs.probe) if probing else (pairs.stored, pairs.place)
+            self._hits_of(segment).note(rows, places)
+
+    def _hits_of(self, segment: Segment) -> _Hits:
+        if id(segment) not in self._hits:
+            self._hits[id(segment)] = segment, _Hits(segment.n, self._ranked)
+        return self._hits[id(segment)][1]
+
+    def _owned_hits(self, side: int) -> _Hits:
+        """The marks of the new tuples that the range owns, found as probes or by probes."""
+        new = self._rows.new[side]
+        hits = self._hits_of(new.owned.rows)
+        if new.owned is not new.probes:
+            probes = self._hits_of(new.probes.rows)
+            own = np.flatnonzero(new.own)
+            part = _Hits(own.size, self._ranked)
+            part.matched = probes.matched[own]
+            if self._ranked:
+                part.position, part.partner = probes.position[own], probes.partner[own]
+            hits.add(np.arange(own.size), part)
+        return hits
+
+    def _segments(self, side: int) -> Iterator[tuple[Segment, _Hits, Array]]:
+        """The rows of a side that the range owns, their marks of this batch, and which had none before."""
+        for segment in self._rows.old[side]:
+            yield segment, self._hits_of(segment), ~self._state.marks[side].at(seqs_of(segment))
+        owned = self._rows.new[side].owned.rows
+        yield owned, self._hits_of(owned), np.ones(owned.n, np.bool_)
+
+    def _ages(self, side: int, segment: Segment) -> Array:
+        return segment.ages(self._blueprint.counted[side])
+
+    def _leaving(self, side: int) -> Iterator[Results]:
+        """The unmatched tuples of a side that leave in this batch."""
+        state = self._state
+        for segment, hits, fresh in self._segments(side):
+            ages = self._ages(side, segment)
+            leaves = (ages >= state.gone_before[side]) & (ages < state.gone[side]) & fresh & ~hits.matched
+            for some in parts_of(np.flatnonzero(leaves)):
+                part = segment.take(some)
+                yield self._one_sided(side, part.rows, part.ticks, seqs_of(part), self._places_of(side, part))
+        keyless = self._rows.new[side].keyless
+        if keyless is not None and keyless.ticks.size:
+            own = keyless.seqs if self._blueprint.bound.spec.self_join else keyless.seqs + keyless.upto
+            yield self._one_sided(side, keyless.rows, keyless.ticks, keyless.seqs, own)
+
+    def _places_of(self, side: int, part: Segment) -> Array | None:
+        """The gate position where each tuple leaves, if rows need it."""
+        if self._places is None:
+            return None
+        window = self._blueprint.windows[side]
+        if self._blueprint.counted[side]:
+            return self._places.by_count(side, seqs_of(part), window)
+        return self._places.by_time(part.ticks, window)
+
+    def _one_sided(self, side: int, rows: pa.Table, ticks: Array, seqs: Array, places: Array | None) -> ResultRows:
+        left, right = (None, rows) if side else (rows, None)
+        # Several that leave at one place come in gate order: by time, left before right, then by position.
+        order = None if places is None else (places, ticks, seqs + (side << 62))
+        return ResultRows(left, right, ticks, order)
+
+    def _first_matches(self) -> Iterator[Results]:
+        """The left tuples that matched for the first time."""
+        for segment, hits, fresh in self._segments(0):
+            for some in parts_of(np.flatnonzero(hits.matched & fresh)):
+                part = segment.take(some)
+                order = hits.position[some], np.zeros(some.size, np.int64), hits.partner[some]
+                yield ResultRows(part.rows, None, part.ticks, order)
+
+    def _own_places(self, probes: SortedProbes) -> Array:
+        if probes.upto is None:
+            raise AssertionError("an order without a gate")
+        seqs = seqs_of(probes.rows)
+        return seqs if self._blueprint.bound.spec.self_join else seqs + probes.upto
+
+
+def seqs_of(segment: Segment) -> Array:
+    """The positions of the rows in their side."""
+    if segment.seqs is None:
+        raise AssertionError("rows behind a gate without their numbers")
+    return segment.seqs
+
+
+def parts_of(places: Array) -> Iterator[Array]:
+    """Places in parts of a bounded size."""
+    for begin in range(0, places.size, _ROWS):
+        yield places[begin : begin + _ROWS]

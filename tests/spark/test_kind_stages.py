@@ -1,0 +1,139 @@
+"""The kinds of join on Spark, stage by stage without Spark: windows, cuts and numbers of ranges against the oracle."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import streamjoin as sj
+from streamjoin.model.binding import bind
+from streamjoin.model.spec import How
+from streamjoin.spark.stages.gating import Standing
+from streamjoin.storage.blueprint import Blueprint, SourcePlan
+from streamjoin.storage.log import WindowLog
+from streamjoin.testing import conformance, oracle
+from streamjoin.testing.cases import JoinCase
+from streamjoin.testing.kind_cases import as_of_cases, kind_cases
+from tests.seeds import examples
+from tests.spark.gated import SCHEMA, Sent, gated_batch, gated_blueprint
+
+SOURCES = ("a", "b")
+PLANS = tuple(SourcePlan(name) for name in SOURCES)
+LIGHT = settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def _run(case: JoinCase, seed: int, ordered: bool) -> tuple[list[conformance.IdPair], Standing]:
+    """The rows in the order in which they come, under a random cut, and the gate's progress at the end."""
+    rng = random.Random(seed)
+    plans = [gated_blueprint(case.spec, case.schemas, p, (PLANS, PLANS), ordered=ordered) for p in (3, 1, 4)]
+    sides = (0,) if case.spec.self_join else (0, 1)
+    queues = {
+        (side, i): [e.row for e in case.events if e.right == bool(side) and e.source == name]
+        for side in sides
+        for i, name in enumerate(SOURCES)
+    }
+    root = Path(tempfile.mkdtemp())
+    try:
+        rows: list[conformance.IdPair] = []
+        batch = 0
+        while batch == 0 or any(queues.values()):
+            sent = {}
+            for key, queue in queues.items():
+                n = rng.choice([0, 1, 5, 20])
+                sent[key] = conformance.table(queue[:n], case.schemas[key[0]])
+                del queue[:n]
+            plan = plans[batch % len(plans)]
+            again = _batch(plan, root, batch, sent, epoch=2 * batch + 1)
+            if rng.random() < 0.2:
+                # The batch runs again after a restart, whose pieces count from then on.
+                assert sorted(map(str, _batch(plan, root, batch, sent, epoch=2 * batch + 2))) == sorted(map(str, again))
+            rows += again
+            batch += 1
+        log = WindowLog(root, 1, plan)
+        return rows, Standing.from_json(log.gate(batch - 1, log.version(batch - 1).epoch)[0]["standing"])
+    finally:
+        shutil.rmtree(root)
+
+
+def _batch(plan: Blueprint, root: Path, batch: int, sent: Sent, epoch: int) -> list[conformance.IdPair]:
+    return conformance.ids(gated_batch(plan, root, batch, sent, epoch=epoch))
+
+
+def _check(rows: Sequence[conformance.IdPair], wanted: Sequence[conformance.IdPair], ordered: bool) -> None:
+    if ordered:
+        assert list(rows) == list(wanted[: len(rows)])
+    else:
+        assert sorted(map(str, rows)) == sorted(map(str, wanted[: len(rows)]))
+
+
+@LIGHT
+@given(case=kind_cases("event_time"), seed=st.integers(0, 99), ordered=st.booleans())
+def test_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
+    _check_outer(case, seed, ordered)
+
+
+@LIGHT
+@given(case=kind_cases("event_time", self_join=True), seed=st.integers(0, 99), ordered=st.booleans())
+def test_self_joins_are_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
+    _check_outer(case, seed, ordered)
+
+
+def _check_outer(case: JoinCase, seed: int, ordered: bool) -> None:
+    rows, standing = _run(case, seed, ordered)
+    released = standing.counts[0] if case.spec.self_join else sum(standing.counts)
+    through = JoinCase(case.spec, case.match, case.schemas, case.events[:released], ())
+    wanted = conformance.expected(through)
+    _check(rows, wanted, ordered)
+    waiting = {row[0] if row[1] is None else row[1]: row[0] is None for row in wanted[len(rows) :]}
+    assert case.spec.how != "semi" or not waiting
+    windows = bind(case.spec, *case.schemas).windows
+    for i, event in enumerate(through.events):
+        if waiting.get(event.row["id"]) == event.right:
+            window = windows[event.right]
+            if window.kind == "count":
+                assert sum(e.right == event.right for e in through.events[i + 1 :]) < window.size
+            else:
+                assert all(e.ts <= event.ts + window.size for e in through.events)
+                assert (
+                    case.spec.how == "full" and windows[0] != windows[1]
+                ) or event.ts + window.size >= standing.bound[0]
+
+
+@LIGHT
+@given(case=as_of_cases("event_time"), seed=st.integers(0, 99), ordered=st.booleans())
+def test_as_of_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
+    rows, standing = _run(case, seed, ordered)
+    match = bind(case.spec, *case.schemas).match
+    assert match is not None
+    reach = 0 if match.direction == "backward" else match.tolerance or 0
+    decided = {e.row["id"] for e in case.events if not e.right and e.ts + reach < standing.bound[0]}
+    wanted = [row for row in conformance.expected(case) if row[0] in decided]
+    assert len(rows) == len(wanted)
+    _check(rows, wanted, ordered)
+
+
+@pytest.mark.parametrize("how", ["full", "semi", "anti"])
+def test_tuples_that_match_in_a_range_of_others_are_marked(how: How, tmp_path: Path) -> None:
+    """Ranges of a few words: every third match crosses a border, with stored and with new tuples."""
+    spec = sj.JoinSpec(sj.Band("x", "x", 1), (sj.TimeWindow(25), sj.TimeWindow(40)), "t", "event_time", how)
+    rng = random.Random(3)
+    rows: list[dict[str, int]] = []
+    for i in range(160):
+        rows.append({"t": (rows[-1]["t"] if rows else 0) + rng.choice([0, 0, 1, 2]), "x": rng.randint(0, 90), "id": i})
+    events = oracle.event_time_order([oracle.Event(rng.random() < 0.5, row, row["t"]) for row in rows])
+    sources = (PLANS[:1], PLANS[:1])
+    result: list[conformance.IdPair] = []
+    for batch, partitions in enumerate((12, 7, 16, 12, 7)):
+        part = events[32 * batch : 32 * batch + 32]
+        sent = {(s, 0): conformance.table([e.row for e in part if e.right == bool(s)], SCHEMA) for s in (0, 1)}
+        result += _batch(gated_blueprint(spec, (SCHEMA, SCHEMA), partitions, sources), tmp_path, batch, sent, 1)
+    case = JoinCase(spec, lambda a, b: abs(a["x"] - b["x"]) <= 1, (SCHEMA, SCHEMA), tuple(events), ())
+    assert len(result) > 20
+    assert result == conformance.expected(case)[: len(result)]
