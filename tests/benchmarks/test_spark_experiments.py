@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import spark_floor, spark_rescale, spark_skew, spark_window_growth
+from benchmarks import spark_floor, spark_kinds, spark_rescale, spark_skew, spark_window_growth
 from benchmarks.harness import Context, Row
 from benchmarks.spark_runs import SparkExperiment, Timed, same_results, speed, steady
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 EXPERIMENTS: dict[str, SparkExperiment] = {
     "spark_floor": spark_floor.EXPERIMENT,
+    "spark_kinds": spark_kinds.EXPERIMENT,
     "spark_skew": spark_skew.EXPERIMENT,
     "spark_rescale": spark_rescale.EXPERIMENT,
     "spark_window_growth": spark_window_growth.EXPERIMENT,
 }
 FIGURES: dict[str, dict[str, float]] = {
     "spark_floor": {"batch_ms": 300.0, **dict.fromkeys(spark_floor.PARTS, 50.0)},
+    "spark_kinds": {"results": 1.0},
     "spark_skew": {"spread": 1.2, "match_rate": 20.0},
     "spark_rescale": {"pause_ms": 12.0, "batches": 30},
     "spark_window_growth": {"state": 1.3},
@@ -107,6 +109,7 @@ def test_what_is_measured_is_checked() -> None:
     ("name", "cell"),
     [
         ("spark_floor", {"system": spark_floor.JOIN}),
+        ("spark_kinds", {"batch": 2_000, "kind": "as-of by band"}),
         ("spark_skew", {"shape": "half on one key", "keys": spark_skew.SKEWED}),
         ("spark_rescale", {"system": spark_rescale.RESCALED}),
         ("spark_window_growth", {"window": 10_000}),

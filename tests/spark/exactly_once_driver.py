@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import streamjoin as sj
 from streamjoin.spark import Source, session
 from streamjoin.spark.stream_join import Options, build
 from streamjoin.storage.merging import MergePolicy
@@ -14,7 +16,9 @@ from tests.spark.joining import CASES, streams
 from tests.spark.three_sources import COUNT_SPEC, SPEC, read_source
 
 TIME_CASE = next(case for case in CASES if case.name == "key, two bands and a condition")
-KINDS = ("time", "count", "ordered")
+KINDS = ("time", "full", "as_of", "ordered")
+FULL_SPEC = replace(COUNT_SPEC, how="full")
+AS_OF_SPEC = sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 6), time="t", order="event_time", how="left")
 # Batches fold only what is tiny, so that merges run in the background.
 BACKGROUND = MergePolicy(slack=150, floor=0, runs=3, inline=0)
 
@@ -42,8 +46,8 @@ def joined(
         sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right, per_batch)
         return build(*sides, TIME_CASE.bound_spec(), Options(**options), BACKGROUND)
     a, b, c = (Source(read_source(spark, directory / name, per_batch), position="id") for name in "abc")
-    if kind == "count":
-        return build(a, c, COUNT_SPEC, Options(**options), BACKGROUND)
+    if kind != "ordered":
+        return build(a, c, FULL_SPEC if kind == "full" else AS_OF_SPEC, Options(**options), BACKGROUND)
     return build([a, b], c, SPEC, Options(**options, ordered=True, positions=True), BACKGROUND)
 
 

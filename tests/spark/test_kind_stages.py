@@ -119,10 +119,19 @@ def test_as_of_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, o
     _check(rows, wanted, ordered)
 
 
-@pytest.mark.parametrize("how", ["full", "semi", "anti"])
-def test_tuples_that_match_in_a_range_of_others_are_marked(how: How, tmp_path: Path) -> None:
-    """Ranges of a few words: every third match crosses a border, with stored and with new tuples."""
-    spec = sj.JoinSpec(sj.Band("x", "x", 1), (sj.TimeWindow(25), sj.TimeWindow(40)), "t", "event_time", how)
+@pytest.mark.parametrize(
+    ("how", "on", "match"),
+    [
+        ("full", sj.Band("x", "x", 1), lambda a, b: abs(a["x"] - b["x"]) <= 1),
+        ("semi", sj.Band("x", "x", 1), lambda a, b: abs(a["x"] - b["x"]) <= 1),
+        ("full", "l.x + r.x > 150", lambda a, b: a["x"] + b["x"] > 150),
+    ],
+)
+def test_tuples_that_match_in_a_range_of_others_are_marked(
+    how: How, on: sj.Band | str, match: oracle.Match, tmp_path: Path
+) -> None:
+    """Ranges of a few words, or parts of one: many matches cross a border, with stored and with new tuples."""
+    spec = sj.JoinSpec(on, (sj.TimeWindow(25), sj.TimeWindow(40)), "t", "event_time", how)
     rng = random.Random(3)
     rows: list[dict[str, int]] = []
     for i in range(160):
@@ -134,6 +143,6 @@ def test_tuples_that_match_in_a_range_of_others_are_marked(how: How, tmp_path: P
         part = events[32 * batch : 32 * batch + 32]
         sent = {(s, 0): conformance.table([e.row for e in part if e.right == bool(s)], SCHEMA) for s in (0, 1)}
         result += _batch(gated_blueprint(spec, (SCHEMA, SCHEMA), partitions, sources), tmp_path, batch, sent, 1)
-    case = JoinCase(spec, lambda a, b: abs(a["x"] - b["x"]) <= 1, (SCHEMA, SCHEMA), tuple(events), ())
+    case = JoinCase(spec, match, (SCHEMA, SCHEMA), tuple(events), ())
     assert len(result) > 20
     assert result == conformance.expected(case)[: len(result)]

@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import streamjoin as sj
-from streamjoin.testing import oracle
+from streamjoin.model.binding import bind
+from streamjoin.testing import conformance, oracle
+from streamjoin.testing.cases import JoinCase
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Row = dict[str, int]
 SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
 SPEC = sj.JoinSpec(sj.Band("x", "x", 1), (sj.CountWindow(20), sj.TimeWindow(9)), time="t", order="event_time")
 COUNT_SPEC = sj.JoinSpec(sj.Band("x", "x", 1), sj.CountWindow(15), time="t", order="event_time")
@@ -77,3 +80,27 @@ def expected_pairs(
     windows = [("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in spec.windows]
     pairs = oracle.join(ready, lambda l, r: abs(l["x"] - r["x"]) <= 1, *windows)
     return [(ids[0][l], ids[1][r]) for l, r in pairs]
+
+
+def expected_rows(left: Sequence[Row], right: Sequence[Row], spec: sj.JoinSpec) -> list[conformance.IdPair]:
+    """The oracle's rows of a kind of join that are decided when both sides end.
+
+    For an outer join of count windows on rows at most 1 apart in x, or an as-of join of equal x.
+    """
+    events = oracle.event_time_order(
+        [oracle.Event(bool(side), row, row["t"]) for side, rows in enumerate((left, right)) for row in rows]
+    )
+    bound = min((rows[-1]["t"], side) for side, rows in enumerate((left, right)))
+    ready = tuple(e for e in events if (e.ts, int(e.right)) <= bound)
+    apart = 1 if spec.match is None else 0
+    through = ready if spec.match is None else tuple(events)
+    case = JoinCase(spec, lambda l, r: abs(l["x"] - r["x"]) <= apart, (SCHEMA, SCHEMA), through, ())
+    rows = conformance.expected(case)
+    if spec.match is not None:
+        reach = 0 if spec.match.direction == "backward" else bind(spec, SCHEMA, SCHEMA).windows[1].size
+        decided = {e.row["id"] for e in events if not e.right and e.ts + reach < bound[0]}
+        return [row for row in rows if row[0] in decided]
+    waiting: set[int] = set()
+    for side, window in zip((False, True), bind(spec, SCHEMA, SCHEMA).windows, strict=True):
+        waiting.update([e.row["id"] for e in ready if e.right == side][-window.size :])
+    return [row for row in rows if None not in row or not waiting & set(row)]

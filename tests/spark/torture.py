@@ -32,6 +32,7 @@ MOMENTS = (
     f"{LOG}/versions/*/.*.piece.*",
     f"{LOG}/versions/*/*.manifest",
     f"{LOG}/versions/*/*.gate",
+    f"{LOG}/versions/*/*.marks",
     f"{LOG}/versions/*/*.merge",
     "out/*.parquet",
     "out/_spark_metadata/*",
@@ -147,7 +148,8 @@ class Victim:
         if not going:
             return None
         kind = self._rng.choice(going)
-        steps = MOMENTS if kind != "time" else [moment for moment in MOMENTS if not moment.endswith(".gate")]
+        others = {"time": (".gate", ".marks"), "full": ()}.get(kind, (".marks",))
+        steps = [moment for moment in MOMENTS if not moment.endswith(others)]
         return f"{kind}/{self._rng.choice(steps)}"
 
     def _newest(self, kind: str, part: str) -> int:

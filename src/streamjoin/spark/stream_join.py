@@ -71,20 +71,22 @@ def join(
     The state is stored under the checkpoint of the query that runs the join. With a sink that writes each batch once
     (files, tables, Kafka transactions, ...) every result is written exactly once, whichever processes are killed.
 
-    Count windows, `ordered=True` and several sources per side add a gate before the join: one task that brings all
-    tuples into one order. It releases a tuple once every source has passed its time. Tuples that are not released when
-    a query ends, also with the trigger `availableNow`, stay in the checkpoint for the next start.
+    Count windows, `ordered=True`, several sources per side, and every kind of join but inner add a gate before the
+    join: one task that brings all tuples into one order. It releases a tuple once every source has passed its time.
+    Tuples that are not released when a query ends, also with the trigger `availableNow`, stay in the checkpoint for the
+    next start, and so do tuples of an outer, anti or as-of join that are not decided.
 
     The join has its own clocks (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: a watermark
     on a side does not carry over to the result. To aggregate results by time, set a watermark on the result's time, for
     example `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness, no result is late.
-    After a gate, results come in time order and a delay of 0 is enough.
+    After a gate, the results of an inner join come in time order and a delay of 0 is enough; an unmatched row of an
+    outer join has its own time and needs the delay of the window.
 
     Args:
         left: the left side: a streaming DataFrame, a `Source`, or a list of them, one per physical source.
         right: the right side; None for a self-join.
-        spec: the join's condition, windows and order; the order is "event_time", the default here. A restart may change
-            the names of the result's columns, because the state does not depend on them.
+        spec: the join's condition, windows, kind (`how`, `match`) and order; the order is "event_time", the default
+            here. A restart may change the names of the result's columns, because the state does not depend on them.
         partitions: the number of tasks that join in parallel. "auto" follows the load, up to
             `spark.sql.shuffle.partitions`; None uses that number. A restart may change it.
         most_partitions: the largest number that `rescale` can set while the query runs; default: `partitions`.
@@ -104,6 +106,7 @@ def join(
 
     Raises:
         SpecError: the spec is invalid, does not match the columns, or is not supported on Spark.
+        NotSupportedError: the kind of join does not go with the order or an option.
         InputError: a side is not a streaming DataFrame.
         SetupError: pyspark is missing, or the session can't run the join.
         CheckpointError: raised by `writeStream...start()` on the result: the checkpoint belongs to another join, can't

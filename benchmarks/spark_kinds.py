@@ -1,0 +1,101 @@
+"""The kinds of join on Spark beside the inner join, on the same files in the same session.
+
+All but the as-of joins by key join by |l.key - r.key| <= 1 in windows of as many tuples as a batch has, at about one
+partner per tuple. As-of joins by key look up one of 500 symbols. The rounds run all kinds in turn. The inner join has
+no gate, the others do: the ratio includes it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import streamjoin as sj
+from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
+from benchmarks.spark_runs import Files, SparkExperiment, speed, steady
+from benchmarks.workload import Side
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INNER = "inner"
+HOWS = (INNER, "left", "right", "full", "semi", "anti")
+AS_OF = ("as-of backward", "as-of nearest", "as-of by band")
+_AIM, _STEP_US, _SYMBOLS = 0.8, 1_000, 500
+
+
+def spec_of(kind: str, rows: int) -> sj.JoinSpec:
+    """The join of one kind, with windows of about `rows` tuples per side."""
+    length = timedelta(microseconds=rows * _STEP_US)
+    if kind in HOWS:
+        band = sj.Band("key", "key", 1)
+        return sj.JoinSpec(band, sj.TimeWindow(length), time="ts", order="event_time", how=kind)  # type: ignore[arg-type]
+    near = timedelta(microseconds=rows // 20 * _STEP_US)
+    match = sj.AsOf("nearest", near) if kind == "as-of nearest" else sj.AsOf("backward", length)
+    on = sj.Band("key", "key", 1) if kind == "as-of by band" else sj.Equi("payload")
+    return sj.JoinSpec(on, match=match, time="ts", order="event_time", how="left")
+
+
+class SparkKinds(SparkExperiment):
+    """Rows per second by kind of join."""
+
+    title = "spark_kinds: the kinds of join on Spark, both sides together, result to the noop sink"
+    measure = "rows_per_s"
+    repeats = 3
+    warmups = 1
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Each kind, with small and with large batches."""
+        batches = (20_000,) if quick else (100_000, 400_000)
+        return [{"batch": batch, "kind": kind} for batch in batches for kind in (*HOWS, *AS_OF)]
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """The inner join of the same files."""
+        return None if cell["kind"] == INNER else {**cell, "kind": INNER}
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Run the batches of one cell."""
+        rows, batches = cell["batch"] // 2, 5 if context.quick else 10
+
+        def table(side: Side, number: int) -> pa.Table:
+            rng, first = np.random.default_rng([context.seed, side == "right", number]), number * rows
+            ticks = pa.array((first + np.arange(rows)) * _STEP_US, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+            keys, symbols = rng.integers(0, 6 * rows, rows), rng.integers(0, _SYMBOLS, rows)
+            return pa.table({"ts": ticks, "key": keys, "payload": symbols})
+
+        files = Files(context, str(rows)).write(lambda side: [table(side, i) for i in range(batches)])
+        build = functools.partial(sj.spark.join, spec=spec_of(cell["kind"], rows))
+        ran = steady(self.timed(build, files, context.scratch / "checkpoint"), 3)
+        return {"rows_per_s": speed(ran), "results": sum(b.results for b in ran) / sum(b.rows for b in ran)}
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """Bars by kind."""
+        axes = figure.subplots()
+        sizes = sorted({row["batch"] for row in rows})
+        for i, batch in enumerate(sizes):
+            own = [row for row in rows if row["batch"] == batch]
+            axes.bar([place + 0.4 * i for place in range(len(own))], [row["rows_per_s"] for row in own], 0.4)
+            axes.set_xticks(range(len(own)), [row["kind"] for row in own], rotation=30)
+        axes.legend([f"batches of {batch:,}" for batch in sizes])
+        axes.set(ylabel="rows/s")
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """The rate of each kind as a share of the inner join's."""
+        return [
+            judge_aim(
+                f"{row['kind']} at {_AIM:.0%} of the inner join's rate, batches of {row['batch']:,}",
+                f"{row['ratio']:.0%}",
+                f"rows/s over those of the inner join, at least {_AIM}",
+                met=row["ratio"] >= _AIM,
+            )
+            for row in rows
+            if "ratio" in row
+        ]
+
+
+EXPERIMENT = SparkKinds()
