@@ -130,8 +130,8 @@ class GateOfBatch:
         after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
         waiting = [_together(old, new) for old, new in zip(waited, on_time, strict=True)]
         ready = [self._ready(after, side, rows.rows) for side, rows in zip(self._sides, waiting, strict=True)]
-        tables, after = self._numbered(after, waiting, ready)
-        self._kind.advance(self._log, self.before, stood.counts, after, self._released(waiting, ready))
+        tables, ticks, after = self._numbered(after, waiting, ready)
+        self._kind.advance(self._log, self.before, stood.counts, after, ticks)
         points = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
@@ -213,29 +213,25 @@ class GateOfBatch:
         ready: Array = rows.ticks < less(after.bound[0], self._kind.reach)
         return ready
 
-    def _released(self, waiting: Sequence[WaitingRows], ready: Sequence[Array]) -> tuple[Array, Array]:
-        """The sorted times of each side's ready rows."""
-        ticks = [np.sort(side.rows.ticks[mask]) for side, mask in zip(waiting, ready, strict=True)]
-        return ticks[0], ticks[-1]
-
     def _numbered(
         self, after: Standing, waiting: Sequence[WaitingRows], ready: Sequence[Array]
-    ) -> tuple[list[pa.Table], Standing]:
-        """The ready rows of both roles in order, with their numbers."""
+    ) -> tuple[list[pa.Table], tuple[Array, Array], Standing]:
+        """The ready rows of both roles in order, with their numbers, and their times."""
         orders = [ordered(side.rows, np.flatnonzero(mask)) for side, mask in zip(waiting, ready, strict=True)]
-        tables = [side.table.take(pa.array(order)) for side, order in zip(waiting, orders, strict=True)]
+        tables = [_in_order(side.table, order) for side, order in zip(waiting, orders, strict=True)]
+        ticks = [side.rows.ticks[order] for side, order in zip(waiting, orders, strict=True)]
         sizes = [order.size for order in orders]
         first = after.counts
         if len(self._sides) == 1:
             seqs = first[0] + np.arange(sizes[0], dtype=np.int64)
             table = _with_numbers(tables[0], seqs, seqs)
-            return [table, table], replace(after, counts=(first[0] + sizes[0],) * 2)
-        upto = numbered(*(side.rows.ticks[order] for side, order in zip(waiting, orders, strict=True)))
+            return [table, table], (ticks[0], ticks[0]), replace(after, counts=(first[0] + sizes[0],) * 2)
+        upto = numbered(ticks[0], ticks[1])
         out = [
             _with_numbers(tables[side], first[side] + np.arange(sizes[side]), first[1 - side] + upto[side])
             for side in (0, 1)
         ]
-        return out, replace(after, counts=(first[0] + sizes[0], first[1] + sizes[1]))
+        return out, (ticks[0], ticks[1]), replace(after, counts=(first[0] + sizes[0], first[1] + sizes[1]))
 
     def _sample(self, tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
         """The distribution of the ready rows' words."""
@@ -286,6 +282,14 @@ class GateOfBatch:
         self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts, self._kind.arrays)
         self.punctuation = Punctuation(self._batch, self._kind.earliest(tick), positions[1], sum(waiting), after.lag)
         write_punctuation(self._log.root, self._log.epoch, self.punctuation)
+
+
+def _in_order(table: pa.Table, order: Array) -> pa.Table:
+    """The rows at `order`: without a copy if they are adjacent and in their order, as those of most batches are."""
+    n = order.size
+    if n and int(order[-1] - order[0]) == n - 1 and (order[1:] > order[:-1]).all():
+        return table.slice(int(order[0]), n)
+    return table.take(pa.array(order))
 
 
 def _counted(late: Sequence[pa.Table]) -> dict[str, int]:

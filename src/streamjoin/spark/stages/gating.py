@@ -126,7 +126,8 @@ def ready_in(standing: Standing, side: int, rows: UngatedRows) -> Array:
     ready: Array = rows.ticks < tick
     tied = [i for i, name in enumerate(rows.names) if ties_are_ready((side, name), standing.bound)]
     if tied:
-        ready |= (rows.ticks == tick) & np.isin(rows.source, tied)
+        at = np.flatnonzero(rows.ticks == tick)
+        ready[at] = np.isin(rows.source[at], tied)
     return ready
 
 
@@ -135,7 +136,10 @@ def ordered(rows: UngatedRows, places: Array) -> Array:
     if len(rows.names) > 1:
         ranks = np.argsort(np.argsort(np.array(rows.names, object), kind="stable"), kind="stable")
         _, places = sort_entries(ranks[rows.source[places]].astype(np.int64), places)
-    return sort_entries(rows.ticks[places], places)[1]
+    ticks = rows.ticks[places]
+    if (ticks[1:] >= ticks[:-1]).all():
+        return places
+    return sort_entries(ticks, places)[1]
 
 
 def numbered(left: Array, right: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.kinds.first_pairs import lower_places
 from streamjoin.spark.stages.arrivals import Arrivals
 from streamjoin.spark.stages.marks import MarkState, Places
 from streamjoin.spark.stages.output import FoundPairs, ResultRows, Results
@@ -22,6 +23,7 @@ from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
 from streamjoin.storage.segments import Segment
+from streamjoin.windows.encoding import read_only
 
 _MOST_PAIRS = 1 << 24
 """Pairs kept in memory until the marks are published; if there are more, they are found a second time."""
@@ -86,18 +88,8 @@ class _Hits:
     def note(self, rows: Array, places: tuple[Array, Array] | None) -> None:
         """Mark rows, with the place of the pair of each."""
         self.matched[rows] = True
-        if places is None:
-            return
-        position, partner = places
-        known = self.position[rows]
-        better = (position < known) | ((position == known) & (partner < self.partner[rows]))
-        rows, position, partner = rows[better], position[better], partner[better]
-        order = np.lexsort((partner, position, rows))
-        rows = rows[order]
-        first = np.ones(rows.size, np.bool_)
-        first[1:] = rows[1:] != rows[:-1]
-        self.position[rows[first]] = position[order][first]
-        self.partner[rows[first]] = partner[order][first]
+        if places is not None:
+            lower_places(self.position, self.partner, *map(read_only, (rows, *places)))
 
     def add(self, rows: Array, other: _Hits) -> None:
         """Mark rows as those of another segment, which has the same tuples in the same order."""
