@@ -87,7 +87,7 @@ class _Arguments(NamedTuple):
 
 
 _Template = tuple[str, Callable[[_Arguments], bool]]
-_PAIRS: Final[tuple[_Template, ...]] = (
+PAIR_TEMPLATES: Final[tuple[_Template, ...]] = (
     ("{l}.k = {r}.k", lambda v: equal(v.one["k"], v.two["k"])),
     ("{r}.k = {l}.k", lambda v: equal(v.one["k"], v.two["k"])),
     ("{l}.k = {r}.p", lambda v: equal(v.one["k"], v.two["p"])),
@@ -104,7 +104,7 @@ _PAIRS: Final[tuple[_Template, ...]] = (
     ),
     ("{l}.f - {r}.p BETWEEN -{d} AND {e}", lambda v: within(v.one["f"], v.two["p"], v.e, v.d)),
 )
-_OTHERS: Final[tuple[_Template, ...]] = (
+OTHER_TEMPLATES: Final[tuple[_Template, ...]] = (
     ("{l}.p < {r}.p", lambda v: _less(v.one["p"], v.two["p"])),
     ("NOT {l}.p >= {r}.p", lambda v: _less(v.one["p"], v.two["p"])),
     ("({l}.k = {r}.k OR {l}.s = {r}.s)", lambda v: equal(v.one["k"], v.two["k"]) or equal(v.one["s"], v.two["s"])),
@@ -129,7 +129,9 @@ _SELECTIONS: Final[tuple[_Template, ...]] = (
 
 
 @dataclass(frozen=True)
-class _Piece:
+class QueryPiece:
+    """A condition as text and as a function."""
+
     text: str
     condition: Condition
 
@@ -138,35 +140,37 @@ _AMOUNTS: Final = st.integers(0, 3)
 
 
 @st.composite
-def _pair(draw: st.DrawFn, templates: Sequence[_Template], left: str, right: str) -> _Piece:
+def condition_piece(draw: st.DrawFn, templates: Sequence[_Template], left: str, right: str) -> QueryPiece:
+    """A condition that relates two aliases."""
     text, test = draw(st.sampled_from(templates))
     d, e = draw(_AMOUNTS), draw(_AMOUNTS)
     condition = Condition(frozenset([left, right]), lambda rows: test(_Arguments(rows[left], rows[right], d, e)))
-    return _Piece(text.format(l=left, r=right, d=d, e=e), condition)
+    return QueryPiece(text.format(l=left, r=right, d=d, e=e), condition)
 
 
 @st.composite
-def _selection(draw: st.DrawFn, alias: str) -> _Piece:
+def selection_piece(draw: st.DrawFn, alias: str) -> QueryPiece:
+    """A condition on one alias."""
     text, test = draw(st.sampled_from(_SELECTIONS))
     d, e = draw(_AMOUNTS), draw(_AMOUNTS)
-    return _Piece(
+    return QueryPiece(
         text.format(a=alias, d=d, e=e),
         Condition(frozenset([alias]), lambda rows: test(_Arguments(rows[alias], rows[alias], d, e))),
     )
 
 
-def _three(one: str, two: str, new: str) -> _Piece:
+def _three(one: str, two: str, new: str) -> QueryPiece:
     def holds(rows: Rows) -> bool:
         return _less(rows[new]["p"], _sum(rows[one]["p"], rows[two]["p"]))
 
-    return _Piece(f"{one}.p + {two}.p > {new}.p", Condition(frozenset([one, two, new]), holds))
+    return QueryPiece(f"{one}.p + {two}.p > {new}.p", Condition(frozenset([one, two, new]), holds))
 
 
 # Queries ----------------------------------------------------------------------------------------------------------
 
 
 @st.composite
-def _windows(draw: st.DrawFn, integer_times: bool) -> tuple[str, str, int]:
+def window_text(draw: st.DrawFn, integer_times: bool) -> tuple[str, str, int]:
     """The text after WITHIN, and the oracle's kind and size."""
     if draw(st.integers(0, 2)) == 0:
         count = draw(st.sampled_from([1, 2, 4, 8, 100]))
@@ -182,22 +186,22 @@ def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True,
     """A query of two to `most` sources, as text and as meaning."""
     count = draw(st.sampled_from([n for n in (2, 2, 2, 3, 3, 4, 5) if n <= most]))
     sources = [(f"x{n}", draw(st.sampled_from(streams))) for n in range(count)]
-    pieces: list[_Piece] = []
+    pieces: list[QueryPiece] = []
     windows: list[JointWindow] = []
     text = f"FROM {sources[0][1]} AS {sources[0][0]}"
     for number in range(1, count):
         new, stream = sources[number]
         step = draw(_steps([alias for alias, _ in sources[:number]], new))
-        within_text, kind, size = draw(_windows(integer_times))
+        within_text, kind, size = draw(window_text(integer_times))
         related = sorted(
             {a for piece in step for a in piece.condition.aliases if new in piece.condition.aliases} - {new}
         )
         windows += [JointWindow(alias, new, kind, size) for alias in related]
         pieces += step
         text += f" JOIN {stream} {new} WITHIN {within_text} ON {' AND '.join(piece.text for piece in step)}"
-    selections = [draw(_selection(alias)) for alias, _ in sources if draw(st.integers(0, 3)) == 0]
+    selections = [draw(selection_piece(alias)) for alias, _ in sources if draw(st.integers(0, 3)) == 0]
     if draw(st.integers(0, 3)) == 0:
-        selections.append(draw(_pair(_OTHERS, sources[0][0], sources[-1][0])))
+        selections.append(draw(condition_piece(OTHER_TEMPLATES, sources[0][0], sources[-1][0])))
     if selections:
         text += f" WHERE {' AND '.join(piece.text for piece in draw(st.permutations(selections)))}"
     pieces += selections
@@ -213,16 +217,16 @@ def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True,
 
 
 @st.composite
-def _steps(draw: st.DrawFn, earlier: Sequence[str], new: str) -> list[_Piece]:
-    terms = [draw(_pair(_PAIRS, draw(st.sampled_from(earlier)), new))]
+def _steps(draw: st.DrawFn, earlier: Sequence[str], new: str) -> list[QueryPiece]:
+    terms = [draw(condition_piece(PAIR_TEMPLATES, draw(st.sampled_from(earlier)), new))]
     if draw(st.integers(0, 4)) == 0:
-        terms = [draw(_pair(_OTHERS, draw(st.sampled_from(earlier)), new))]
+        terms = [draw(condition_piece(OTHER_TEMPLATES, draw(st.sampled_from(earlier)), new))]
     if draw(st.integers(0, 3)) == 0:
-        terms.append(draw(_pair(_PAIRS + _OTHERS, draw(st.sampled_from(earlier)), new)))
+        terms.append(draw(condition_piece(PAIR_TEMPLATES + OTHER_TEMPLATES, draw(st.sampled_from(earlier)), new)))
     if len(earlier) > 1 and draw(st.integers(0, 4)) == 0:
         terms.append(_three(earlier[0], earlier[1], new))
     if draw(st.integers(0, 4)) == 0:
-        terms.append(draw(_selection(draw(st.sampled_from([*earlier, new])))))
+        terms.append(draw(selection_piece(draw(st.sampled_from([*earlier, new])))))
     return terms
 
 

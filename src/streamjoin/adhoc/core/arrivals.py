@@ -107,6 +107,8 @@ class Arrived:
     clocks: Clocks
     batch: int
     malformed: Mapping[str, pa.Table] = field(default_factory=dict)
+    logged: bool = True
+    """Whether a restart computes it again; a batch of changes alone is not, and may give no row."""
 
     def aside(self) -> dict[str, Aside]:
         """What was set aside, by stream; streams of which everything was taken are left out."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Literal
+
+import pyarrow as pa
 
 from streamjoin.adhoc.core.budgets import UNLIMITED, Budget
 from streamjoin.adhoc.core.contract import Action
-from streamjoin.adhoc.core.gathering import Gatherer
+from streamjoin.adhoc.core.gathering import Gatherer, reference_schema
 from streamjoin.adhoc.core.probe_plan import Paths
 from streamjoin.adhoc.core.retention import Shape, shape_of
 from streamjoin.adhoc.core.selection_tables import Selected
@@ -72,9 +75,16 @@ def names_after(names: Iterable[str], changes: Iterable[Change]) -> set[str]:
     return remaining
 
 
+PartRole = Literal["all", "once"]
+
+
 @dataclass(frozen=True)
 class LiveQuery:
-    """A query in force since the batch `created`; `serial` tells two of the same name apart."""
+    """A query in force since the batch `created`; `serial` tells two of the same name apart.
+
+    A `part` of a query with outer, semi, anti or as-of joins gives the numbers of tuples: of all its results, or, where
+    only matters that there is one, each tuple of the core once.
+    """
 
     serial: int
     query: Query
@@ -83,15 +93,40 @@ class LiveQuery:
     gatherer: Gatherer
     paused: bool = False
     budget: Budget = UNLIMITED
+    part: PartRole | None = None
 
     @classmethod
-    def of(cls, serial: int, query: Query, created: int, paused: bool = False, budget: Budget = UNLIMITED) -> LiveQuery:
+    def of(
+        cls,
+        serial: int,
+        query: Query,
+        created: int,
+        paused: bool = False,
+        budget: Budget = UNLIMITED,
+        part: PartRole | None = None,
+    ) -> LiveQuery:
         """With what is derived from the query."""
-        return cls(serial, query, created, Paths(query), Gatherer(query), paused, budget)
+        return cls(serial, query, created, Paths(query), Gatherer(query), paused, budget, part)
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is derived is large, and made again where it is unpickled.
-        return LiveQuery.of, (self.serial, self.query, self.created, self.paused, self.budget)
+        return LiveQuery.of, (self.serial, self.query, self.created, self.paused, self.budget, self.part)
+
+    @cached_property
+    def parts(self) -> dict[str, LiveQuery]:
+        """What the shared plan runs of it: the query itself, or its parts by their names."""
+        if not self.query.kind_steps:
+            return {self.query.name: self}
+        about = self.created, self.paused, self.budget
+        roles: list[PartRole] = ["once" if s.kind in ("semi", "anti") else "all" for s in self.query.kind_steps]
+        roles += ["all"] * (len(self.query.parts) - len(roles))
+        pairs = zip(self.query.parts, roles, strict=True)
+        return {part.name: LiveQuery.of(self.serial, part, *about, role) for part, role in pairs}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what it gives: of a part the numbers of tuples, by alias."""
+        return self.query.schema if self.part is None else reference_schema(self.query)
 
     @cached_property
     def selected(self) -> dict[str, Selected]:
@@ -152,16 +187,21 @@ class QueryRegistry:
         now = self.queries
         return {name for name, entry in before.queries.items() if name not in now or now[name].serial != entry.serial}
 
+    @cached_property
+    def running(self) -> dict[str, LiveQuery]:
+        """What the shared plan runs: every query, or its parts."""
+        return {name: part for entry in self.queries.values() for name, part in entry.parts.items()}
+
     @property
     def paths(self) -> dict[str, Paths]:
-        """The paths of each query."""
-        return {name: entry.paths for name, entry in self.queries.items()}
+        """The paths of what the shared plan runs."""
+        return {name: entry.paths for name, entry in self.running.items()}
 
     @cached_property
     def shapes(self) -> dict[Shape, int]:
         """The shapes of the queries with the earliest create of each."""
         shapes: dict[Shape, int] = {}
-        for entry in self.queries.values():
+        for entry in self.running.values():
             shapes[entry.shape] = min(entry.created, shapes.get(entry.shape, entry.created))
         return shapes
 
@@ -177,7 +217,7 @@ class QueryRegistry:
     def selections(self) -> dict[str, list[tuple[Expression, ...]]]:
         """The selections on each stream."""
         selections: dict[str, list[tuple[Expression, ...]]] = {}
-        for entry in self.queries.values():
+        for entry in self.running.values():
             for source in entry.query.sources:
                 conditions = tuple(p.condition for p in entry.query.selection(source.alias))
                 selections.setdefault(source.stream.name, []).append(conditions)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from streamjoin.adhoc.core.arrivals import Arrived
     from streamjoin.adhoc.core.changes import Change, LiveQuery
     from streamjoin.adhoc.core.explain import Explanation
+    from streamjoin.adhoc.core.kinds import KindState
     from streamjoin.adhoc.core.shared import Snapshot
     from streamjoin.adhoc.language.plan import Stream
     from streamjoin.model.errors import InputError
@@ -43,6 +44,9 @@ class Core(Protocol):
 
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
         """Make a batch part of the state; queries that failed are paused."""
+
+    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+        """Take over what waits after a batch that was computed elsewhere."""
 
     def snapshot(self) -> Snapshot:
         """The state after the last batch."""

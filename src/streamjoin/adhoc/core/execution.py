@@ -20,7 +20,7 @@ from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.budgets import Ledger, Usage
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.meetings import Meetings
-from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, Outputs
+from streamjoin.adhoc.core.outputs import EndingResults, Outputs, Sink
 from streamjoin.adhoc.core.probe_plan import Choice, PathKey
 from streamjoin.adhoc.core.query_classes import QueryClasses
 from streamjoin.adhoc.core.query_sets import JointColumns
@@ -139,7 +139,7 @@ class Execution:
         self, buckets: Mapping[str, Bucket], share: Share | None = None
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
-        self._begin(buckets)
+        self.begin(buckets)
         self.ledger.begin()
         self.ledger.check()
         batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share)
@@ -155,7 +155,7 @@ class Execution:
         self._spread(lambda pair, _: batch.prepare(pair), sides, parallel)
         marks.append(perf_counter())
         runs = self._spread(lambda meeting, scratch: MeetingRun(batch, meeting, scratch).run(), meetings, parallel)
-        results: dict[OutputClass, list[EndingResults]] = {}
+        results: dict[Sink, list[EndingResults]] = {}
         for run in runs:
             for sink, parts in run.items():
                 results.setdefault(sink, []).extend(parts)
@@ -209,7 +209,15 @@ class Execution:
             if parts:
                 self.counts.setdefault(step.key, StepCounts()).add(parts)
 
-    def _begin(self, buckets: Mapping[str, Bucket]) -> None:
+    def account_of(self, name: str) -> int:
+        """The account of a query's budget."""
+        return self.ledger.number_of(self._classes.serial_of(name))
+
+    def overdraft_of(self, name: str) -> InputError | None:
+        """Why a query is over its budget in this batch, if it is."""
+        return self.ledger.exceeded.get(self._classes.serial_of(name))
+
+    def begin(self, buckets: Mapping[str, Bucket]) -> None:
         """Take the batch's buckets in; those of one that was not finished go."""
         if {name: run.buckets[0] for name, run in self._fresh.items()} != dict(buckets):
             for name, run in self._fresh.items():
@@ -218,7 +226,7 @@ class Execution:
 
     def settle(self, buckets: Mapping[str, Bucket], kept: Mapping[str, Sequence[Bucket]]) -> None:
         """The batch is done: forget what it alone needed, let go of what no window reaches, merge small runs."""
-        self._begin(buckets)
+        self.begin(buckets)
         self._fresh = {}
         for bucket in buckets.values():
             bucket.settle()

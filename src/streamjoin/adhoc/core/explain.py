@@ -14,6 +14,7 @@ from streamjoin.adhoc.core.probe_plan import PathKey, Paths
 from streamjoin.adhoc.core.running_plan import Step
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared_join import StepCounts
+from streamjoin.adhoc.language.plan import query_name
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
 from streamjoin.adhoc.optimizer.plans import Decision, Facts
@@ -151,7 +152,7 @@ def explain(
     )
     return Explanation(
         settings.sharing,
-        len(queries),
+        len({query_name(name) for name in queries}),
         plan_cost(optimizer.plan, facts),
         cost_apart(optimizer.plan, facts),
         streams,

@@ -16,6 +16,11 @@ Read = tuple[int, str, str]
 """Which source of the query, its stream, and the column."""
 
 
+def reference_schema(query: Query) -> pa.Schema:
+    """The columns of a query's results as numbers of tuples, one for each source."""
+    return pa.schema([(alias, pa.int64()) for alias in query.aliases])
+
+
 class Gatherer:
     """How a query's rows are made of the columns that it reads; found once."""
 

@@ -21,6 +21,7 @@ from streamjoin.adhoc.core.gathering import Read
 from streamjoin.adhoc.core.query_classes import QueryClass
 from streamjoin.adhoc.core.stored_stream import StoredStream
 from streamjoin.adhoc.core.tuple_columns import allocate, concatenate
+from streamjoin.adhoc.language.plan import query_name
 from streamjoin.kernels.gather import gather
 from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
@@ -53,6 +54,44 @@ def list_results(
     results = EndingResults(allocate(count, np.int64), allocate(count, np.int64), tuple(refs[role] for role in roles))
     list_owners(sets, mask, owners, 0, results.owners, results.rows)
     return results
+
+
+class ReferenceOutputs:
+    """A part of a query, whose results are numbers of tuples; others make rows of them."""
+
+    def __init__(self, group: QueryClass) -> None:
+        self._group = group
+        (self._name,) = group.members
+        self._is_once = group.entry.part == "once"
+
+    def names(self, number: int) -> tuple[str, ...]:  # noqa: ARG002 - there is one
+        """The query, unless it is paused."""
+        return tuple(query_name(name) for name in self._group.active)
+
+    def remove(self, number: int) -> None:
+        """Nothing is kept."""
+
+    def reduced(self, results: EndingResults) -> EndingResults:
+        """What is kept of results: where only the tuples of the core matter, each of them once."""
+        if not self._is_once:
+            return results
+        core = np.stack([ref[results.rows] for ref in results.refs[:-1]], axis=1)
+        _, first = np.unique(core, axis=0, return_index=True)
+        rows = results.rows[first]
+        return EndingResults(results.owners[first], np.arange(len(first)), tuple(ref[rows] for ref in results.refs))
+
+    def tables(
+        self,
+        results: list[EndingResults],
+        streams: Mapping[str, StoredStream],  # noqa: ARG002
+        ledger: Ledger,  # noqa: ARG002
+        workers: Workers,  # noqa: ARG002
+    ) -> Iterator[tuple[str, pa.Table | InputError]]:
+        """The tuples of all results, by source."""
+        schema = self._group.entry.schema
+        columns = [concatenate([part.refs[n][part.rows] for part in results]) for n in range(len(schema))]
+        if self._group.active:
+            yield self._name, pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
 
 
 class OutputClass:
@@ -166,25 +205,32 @@ class OutputClass:
             yield from ((name, rows) for name in owner.active)
 
 
+Sink = OutputClass | ReferenceOutputs
+"""What takes the results of a path."""
+
+
 @dataclass
 class Outputs:
     """All classes of outputs, and the tables of queries that gain nothing."""
 
     empty: dict[str, pa.Table] = field(default_factory=dict)
     _classes: dict[tuple[Any, ...], OutputClass] = field(default_factory=dict)
-    _places: dict[int, tuple[OutputClass, int]] = field(default_factory=dict)
+    _places: dict[int, tuple[Sink, int]] = field(default_factory=dict)
     _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, group: QueryClass) -> None:
         """Take queries in."""
         entry = group.entry
-        sources = tuple(source.stream.name for source in entry.query.sources)
-        key = sources, entry.gatherer.reads
-        if key not in self._classes:
-            self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
-        self._places[entry.serial] = self._classes[key], self._classes[key].add(group)
+        if entry.part is not None:
+            self._places[entry.serial] = ReferenceOutputs(group), 0
+        else:
+            sources = tuple(source.stream.name for source in entry.query.sources)
+            key = sources, entry.gatherer.reads
+            if key not in self._classes:
+                self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
+            self._places[entry.serial] = self._classes[key], self._classes[key].add(group)
         self._names[entry.serial] = tuple(group.members)
-        nothing = entry.gatherer.schema.empty_table()
+        nothing = entry.schema.empty_table()
         self.empty.update(dict.fromkeys(group.members, nothing))
 
     def remove(self, entry: LiveQuery) -> None:
@@ -194,13 +240,13 @@ class Outputs:
         for name in self._names.pop(entry.serial):
             del self.empty[name]
 
-    def place_of(self, entry: LiveQuery) -> tuple[OutputClass, int]:
+    def place_of(self, entry: LiveQuery) -> tuple[Sink, int]:
         """A class's outputs and its number there."""
         return self._places[entry.serial]
 
     def tables(
         self,
-        results: Mapping[OutputClass, list[EndingResults]],
+        results: Mapping[Sink, list[EndingResults]],
         streams: Mapping[str, StoredStream],
         ledger: Ledger,
         workers: Workers,

@@ -1,7 +1,8 @@
 """Queries that are the same but for their names: one set of bits, one gathering, and each gets its rows.
 
 The invariant: two queries are of one class iff their plans and budgets are equal and they were created in the same
-batch, so that they gain the same rows as long as both run. A class keeps its bits while anybody is in it.
+batch, so that they gain the same rows as long as both run. A class keeps its bits while anybody is in it. Parts of
+queries are classes of their own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from itertools import count
 from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.language.plan import query_name
 
-_Key = tuple[object, int, Choice, Budget]
+_Key = tuple[object, int, Choice, Budget, str | None]
 
 
 @dataclass
@@ -81,7 +83,7 @@ class QueryClasses:
         return group
 
     def _join(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
-        key = entry.plan, entry.created, choice, entry.budget
+        key = entry.plan, entry.created, choice, entry.budget, None if entry.part is None else name
         group = self._by_key.get(key)
         if group is None:
             group = self._by_key[key] = QueryClass(key, replace(entry, serial=next(self._serials)), choice)
@@ -96,4 +98,9 @@ class QueryClasses:
 
     def names(self, entries: Iterable[LiveQuery]) -> tuple[str, ...]:
         """The queries that these stand for."""
-        return tuple(sorted(name for entry in entries for name in self._by_serial[entry.serial].members))
+        members = (name for entry in entries for name in self._by_serial[entry.serial].members)
+        return tuple(sorted({query_name(name) for name in members}))
+
+    def serial_of(self, name: str) -> int:
+        """The serial of a query's class."""
+        return self._by_name[name].entry.serial

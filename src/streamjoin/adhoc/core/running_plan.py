@@ -14,7 +14,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.budgets import NOBODY, Ledger
 from streamjoin.adhoc.core.meetings import Meeting, MeetingNode, Member
-from streamjoin.adhoc.core.outputs import OutputClass, Outputs
+from streamjoin.adhoc.core.outputs import Outputs, Sink
 from streamjoin.adhoc.core.probe_plan import PathKey
 from streamjoin.adhoc.core.query_classes import QueryClasses
 from streamjoin.adhoc.core.query_sets import BitLayout, Owner, SetColumn
@@ -27,7 +27,7 @@ from streamjoin.adhoc.core.stored_stream import StoredStream
 class Ending:
     """Paths that end at a step and have outputs of one kind: `roles` says which role is which of their sources."""
 
-    sink: OutputClass
+    sink: Sink
     roles: tuple[int, ...]
     mask: Array
     owners: Array
@@ -174,7 +174,7 @@ class Preparer:
         )
 
     def _endings(self, layout: BitLayout, enders: Mapping[Owner, Member]) -> tuple[Ending, ...]:
-        groups: dict[tuple[OutputClass, tuple[int, ...]], dict[Owner, int]] = {}
+        groups: dict[tuple[Sink, tuple[int, ...]], dict[Owner, int]] = {}
         for owner, member in enders.items():
             if not member.entry.paused:
                 sink, number = self._outputs.place_of(member.entry)

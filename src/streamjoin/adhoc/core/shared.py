@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, time_ns
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive
@@ -21,6 +22,7 @@ from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.explain import Explanation, explain
+from streamjoin.adhoc.core.kinds import JoinKinds, KindState, Progress
 from streamjoin.adhoc.core.retention import StreamProgress, count_expired
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared_join import Share, StepCounts
@@ -39,6 +41,8 @@ class Snapshot:
     buckets: Mapping[str, tuple[Bucket, ...]]
     clocks: Clocks
     optimizer: Optimizer
+    kinds: Mapping[str, KindState] = field(default_factory=dict)
+    """What waits of the queries with outer, semi, anti or as-of joins."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,9 @@ class Shared:
         self._future = {name: self.settings.future_of(stream) for name, stream in self._streams.items()}
         self._state = Snapshot(-1, QueryRegistry(), {}, Clocks.start(lateness), Optimizer(self.settings))
         self._seconds: dict[str, float] = defaultdict(float)
+        self._kinds: dict[str, JoinKinds] = {}
+        self._waiting: tuple[int, dict[str, KindState]] = -1, {}
+        """The batch whose rows were computed last, and what waits after it."""
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
 
@@ -108,8 +115,10 @@ class Shared:
         state = self._state
         registry = state.registry.changed(changes, self._streams, state.batch + 1)
         gone = registry.gone_since(state.registry)
-        optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, gone)
-        self._install(Snapshot(state.batch, registry, state.buckets, state.clocks, optimizer))
+        parts = {part for name in gone for part in state.registry.queries[name].parts}
+        optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, parts)
+        kinds = {name: held for name, held in state.kinds.items() if name not in gone}
+        self._install(replace(state, registry=registry, optimizer=optimizer, kinds=kinds))
         self._seconds["changes"] += perf_counter() - begin
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
@@ -125,8 +134,7 @@ class Shared:
         clocks = self._state.clocks.joined_by(stream.name, ticks)
         self._streams[stream.name] = stream
         self._execution.add_stream(stream)
-        state = self._state
-        self._state = Snapshot(state.batch, state.registry, state.buckets, clocks, state.optimizer)
+        self._state = replace(self._state, clocks=clocks)
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -144,7 +152,7 @@ class Shared:
         if self.settings.replans:
             optimizer = state.optimizer.measured(state.registry, state.buckets)
             optimizer = optimizer.replanned(state.registry.paths, state.batch + 1, forced=True)
-            self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+            self._install(replace(state, optimizer=optimizer))
 
     def adopt(self, plan: Plan) -> None:
         """Run by this plan from the next batch on.
@@ -154,8 +162,7 @@ class Shared:
         """
         state = self._state
         check_plan(plan, state.registry.paths)
-        optimizer = replace(state.optimizer, plan=plan)
-        self._install(Snapshot(state.batch, state.registry, state.buckets, state.clocks, optimizer))
+        self._install(replace(state, optimizer=replace(state.optimizer, plan=plan)))
 
     def follow(self, registry: QueryRegistry, plan: Plan) -> None:
         """Run these queries by this plan from the next batch on; what is held stays."""
@@ -168,8 +175,15 @@ class Shared:
         return self._state.optimizer.plan
 
     def _install(self, state: Snapshot) -> None:
-        self._execution.update(state.registry.queries, state.optimizer.plan.choices)
+        self._execution.update(state.registry.running, state.optimizer.plan.choices)
         self._state = state
+        queries = state.registry.queries
+        known = {name: kinds for name, kinds in self._kinds.items() if name in queries}
+        self._kinds = {
+            name: known[name] if name in known and known[name].query is entry.query else JoinKinds(entry.query)
+            for name, entry in queries.items()
+            if entry.query.kind_steps
+        }
 
     # Batches ------------------------------------------------------------------------------------------------------
 
@@ -208,13 +222,79 @@ class Shared:
 
         A query that took more of the batch than its budget allows is among the latter (`BudgetExceededError`).
         With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
+        Of queries with other than inner joins a share gives the results of their parts, for `complete`.
 
         Raises:
             InterruptedBatchError: it was interrupted; nothing changed, and it can be asked for again.
         """
         results = self._execution.run(arrived.buckets, share)
         self._seconds.update(self._execution.seconds)
-        return results
+        return results if share is not None else self.complete(arrived, *results)
+
+    def complete(
+        self, arrived: Arrived, outputs: Mapping[str, pa.Table], failures: Mapping[str, InputError]
+    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows of a batch, where `outputs` has what the parts of queries found, here or in shares elsewhere."""
+        rows, failed = dict(outputs), dict(failures)
+        if not self._kinds:
+            return rows, failed
+        begin = perf_counter()
+        state = self._state
+        waiting = dict(state.kinds)
+        self._execution.begin(arrived.buckets)
+        now = Progress(self._execution.streams, arrived)
+        for name, kinds in self._kinds.items():
+            entry = state.registry.queries[name]
+            found = [rows.pop(part) for part in entry.parts]
+            rows[name] = entry.query.schema.empty_table()
+            if not arrived.logged:
+                continue
+            if entry.paused or name in failed:
+                # Nobody knows what it would have found: what waits gives no row any more.
+                waiting.pop(name, None)
+                continue
+            try:
+                waiting[name], rows[name] = self._kind_rows(name, kinds, waiting.get(name), found, now)
+            except InputError as error:
+                failed[name] = error
+                waiting.pop(name, None)
+        self._waiting = arrived.batch, waiting
+        self._seconds["kinds"] = perf_counter() - begin
+        return rows, failed
+
+    def _kind_rows(
+        self, name: str, kinds: JoinKinds, before: KindState | None, found: Sequence[pa.Table], now: Progress
+    ) -> tuple[KindState, pa.Table]:
+        state, numbers = kinds.step(kinds.start() if before is None else before, found, now)
+        numbers = kinds.filtered(numbers, now)
+        account, ledger = np.array([self._execution.account_of(name)]), self._execution.ledger
+        place = f"the {kinds.steps[-1].kind} join with {kinds.steps[-1].right!r}"
+        if account[0]:
+            ledger.charge("rows", account, float(len(numbers)), place)
+            self._refuse_overdraft(name)
+        rows = kinds.gather(self._state.registry.queries[name].gatherer, numbers, now)
+        if account[0]:
+            ledger.charge("bytes", account, float(rows.nbytes), place)
+            self._refuse_overdraft(name)
+        return state, rows
+
+    def _refuse_overdraft(self, name: str) -> None:
+        error = self._execution.overdraft_of(name)
+        if error is not None:
+            raise error
+
+    def begin_budgets(self) -> None:
+        """Nobody took anything of the batch yet, here: its shares were computed elsewhere."""
+        self._execution.ledger.begin()
+
+    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+        """Take over what waits after a batch that was computed elsewhere, for `finish`."""
+        self._waiting = batch, dict(waiting)
+
+    @property
+    def waiting(self) -> Mapping[str, KindState]:
+        """What waits after the batch whose rows were computed last."""
+        return self._waiting[1]
 
     def interrupt(self) -> None:
         """Have the batch whose results are computed stop at its next step, or the next batch; from any thread."""
@@ -247,9 +327,12 @@ class Shared:
             for name in self._streams
         }
         clocks = arrived.clocks
+        waiting = self._waiting[1] if self._waiting[0] == batch else state.kinds
+        kinds = {name: held for name, held in waiting.items() if name not in failures}
         if oldest is None:
             bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
             gone = count_expired(registry.shapes, buckets, StreamProgress(bounds, clocks.counts))
+            self._pin(gone, buckets, kinds)
             kept = {name: held[gone[name] :] for name, held in buckets.items()}
         else:
             kept = {
@@ -259,7 +342,7 @@ class Shared:
         self._execution.settle(arrived.buckets, kept)
         settled = perf_counter()
         optimizer = state.optimizer.after_batch(registry, kept, batch)
-        new = Snapshot(batch, registry, kept, clocks, optimizer)
+        new = Snapshot(batch, registry, kept, clocks, optimizer, kinds)
         if failures or optimizer.plan is not state.optimizer.plan:
             self._install(new)
         else:
@@ -267,6 +350,15 @@ class Shared:
         self._seconds.update({"settle": settled - begin, "optimize": perf_counter() - settled})
         self.report = BatchReport(batch, arrived.late, arrived.untimed, failures, dict(self._seconds))
         self._seconds.clear()
+
+    def _pin(
+        self, gone: dict[str, int], buckets: Mapping[str, Sequence[Bucket]], kinds: Mapping[str, KindState]
+    ) -> None:
+        """Hold the buckets of tuples that wait, and of their partners."""
+        for name, state in kinds.items():
+            for stream, number in self._kinds[name].pins(state):
+                before = (place for place, bucket in enumerate(buckets[stream]) if bucket.end > number)
+                gone[stream] = min(gone[stream], next(before))
 
     # State --------------------------------------------------------------------------------------------------------
 
@@ -277,6 +369,7 @@ class Shared:
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or over, to a state."""
         self._execution = self._new_execution()
+        self._waiting = -1, {}
         self._execution.load(snapshot.buckets)
         self._install(snapshot)
 

@@ -17,7 +17,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import KeyAttribute
 from streamjoin.adhoc.core.budgets import Ledger, is_small
-from streamjoin.adhoc.core.outputs import EndingResults, OutputClass, list_results
+from streamjoin.adhoc.core.outputs import EndingResults, ReferenceOutputs, Sink, list_results
 from streamjoin.adhoc.core.pair_tests import Partial, apply_tests
 from streamjoin.adhoc.core.probe_plan import PathKey
 from streamjoin.adhoc.core.query_sets import SetColumn
@@ -170,9 +170,9 @@ class MeetingRun:
         """The bits of the paths that are within their budgets, once one is not."""
         if meeting.accounts is not None and batch.ledger.exceeded:
             self._living = batch.ledger.living(meeting.accounts)
-        self.results: dict[OutputClass, list[EndingResults]] = {}
+        self.results: dict[Sink, list[EndingResults]] = {}
 
-    def run(self) -> dict[OutputClass, list[EndingResults]]:
+    def run(self) -> dict[Sink, list[EndingResults]]:
         """Find the new results of all paths through the meeting."""
         forward, backward = self._meeting.forward, self._meeting.backward
         if backward is None:
@@ -280,7 +280,8 @@ class MeetingRun:
         accounts, ledger = self._meeting.accounts, self._batch.ledger
         for ending in endings:
             mask = self._mask(ending.mask)
-            if accounts is not None:
+            # What is found for a part of a query is not a row yet.
+            if accounts is not None and not isinstance(ending.sink, ReferenceOutputs):
                 by_bit = np.zeros(len(accounts), np.int64)
                 add_by_bit(pairs.sets, _NO_READS, mask, by_bit)
                 if ledger.charge("rows", accounts, by_bit, str(step.key)):
@@ -288,6 +289,8 @@ class MeetingRun:
                     mask = self._mask(mask)
             results = list_results(pairs.sets, mask, ending.owners, pairs.refs, ending.roles)
             if results is not None:
+                if isinstance(ending.sink, ReferenceOutputs):
+                    results = ending.sink.reduced(results)
                 self.results.setdefault(ending.sink, []).append(results)
 
     # Later steps --------------------------------------------------------------------------------------------------

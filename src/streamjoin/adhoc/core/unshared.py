@@ -17,6 +17,7 @@ from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRu
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.core.kinds import KindState
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
 from streamjoin.adhoc.core.shared_join import Share
@@ -113,6 +114,9 @@ class Unshared:
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
         """Make a batch part of the state; queries that failed are paused."""
         for name, core in self._cores.items():
+            if name not in self._own:
+                # The batch was computed elsewhere.
+                self._own[name] = self._own_tuples(name, arrived)
             core.finish(self._own[name], {name: failures[name]} if name in failures else {})
         self._own = {}
         self._batch, self._clocks = arrived.batch, arrived.clocks
@@ -126,7 +130,8 @@ class Unshared:
             for stream, buckets in core.snapshot().buckets.items():
                 held[stream].update({bucket.batch: bucket for bucket in buckets})
         ordered = {stream: tuple(buckets[b] for b in sorted(buckets)) for stream, buckets in held.items()}
-        return Snapshot(self._batch, self._registry, ordered, self._clocks, Optimizer(self.settings))
+        kinds = {name: state for core in self._cores.values() for name, state in core.snapshot().kinds.items()}
+        return Snapshot(self._batch, self._registry, ordered, self._clocks, Optimizer(self.settings), kinds)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or over, to a state; every query gets its own copy of what it reads."""
@@ -141,7 +146,13 @@ class Unshared:
             }
             alone = QueryRegistry({name: entry}, snapshot.registry.next_serial)
             optimizer = core.snapshot().optimizer.after_changes(alone.paths, snapshot.batch + 1)
-            core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer))
+            kinds = {name: snapshot.kinds[name]} if name in snapshot.kinds else {}
+            core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer, kinds))
+
+    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+        """Take over what waits after a batch that was computed elsewhere."""
+        for name, core in self._cores.items():
+            core.take_waiting(batch, {name: waiting[name]} if name in waiting else {})
 
     def explain(self) -> Explanation:
         """The plans of all queries, one after the other: a group each."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived
 from streamjoin.adhoc.core.changes import QueryRegistry
 from streamjoin.adhoc.core.contract import Core
+from streamjoin.adhoc.core.kinds import KindState
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.engine.executor import Outputs
@@ -48,6 +49,7 @@ class Attempt:
         known = {source.stream.name: source.stream for query in streams for source in query.sources}
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
+        waiting: dict[str, KindState] = {}
         for name, entry in state.registry.queries.items():
             if entry.paused:
                 continue
@@ -58,11 +60,14 @@ class Attempt:
             single = Shared(known.values(), alone)
             read = {source.stream.name for source in entry.query.sources}
             held = {stream: buckets for stream, buckets in state.buckets.items() if stream in read}
-            single.restore(replace(state, registry=registry, optimizer=optimizer, buckets=held))
+            kinds = {one: kind for one, kind in state.kinds.items() if one == name}
+            single.restore(replace(state, registry=registry, optimizer=optimizer, buckets=held, kinds=kinds))
             fresh = {stream: bucket for stream, bucket in arrived.buckets.items() if stream in read}
             rows, failed = single.results(replace(arrived, buckets=fresh))
             outputs |= rows
             failures |= failed
+            waiting |= single.waiting
+        core.take_waiting(arrived.batch, waiting)
         self.note(None)
         return outputs, failures
 

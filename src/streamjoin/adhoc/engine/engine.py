@@ -48,7 +48,7 @@ from streamjoin.adhoc.engine.scans import refuse_scan, scan_warning
 from streamjoin.adhoc.engine.stored import EngineChange
 from streamjoin.adhoc.engine.stream_readers import StreamReaders
 from streamjoin.adhoc.executors.embedded import EmbeddedExecutor
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import MemorySink, Newest, Sink
 from streamjoin.adhoc.sinks.specs import NamedSinks
@@ -342,6 +342,7 @@ class Engine:
             chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
             check_name(Create(chosen, sql), taken)
             query = parse(sql, self._readers.streams, chosen)
+        self._refuse_kinds(query)
         if not allow_scan:
             refuse_scan(query, self._catalog.streams, self.settings.scan_pairs)
         if sink is None:
@@ -497,8 +498,16 @@ class Engine:
         """
         with self._lock:
             query = parse(sql, self._readers.streams)
+        self._refuse_kinds(query)
         estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
         return replace(estimate, warning=scan_warning(query, self._catalog.streams, self.settings.scan_pairs))
+
+    def _refuse_kinds(self, query: Query) -> None:
+        if query.kind_steps and self._executor.kind == "distributed":
+            raise SpecError(
+                "the distributed executor has inner joins alone: an unmatched tuple is in several cells or none, "
+                'so no cell can say it is unmatched. Use executor="driver" for outer, semi, anti and as-of joins'
+            )
 
     @property
     def _elsewhere(self) -> bool:

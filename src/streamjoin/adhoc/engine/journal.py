@@ -4,6 +4,7 @@
     changes/<serial>       a group of changelog records and the batch from which they are in force
     batches/<batch>        what came into a batch: the positions of the streams, the clocks after it, the buckets held
     buckets/<stream>-<b>   the tuples of a batch, written once and mapped
+    kinds/<batch>          what waits after the batch of queries with outer, semi, anti or as-of joins
     done/<batch>           that the batch's rows are in the sinks, and what was counted so far
     state/<serial>         all queries and the plan after the changes up to this serial
     late/<stream>/<batch>  tuples that were late or had no time, as Parquet
@@ -137,6 +138,10 @@ class Journal:
         write_record(self._numbered("batches", arrived.batch), body)
         self._files.submit(self._prune, arrived.batch, kept)
 
+    def write_kinds(self, batch: int, states: pa.Table) -> None:
+        """Keep what waits after a batch."""
+        write_table(self._numbered("kinds", batch), states)
+
     def write_done(self, batch: int, counts: Body) -> None:
         """Say that a batch's rows are in the sinks. If this is lost with the machine, they are written again."""
         write_record(self._numbered("done", batch), counts)
@@ -179,6 +184,11 @@ class Journal:
     def read_bucket(self, stream: str, batch: int) -> Bucket:
         """A stored bucket, mapped into memory."""
         return read_bucket(self.bucket(stream, batch))
+
+    def read_kinds(self, newest: int) -> tuple[int, pa.Table] | None:
+        """What waited after a batch, the newest up to `newest` that there is, and that batch."""
+        numbers = [number for number in self.numbers("kinds") if number <= newest]
+        return (numbers[-1], read_table(self._numbered("kinds", numbers[-1]))) if numbers else None
 
     def undelivered(self, query: str) -> list[tuple[int, pa.Table]]:
         """The rows that wait for a query's sink, by batch."""
@@ -251,7 +261,7 @@ class Journal:
                 number = _batch_of(entry.name)
                 if number is not None and number < batch and entry.name not in kept:
                     entry.unlink(missing_ok=True)
-            for kind in ("batches", "done"):
+            for kind in ("batches", "done", "kinds"):
                 for number in self.numbers(kind):
                     if number <= batch - self.kept:
                         self._numbered(kind, number).unlink(missing_ok=True)

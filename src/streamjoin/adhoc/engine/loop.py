@@ -19,6 +19,7 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.core.changes import Change
 from streamjoin.adhoc.core.explain import Explanation
+from streamjoin.adhoc.core.kinds import packed_states
 from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
@@ -66,6 +67,8 @@ class BatchLoop:
         """What the batch that runs has been given; nothing where a restart computes it again."""
         self._begun_at = self._joined_at = 0.0
         self._passages: dict[frozenset[str], Passage | None] = {}
+        self._has_kinds = True
+        """Whether the log may say that something waits of queries with other than inner joins."""
 
     def restore(self, recovery: RecoveredState, quarantine: Set[str] = frozenset()) -> None:
         """Take over what a restart finds; a batch that was not done is computed again when it runs.
@@ -147,7 +150,8 @@ class BatchLoop:
         with self._timed("arrivals"):
             arrived = self.core.arrive(self._batch, {name: part.table for name, part in work.portions.items()})
             malformed = {name: part.malformed for name, part in work.portions.items() if part.malformed is not None}
-            arrived = replace(arrived, malformed=malformed, clocks=_advanced(arrived.clocks, work.portions))
+            clocks = _advanced(arrived.clocks, work.portions)
+            arrived = replace(arrived, malformed=malformed, clocks=clocks, logged=bool(work.portions))
         aside = dict.fromkeys(work.portions, Aside()) | arrived.aside()
         counts, failed = self._rows(arrived, tuple(work.portions.values()), aside)
         self._count_driver_rows(arrived, counts)
@@ -189,6 +193,10 @@ class BatchLoop:
             counts = {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}
             self.rows_out += sum(counts.values())
             if portions or arrived.buckets:
+                kinds = self.core.snapshot().kinds
+                if kinds or self._has_kinds:
+                    self._journal.write_kinds(arrived.batch, packed_states(kinds))
+                self._has_kinds = bool(kinds)
                 self.batches += 1
                 sums = {"batches": self.batches, "rows_out": self.rows_out}
                 self._journal.write_done(arrived.batch, {**self.catalog.counts(), **sums})

@@ -48,6 +48,9 @@ class MemoryJournal(Journal):
                 newest = self._aside.setdefault((kind, stream), NewestRows(rows.schema, ASIDE_KEPT))
                 newest.write(arrived.batch, rows)
 
+    def write_kinds(self, batch: int, states: pa.Table) -> None:
+        """Nothing is kept."""
+
     def write_done(self, batch: int, counts: Body) -> None:
         """Nothing is kept."""
 

@@ -9,7 +9,7 @@ from streamjoin.adhoc.core.probe_plan import PathKey, Paths, shared_steps
 from streamjoin.adhoc.core.shared import Snapshot
 from streamjoin.adhoc.engine.figures import columns_of
 from streamjoin.adhoc.engine.info import Preview
-from streamjoin.adhoc.language.plan import Query
+from streamjoin.adhoc.language.plan import Query, query_name
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
 from streamjoin.adhoc.optimizer.plans import Facts
@@ -25,13 +25,14 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
     """
     query = replace(query, name=_NAME)
     known = snapshot.registry.paths
-    paths = {**known, _NAME: Paths(query)}
+    paths = {**known, **{part.name: Paths(part) for part in query.parts}}
     measured = snapshot.optimizer.measured(snapshot.registry, snapshot.buckets)
     optimizer = measured.after_changes(paths, snapshot.batch + 1)
-    active = [entry.paths for entry in snapshot.registry.queries.values() if not entry.paused]
-    steps = shared_steps([*active, paths[_NAME]], optimizer.plan.choices)
-    own = [key for key, queries in steps.items() if _NAME in queries]
-    others = [steps[key] - {_NAME} for key in own]
+    active = [entry.paths for entry in snapshot.registry.running.values() if not entry.paused]
+    steps = shared_steps([*active, *(paths[part.name] for part in query.parts)], optimizer.plan.choices)
+    takers = {key: {query_name(part) for part in parts} for key, parts in steps.items()}
+    own = [key for key, queries in takers.items() if _NAME in queries]
+    others = [takers[key] - {_NAME} for key in own]
     shared, apart = _costs(optimizer, paths)
     shared_before, apart_before = _costs(measured, known)
     return Preview(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.kinds import KindState, unpacked_states
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Snapshot
 from streamjoin.adhoc.engine.info import ChangeRecord
@@ -64,7 +65,8 @@ def recover(journal: Journal, settings: Settings) -> RecoveredState:
     # Batches without tuples are not in the log, but changes may be in force since one.
     last = max([newest, *(change.record.batch - 1 for change in changes)])
     optimizer = state.optimizer(Optimizer(settings), newest)
-    snapshot = Snapshot(last, state.registry, {}, _clocks(record, state), optimizer)
+    kinds = _kinds(journal, state, newest if done else newest - 1)
+    snapshot = Snapshot(last, state.registry, {}, _clocks(record, state), optimizer, kinds)
     unfinished = None
     if record is not None:
         held = _buckets(journal, record)
@@ -99,6 +101,16 @@ def _changes(journal: Journal) -> list[EngineChange]:
 def _counts(journal: Journal) -> tuple[Body, int]:
     numbers = journal.numbers("done")
     return (journal.read("done", numbers[-1]), numbers[-1]) if numbers else ({}, -1)
+
+
+def _kinds(journal: Journal, state: StoredState, newest: int) -> dict[str, KindState]:
+    """What waited after the batch `newest`, of the queries that were there."""
+    stored = journal.read_kinds(newest)
+    if stored is None:
+        return {}
+    batch, table = stored
+    entries = state.registry.queries.items()
+    return unpacked_states(table, {name: entry.query for name, entry in entries if entry.created <= batch})
 
 
 def _clocks(record: Body | None, state: StoredState) -> Clocks:

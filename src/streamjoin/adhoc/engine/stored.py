@@ -18,7 +18,7 @@ from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.engine.figures import RunningQuery
 from streamjoin.adhoc.engine.info import ChangeRecord
 from streamjoin.adhoc.engine.journal import Body
-from streamjoin.adhoc.language.plan import Query, Stream
+from streamjoin.adhoc.language.plan import Query, Stream, query_name
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Decision, Plan
 from streamjoin.adhoc.sinks.base import Sink, Writer
@@ -123,8 +123,9 @@ class StoredState:
             elif record.action == "drop":
                 del queries[name]
                 # A query of this name that comes later is another: what was chosen for this one may not fit it.
-                if choices.pop(name, None) is not None:
-                    unplanned.add(name)
+                for part in [part for part in choices if query_name(part) == name]:
+                    del choices[part]
+                    unplanned.add(part)
             else:
                 queries[name] = replace(queries[name])
                 queries[name].changed(record.action, record.reason)

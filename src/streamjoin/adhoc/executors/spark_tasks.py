@@ -25,7 +25,7 @@ from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.executors.replica import Assignment, Delta, ShareRows, run_share, unpacked
 from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.language.plan import Stream, query_name
 from streamjoin.model.errors import InputError, SpecError
 from streamjoin.spark.runtime.session import MORE_WARMING
 
@@ -77,7 +77,9 @@ class Tasks:
             results = core.results(arrived)
         else:
             parts = self._run(core, arrived)
-            results, work = _gathered(parts, core.queries), tuple(part.seconds for part in parts)
+            found, failures = _gathered(parts, core.snapshot().registry.running)
+            core.begin_budgets()
+            results, work = core.complete(arrived, found, failures), tuple(part.seconds for part in parts)
             core.take_figures([part.figures for part in parts])
             self.tasks = tuple(_figures(part) for part in parts)
             for name, counts in parts[0].distinct.items():
@@ -91,7 +93,7 @@ class Tasks:
     def _run(self, core: Shared, arrived: Arrived) -> list[ShareRows]:
         state = core.snapshot()
         shares = tuple(shares_of(arrived.buckets, self._scaling.cuts))
-        self._sent.note(core.streams, state.registry.queries, state.optimizer.plan.choices)
+        self._sent.note(core.streams, state.registry.running, state.optimizer.plan.choices)
         assignment = Assignment(
             self._sent.run,
             arrived.batch,
@@ -161,11 +163,11 @@ def _figures(part: ShareRows) -> TaskFigures:
 
 
 def _gathered(parts: list[ShareRows], queries: Mapping[str, LiveQuery]) -> Outputs:
-    failures = {name: InputError(why) for part in parts for name, why in part.failures.items()}
+    failures = {query_name(name): InputError(why) for part in parts for name, why in part.failures.items()}
     outputs: dict[str, pa.Table] = {}
     for name, entry in queries.items():
-        schema = entry.query.schema
-        tables = [unpacked(part.rows[name], schema) for part in parts if name in part.rows and name not in failures]
+        schema, failed = entry.schema, query_name(name) in failures
+        tables = [unpacked(part.rows[name], schema) for part in parts if name in part.rows and not failed]
         outputs[name] = pa.concat_tables(tables) if tables else schema.empty_table()
     return outputs, failures
 

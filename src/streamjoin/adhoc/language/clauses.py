@@ -7,15 +7,15 @@ stay stretches of words, for the expression parser.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from streamjoin.adhoc.language.plan import MAX_SOURCES, MIN_SOURCES
+from streamjoin.adhoc.language.plan import MAX_SOURCES, MIN_SOURCES, JoinKind
 from streamjoin.adhoc.language.windows import read_window
 from streamjoin.model.errors import ExpressionError, QueryError
 from streamjoin.model.expression.source_text import SourceText, Span, Word
-from streamjoin.model.window import Window
+from streamjoin.model.window import CountWindow, Window
 
 SHAPE: Final = "SELECT ... FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN ...] [WHERE ...]"
 _NO_AGGREGATES: Final = "an ad-hoc query joins and does not aggregate; aggregate its result"
@@ -37,20 +37,33 @@ _REFUSED: Final = {
     "INTO": "INTO is not allowed here: the result goes to the query's sink",
     "LATERAL": "LATERAL is not allowed here: a query reads streams, not subqueries",
 }
-_OUTER: Final = "outer joins are not allowed here; allowed: JOIN, which is an inner join"
-_JOINS: Final = {
-    "LEFT": _OUTER,
-    "RIGHT": _OUTER,
-    "FULL": _OUTER,
-    "OUTER": _OUTER,
-    "SEMI": "semi joins are not allowed here; allowed: JOIN, which is an inner join",
-    "ANTI": "anti joins are not allowed here; allowed: JOIN, which is an inner join",
+_REFUSED_JOINS: Final = {
     "CROSS": "a cross join is not allowed here: write JOIN ... WITHIN ... ON with a condition",
     "NATURAL": "NATURAL is not allowed here: write the condition after ON",
-    "ASOF": "ASOF is not allowed here; allowed: JOIN ... WITHIN ... ON",
     "STRAIGHT_JOIN": "STRAIGHT_JOIN is not allowed here; allowed: JOIN ... WITHIN ... ON",
 }
-_STARTS: Final = frozenset({"FROM", "JOIN", "INNER", "ON", "USING", "WHERE", "COMMA", *_REFUSED, *_JOINS})
+ASOF_SHAPE: Final = "ASOF JOIN q MATCH_CONDITION (t.ts >= q.ts) ON t.k = q.k TOLERANCE 5 SECONDS"
+_KIND_WORDS: Final[Mapping[tuple[str, ...], JoinKind]] = {
+    (): "inner",
+    ("INNER",): "inner",
+    ("LEFT",): "left",
+    ("LEFT", "OUTER"): "left",
+    ("RIGHT",): "right",
+    ("RIGHT", "OUTER"): "right",
+    ("FULL",): "full",
+    ("FULL", "OUTER"): "full",
+    ("SEMI",): "semi",
+    ("LEFT", "SEMI"): "semi",
+    ("ANTI",): "anti",
+    ("LEFT", "ANTI"): "anti",
+}
+"""The words before JOIN, and the kind they say; ASOF may stand before those of "inner" and "left"."""
+_KIND_STARTS: Final = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF"})
+_KINDS_ALLOWED: Final = (
+    "allowed before JOIN: INNER, LEFT, RIGHT or FULL (OUTER), LEFT SEMI, LEFT ANTI, ASOF and ASOF LEFT"
+)
+_STARTS: Final = frozenset({"FROM", "JOIN", "ON", "USING", "WHERE", "COMMA", *_REFUSED, *_REFUSED_JOINS, *_KIND_STARTS})
+_MATCH, _TOLERANCE = "MATCH_CONDITION", "TOLERANCE"
 
 
 class QueryText(SourceText):
@@ -90,12 +103,18 @@ class Item:
 
 @dataclass(frozen=True)
 class JoinClause:
-    """`JOIN table WITHIN window ON condition`."""
+    """`[kind] JOIN table WITHIN window ON condition`, or an as-of join, whose window is its tolerance.
+
+    `kind_span` is where the words up to JOIN are; `match` is the comparison of MATCH_CONDITION.
+    """
 
     table: NamedStream
     window: Window
     window_span: Span
-    on: Stretch
+    on: Stretch | None
+    kind: JoinKind
+    kind_span: Span
+    match: Stretch | None = None
 
 
 @dataclass(frozen=True)
@@ -139,8 +158,8 @@ class _Reader:
         items = self._items()
         first = self._table()
         joins: list[JoinClause] = []
-        while self._is_join():
-            joins.append(self._join(len(joins) + MIN_SOURCES))
+        while (words := self._join_words()) is not None:
+            joins.append(self._join(len(joins) + MIN_SOURCES, words))
         if not joins:
             raise self._no_join(first)
         where = self._stretch("WHERE") if self._take("WHERE") else None
@@ -181,16 +200,21 @@ class _Reader:
             return self._error(f"{self._text().upper()} follows JOIN ... WITHIN ...: {SHAPE}")
         return self._error(f"unexpected {self._text()!r}; a query is {SHAPE}")
 
-    def _end(self, *, commas: bool = False) -> int:
-        """Where the stretch that starts here ends: at the next clause outside parentheses."""
+    def _end(self, *, commas: bool = False, stop: str | None = None) -> int:
+        """Where the stretch that starts here ends: at the next clause outside parentheses, or the word `stop`."""
         depth, place = 0, self._at
         while place < len(self._words):
             kind = self._words[place].kind
             depth += (kind == "L_PAREN") - (kind == "R_PAREN")
-            if depth <= 0 and self._starts_clause(place, commas):
+            if depth <= 0 and (self._starts_clause(place, commas) or self._is_word(place, stop)):
                 break
             place += 1
         return place
+
+    def _is_word(self, place: int, text: str | None) -> bool:
+        """Whether a word that a number follows is `text`."""
+        after = self._words[place + 1].kind if place + 1 < len(self._words) else ""
+        return text is not None and self._source.of(self._words[place]).upper() == text and after == "NUMBER"
 
     def _starts_clause(self, place: int, commas: bool) -> bool:
         kind = self._words[place].kind
@@ -206,9 +230,9 @@ class _Reader:
             return False
         return not (kind == "FROM" and before == "DISTINCT")
 
-    def _stretch(self, after: str, *, commas: bool = False) -> Stretch:
+    def _stretch(self, after: str, *, commas: bool = False, stop: str | None = None) -> Stretch:
         first = self._at
-        self._at = self._end(commas=commas)
+        self._at = self._end(commas=commas, stop=stop)
         if self._at == first:
             raise self._error(f"something is missing after {after}", self._words[first - 1])
         return Stretch(first, self._at)
@@ -269,30 +293,46 @@ class _Reader:
         return NamedStream(stream, alias, (word.start, last.end))
 
     def _clause_follows(self) -> bool:
-        return self._kind() in _STARTS or self._text().upper() == "WITHIN"
+        text = self._text().upper()
+        return (
+            self._kind() in _STARTS
+            or text == "WITHIN"
+            or (text == _MATCH and self._kind(1) == "L_PAREN")
+            or (text == _TOLERANCE and self._kind(1) == "NUMBER")
+        )
 
-    def _is_join(self) -> bool:
+    def _join_words(self) -> tuple[Word, ...] | None:
+        """The words up to JOIN, which are taken; None where no join follows."""
         if self._kind() == "COMMA":
             raise self._error(f"a comma between streams is not allowed here: write {SHAPE}")
-        if self._kind() in _JOINS:
-            raise self._error(_JOINS[self._kind()])
-        if self._kind() == "INNER" and self._kind(1) == "JOIN":
+        if self._kind() in _REFUSED_JOINS:
+            raise self._error(_REFUSED_JOINS[self._kind()])
+        first = self._at
+        while self._kind() in _KIND_STARTS:
             self._at += 1
-        return self._take("JOIN")
+        if self._take("JOIN"):
+            return tuple(self._words[first : self._at])
+        if self._at > first:
+            raise self._error(f"JOIN is missing; {_KINDS_ALLOWED}", self._words[self._at - 1])
+        return None
 
-    def _join(self, number: int) -> JoinClause:
+    def _join(self, number: int, words: tuple[Word, ...]) -> JoinClause:
+        span = words[0].start, words[-1].end
         if number > MAX_SOURCES:
             raise self._error(f"a query joins at most {MAX_SOURCES} streams; this is number {number}")
+        kinds = tuple(word.kind for word in words[:-1])
+        nearest = kinds[:1] == ("ASOF",)
+        kind = _KIND_WORDS.get(kinds[1:] if nearest else kinds)
+        if kind is None or (nearest and kind not in ("inner", "left")):
+            raise self._source.error(_KINDS_ALLOWED, *span)
         table = self._table()
+        if nearest:
+            return self._nearest_join(table, kind, span)
+        if self._text().upper() == _MATCH:
+            raise self._error(f"{_MATCH} belongs to an as-of join: {ASOF_SHAPE}")
         if self._text().upper() != "WITHIN":
             raise self._no_window(table)
-        within = self._words[self._at]
-        self._at += 1
-        written = self._text() if self._kind() == "NUMBER" else None
-        unit = "" if self._kind(1) in _STARTS else self._text(1)
-        window = read_window(written, unit, self._window_error(within))
-        last = self._words[self._at + 1]
-        self._at += 2
+        window, window_span = self._window("WITHIN")
         if self._kind() == "USING":
             raise self._error("USING is not allowed here: write the condition after ON")
         if not self._take("ON"):
@@ -300,7 +340,47 @@ class _Reader:
                 f"a join needs a condition: ON is missing, as in ON a.k = {table.alias}.k; cross joins are not allowed"
             )
             raise self._error(message)
-        return JoinClause(table, window, (within.start, last.end), self._stretch("ON"))
+        return JoinClause(table, window, window_span, self._stretch("ON"), kind, span)
+
+    def _nearest_join(self, table: NamedStream, kind: JoinKind, span: Span) -> JoinClause:
+        if self._text().upper() == "WITHIN":
+            raise self._error(f"an as-of join has a TOLERANCE and no WITHIN: {ASOF_SHAPE}")
+        if self._text().upper() != _MATCH or self._kind(1) != "L_PAREN":
+            raise self._source.error(f"{_MATCH} is missing: {ASOF_SHAPE}", *table.span)
+        self._at += 2
+        depth, first = 1, self._at
+        while self._at < len(self._words):
+            depth += (self._kind() == "L_PAREN") - (self._kind() == "R_PAREN")
+            if not depth:
+                break
+            self._at += 1
+        match = Stretch(first, self._at)
+        if match.first == match.end or not self._take("R_PAREN"):
+            raise self._error(f"{_MATCH} needs a comparison of two times in parentheses: {ASOF_SHAPE}")
+        on = self._stretch("ON", stop=_TOLERANCE) if self._take("ON") else None
+        if self._text().upper() != _TOLERANCE:
+            if self._kind() == "USING":
+                raise self._error("USING is not allowed here: write the condition after ON")
+            message = (
+                "TOLERANCE is missing: say how far apart the two times may be (tuples are kept as long as that), "
+                f"as in {ASOF_SHAPE}"
+            )
+            raise self._source.error(message, *span)
+        window, window_span = self._window(_TOLERANCE)
+        if isinstance(window, CountWindow):
+            raise self._source.error("a TOLERANCE is a distance in time: write SECONDS, ... or UNITS", *window_span)
+        return JoinClause(table, window, window_span, on, kind, span, match)
+
+    def _window(self, clause: str) -> tuple[Window, Span]:
+        """The window that the clause here says."""
+        word = self._words[self._at]
+        self._at += 1
+        written = self._text() if self._kind() == "NUMBER" else None
+        unit = "" if self._kind(1) in _STARTS else self._text(1)
+        window = read_window(written, unit, self._window_error(word), clause)
+        last = self._words[self._at + 1]
+        self._at += 2
+        return window, (word.start, last.end)
 
     def _window_error(self, within: Word) -> Callable[[str], ExpressionError]:
         """An error at WITHIN and the two words after it, as far as they are there."""

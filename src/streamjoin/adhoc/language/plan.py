@@ -4,14 +4,17 @@ A result is one tuple of each source such that the selections, the residual and 
 each step, the new tuple and each earlier tuple that its conditions relate it to lie within the step's window of
 each other. So a query is a graph: aliases, conditions between them, and a window on each related pair. The steps
 say how it was written; any order that applies each condition once its aliases are there gives the same rows.
+
+Outer, semi, anti and as-of joins come after the inner ones, which are the *core*. Such a query is made of inner
+*parts*: the core, and for each of these joins the core with the alias that it adds. What they find decides the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -27,6 +30,8 @@ from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 MIN_SOURCES: Final = 2
 MAX_SOURCES: Final = 5
+JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
+OUTER: Final = frozenset[JoinKind](("left", "right", "full"))
 ROW: Final = "row"
 """The qualifier of a selection's columns, whatever the alias, so that queries can share it."""
 
@@ -86,14 +91,34 @@ class QuerySource:
 
 
 @dataclass(frozen=True)
+class NearestRule:
+    """Of an as-of join: the partner is the nearest in time before the tuple of `anchor`, or after it (`forward`).
+
+    Equal times count if `exact`. Of partners with equal times the last is taken, if `forward` the first.
+    """
+
+    anchor: str
+    forward: bool = False
+    exact: bool = True
+
+
+@dataclass(frozen=True)
 class JoinStep:
-    """The join of one more alias: `right` with what came before. In its terms `right`'s column stands right."""
+    """The join of one more alias: `right` with what came before. In its terms `right`'s column stands right.
+
+    `own` are conditions of its ON that don't relate `right` to another alias and yet say only whether a pair matches,
+    as those on a tuple that comes out without a match. `against`, if given, are the aliases that the window is about.
+    """
 
     right: str
     window: Window
     equalities: tuple[Equality, ...] = ()
     bands: tuple[BandTerm, ...] = ()
     others: tuple[Expression, ...] = ()
+    kind: JoinKind = "inner"
+    nearest: NearestRule | None = None
+    own: tuple[Expression, ...] = ()
+    against: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(isinstance(self.window, TimeWindow | CountWindow), f"a step needs a window, not {self.window!r}")
@@ -107,6 +132,14 @@ class JoinStep:
             aliases = _aliases(other)
             _require(self.right in aliases and len(aliases) > 1, f"{other} relates {self.right!r} to no other alias")
         _require(bool(self.related), f"nothing relates {self.right!r} to an earlier alias: a cross join")
+        _require(self.nearest is None or self.kind in ("inner", "left"), f"an as-of join can't be {self.kind!r}")
+        _require(self.nearest is None or isinstance(self.window, TimeWindow), "an as-of join has a tolerance in time")
+        _require(self.is_inner is False or not self.own, "the conditions of an inner join are selections")
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether its rows are the pairs."""
+        return self.kind == "inner" and self.nearest is None
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -121,6 +154,8 @@ class JoinStep:
     @property
     def related(self) -> tuple[str, ...]:
         """The earlier aliases that the window holds against, by name."""
+        if self.against or self.nearest is not None:
+            return self.against if self.nearest is None else (self.nearest.anchor,)
         aliases = {alias for condition in self.conditions for alias in _aliases(condition)}
         return tuple(sorted(aliases - {self.right}))
 
@@ -162,7 +197,10 @@ class PairWindow:
 
 @dataclass(frozen=True)
 class Query:
-    """A whole query. `selections` holds one conjunction for each source, `residual` conditions across aliases."""
+    """A whole query. `selections` holds one conjunction for each source, `residual` conditions across aliases.
+
+    `filters` are tested on result rows, in which the tuple of an alias may be missing.
+    """
 
     name: str
     text: str
@@ -171,6 +209,7 @@ class Query:
     selections: tuple[tuple[Predicate, ...], ...]
     residual: tuple[Expression, ...]
     outputs: tuple[Output, ...]
+    filters: tuple[Expression, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.sources)
@@ -187,8 +226,26 @@ class Query:
             )
             for condition in step.conditions:
                 check_condition(condition, self.schemas)
+        self._check_kinds()
         self._check_rest()
         self._check_clock()
+
+    def _check_kinds(self) -> None:
+        core, kinds = set(self.core), self.kind_steps
+        _require(not any(step.is_inner for step in kinds), "inner joins stand before outer, semi, anti and as-of joins")
+        outer = any(step.nearest is None and step.kind in OUTER for step in kinds)
+        _require(not outer or len(kinds) == 1, "an outer join is the only join after the inner ones")
+        for step in kinds:
+            known = core | {step.right}
+            _require(
+                all(_aliases(condition) <= known for condition in (*step.conditions, *step.own))
+                and set(step.related) <= core,
+                f"the join with {step.right!r} may only use the aliases of the inner joins, {', '.join(self.core)}",
+            )
+        hidden = self.hidden
+        used = [*self.filters, *self.residual, *(output.expression for output in self.outputs)]
+        _require(not any(_aliases(one) & hidden for one in used), f"{hidden} are not in the result")
+        _require(bool(kinds) or not self.filters, "the filters of inner joins are selections and the residual")
 
     def _check_rest(self) -> None:
         _require(len(self.selections) == len(self.sources), "a query has one selection for each source")
@@ -197,7 +254,7 @@ class Query:
                 name = source.stream.name
                 _require(predicate.stream == name, f"{predicate.condition} selects from {predicate.stream}, not {name}")
                 check_condition(predicate.condition, {ROW: source.stream.schema})
-        for condition in self.residual:
+        for condition in (*self.residual, *self.filters, *(own for step in self.steps for own in step.own)):
             check_condition(condition, self.schemas)
         _require(bool(self.outputs), "a query has at least one output")
         names = [output.name.lower() for output in self.outputs]
@@ -239,6 +296,49 @@ class Query:
         """Every pair of aliases that a step relates, once, with its window."""
         return tuple(PairWindow(left, step.right, step.window) for step in self.steps for left in step.related)
 
+    @cached_property
+    def kind_steps(self) -> tuple[JoinStep, ...]:
+        """The steps from the first that is no inner join on."""
+        first = next((number for number, step in enumerate(self.steps) if not step.is_inner), len(self.steps))
+        return self.steps[first:]
+
+    @property
+    def core(self) -> tuple[str, ...]:
+        """The aliases of the inner joins; the first alone where there are none."""
+        return self.aliases[: len(self.aliases) - len(self.kind_steps)]
+
+    @property
+    def hidden(self) -> set[str]:
+        """The aliases whose columns are not in the result."""
+        return {step.right for step in self.kind_steps if step.kind in ("semi", "anti")}
+
+    @cached_property
+    def parts(self) -> tuple[Query, ...]:
+        """The inner queries that it is made of: one for each kind step, then the core if that is a join itself.
+
+        A query of inner joins is its own part. All but the first have names that no query can have.
+        """
+        kinds, core = self.kind_steps, self.core
+        if not kinds:
+            return (self,)
+        inner = self.steps[: len(core) - 1]
+        parts = []
+        for step in kinds:
+            against = () if step.nearest is None else (step.nearest.anchor,)
+            plain = replace(step, kind="inner", nearest=None, own=(), against=against)
+            parts.append(self._part((*core, step.right), (*inner, plain), (*self.residual, *step.own)))
+        if len(core) > 1:
+            parts.append(self._part(core, inner, self.residual))
+        return tuple(replace(part, name=part_name(self.name, number)) for number, part in enumerate(parts))
+
+    def _part(self, aliases: tuple[str, ...], steps: tuple[JoinStep, ...], residual: tuple[Expression, ...]) -> Query:
+        sources = tuple(self.source(alias) for alias in aliases)
+        selections = tuple(self.selection(alias) for alias in aliases)
+        time = Column(aliases[0], sources[0].stream.time)
+        output = Output(time.name, time, output_type(time, self.schemas))
+        ordered = tuple(sorted(dict.fromkeys(residual), key=str))
+        return Query(self.name, self.text, sources, steps, selections, ordered, (output,))
+
     def source(self, alias: str) -> QuerySource:
         """The source of this alias."""
         return self.sources[self.aliases.index(alias)]
@@ -271,6 +371,19 @@ class Query:
     def condition_of(self, alias: str) -> Expression:
         """The selection of an alias as one expression over `row.*`."""
         return conjunction(tuple(predicate.condition for predicate in self.selection(alias)))
+
+
+_PART: Final = "\x1f"
+
+
+def part_name(query: str, number: int) -> str:
+    """The name of a query's part; the first has the query's own."""
+    return f"{query}{_PART}{number}" if number else query
+
+
+def query_name(part: str) -> str:
+    """The name of the query that a part belongs to."""
+    return part.partition(_PART)[0]
 
 
 def output_type(expression: Expression, schemas: dict[str, pa.Schema]) -> pa.DataType:

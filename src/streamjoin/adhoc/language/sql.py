@@ -1,6 +1,7 @@
 """A query's text to its logical plan, against the registered streams.
 
 The dialect: `SELECT outputs FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN c WITHIN 10 ROWS ON ...] [WHERE ...]`.
+After the inner joins may stand one outer join, or any number of semi, anti and as-of joins.
 Every error is a `QueryError` that shows the place and says what is allowed; nothing in a text is ever ignored.
 """
 
@@ -16,8 +17,11 @@ import pyarrow as pa
 from streamjoin.adhoc.language import clauses
 from streamjoin.adhoc.language.clauses import Clauses, Item, JoinClause, NamedStream, QueryText, Stretch
 from streamjoin.adhoc.language.plan import (
+    OUTER,
     ROW,
+    JoinKind,
     JoinStep,
+    NearestRule,
     Output,
     Predicate,
     Query,
@@ -28,12 +32,12 @@ from streamjoin.adhoc.language.plan import (
 )
 from streamjoin.model.errors import ExpressionError, SchemaError
 from streamjoin.model.expression.canonical import conjuncts, renamed
-from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Expression
+from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Compare, Expression
 from streamjoin.model.expression.parsing import Parsed, Scan
 from streamjoin.model.expression.source_text import Span
 from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.terms import split
-from streamjoin.model.window import TimeWindow
+from streamjoin.model.window import CountWindow, TimeWindow
 
 _WHERE: Final = "an ad-hoc join query"
 
@@ -64,6 +68,8 @@ class _Names:
 
     sources: Sequence[QuerySource]
     later: Sequence[str] = field(default_factory=tuple)
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """Why other aliases of the query can't be used."""
 
     def resolve(self, qualifier: str | None, name: str, quoted: bool) -> Column:
         if qualifier is None:
@@ -92,6 +98,8 @@ class _Names:
         raise ExpressionError(f"no stream of this query has a column {name!r}{hint}{string}")
 
     def _no_alias(self, qualifier: str) -> str:
+        if qualifier in self.hidden:
+            return self.hidden[qualifier]
         if qualifier in self.later:
             return f"{qualifier} is joined later: a condition may use the streams before it and its own"
         aliases = [source.alias for source in self.sources]
@@ -118,12 +126,18 @@ class _Planning:
         self._schemas: dict[str, pa.Schema] = {}
         self._selections: dict[str, list[Expression]] = {}
         self._residual: list[Expression] = []
+        self._filters: list[Expression] = []
+        self._core = 0
+        """How many of the sources are joined by inner joins."""
+        self._kinds: list[JoinKind] = []
+        """Those of the joins after them."""
 
     def query(self, name: str) -> Query:
         frame = clauses.read(self._scan.source)
         tables = [frame.first, *(join.table for join in frame.joins)]
         for table in tables:
             self._add_source(table)
+        self._note_kinds(frame)
         steps = tuple(self._step(number, join) for number, join in enumerate(frame.joins))
         if frame.where is not None:
             self._where(frame.where)
@@ -135,7 +149,45 @@ class _Planning:
             selections=tuple(self._selection(source) for source in self._sources),
             residual=tuple(sorted(dict.fromkeys(self._residual), key=str)),
             outputs=self._outputs(frame),
+            filters=tuple(sorted(dict.fromkeys(self._filters), key=str)),
         )
+
+    def _note_kinds(self, frame: Clauses) -> None:
+        """Find the core, and refuse joins that may not follow each other."""
+        plain = [join.kind == "inner" and join.match is None for join in frame.joins]
+        first = plain.index(False) if False in plain else len(plain)
+        self._core, kinds = first + 1, frame.joins[first:]
+        for number, join in enumerate(kinds):
+            outer = join.match is None and join.kind in OUTER
+            if join.kind == "inner" and join.match is None:
+                raise self._error(
+                    "an inner join after an outer, semi, anti or as-of join is not allowed: write it before",
+                    join.kind_span,
+                )
+            if number and (outer or (kinds[0].match is None and kinds[0].kind in OUTER)):
+                raise self._error(
+                    "an outer join is the only join after the inner ones: create another query for this one",
+                    join.kind_span,
+                )
+            counted = [one for one in frame.joins if isinstance(one.window, CountWindow)]
+            if join.kind in ("right", "full") and first and counted:
+                raise self._error(
+                    f"a {join.kind.upper()} JOIN after other joins needs windows in time: nobody knows when a window "
+                    "of ROWS over several streams has passed",
+                    counted[0].window_span,
+                )
+        self._kinds = [join.kind for join in kinds]
+
+    @property
+    def _visible(self) -> _Names:
+        """What SELECT and WHERE may use."""
+        joins = zip(self._sources[self._core :], self._kinds, strict=True)
+        hidden = {
+            source.alias: f"{source.alias} is joined by {kind.upper()} JOIN: its columns are not in the result"
+            for source, kind in joins
+            if kind in ("semi", "anti")
+        }
+        return _Names([source for source in self._sources if source.alias not in hidden], hidden=hidden)
 
     def _error(self, message: str, span: Span) -> ExpressionError:
         return self._scan.source.error(message, *span)
@@ -182,25 +234,62 @@ class _Planning:
 
     def _step(self, number: int, join: JoinClause) -> JoinStep:
         self._check_window(join)
-        later = [source.alias for source in self._sources[number + 2 :]]
-        terms, span = self._condition(join.on, _Names(self._sources[: number + 2], later))
         new = join.table.alias
+        names = self._names_of_step(number)
+        nearest = None if join.match is None else self._nearest(join.match, names, new)
+        terms, span = ((), join.kind_span) if join.on is None else self._condition(join.on, names)
         related: list[Expression] = []
+        own: list[Expression] = []
         for term in terms:
             aliases = {column.qualifier for column in term.columns}
             if new in aliases and len(aliases) > 1:
                 related.append(term)
-            else:
+            elif number + 1 < self._core or (aliases == {new} and join.kind not in ("right", "full")):
                 self._place(term, aliases)
-        if not related:
-            earlier = ", ".join(source.alias for source in self._sources[: number + 1])
+            else:
+                # What comes out without a match must not be left out because of it.
+                own.append(term)
+        if not related and nearest is None:
+            earlier = ", ".join(source.alias for source in names.sources[:-1])
             raise self._error(
                 f"this condition relates {new} to no stream before it ({earlier}), which makes a cross join; "
                 f"compare a column of {new} with one of theirs",
                 span,
             )
         equalities, bands, others = split(related, new, self._schemas)
-        return JoinStep(new, join.window, equalities, bands, others)
+        return JoinStep(new, join.window, equalities, bands, others, join.kind, nearest, tuple(own))
+
+    def _names_of_step(self, number: int) -> _Names:
+        """The aliases that the ON of a join may use: those of the inner joins up to it, and its own."""
+        known = [*self._sources[: min(number + 1, self._core)], self._sources[number + 1]]
+        between = [source.alias for source in self._sources[self._core : number + 1]]
+        why = "{} is joined after the inner joins: this condition may use the streams of those, and its own"
+        later = [source.alias for source in self._sources[number + 2 :]]
+        return _Names(known, later, {alias: why.format(alias) for alias in between})
+
+    def _nearest(self, stretch: Stretch, names: _Names, new: str) -> NearestRule:
+        """The rule of MATCH_CONDITION: a comparison of the time of an earlier stream with that of the new one."""
+        parsed = self._scan.read(stretch.first, stretch.end, names.resolve, _WHERE)
+        comparison = parsed.expression
+        sides = (comparison.left, comparison.right) if isinstance(comparison, Compare) else ()
+        columns = [side for side in sides if isinstance(side, Column)]
+        times = {source.alias: source.stream.time for source in names.sources}
+        aliases = [column.qualifier for column in columns]
+        if (
+            not isinstance(comparison, Compare)
+            or comparison.operator not in (">=", ">", "<=", "<")
+            or len(columns) != len(sides)
+            or aliases.count(new) != 1
+            or any(times[column.qualifier] != column.name for column in columns)
+        ):
+            raise self._error(
+                f"MATCH_CONDITION compares the time column of an earlier stream with that of {new} by >=, >, <= or <, "
+                f"as in {names.sources[0].alias}.{times[names.sources[0].alias]} >= {new}.{times[new]}",
+                parsed.span,
+            )
+        earlier = aliases[0] if aliases[1] == new else aliases[1]
+        greater = comparison.operator.startswith(">")
+        return NearestRule(earlier, greater == (aliases[0] == new), comparison.operator.endswith("="))
 
     def _check_window(self, join: JoinClause) -> None:
         window, stream = join.window, self._sources[0].stream
@@ -209,13 +298,24 @@ class _Planning:
         column = f"the time column {stream.name}.{stream.time} is {stream.time_type}"
         if window.is_duration:
             message = f"{column}, whose unit is not known: write WITHIN n UNITS, or WITHIN n ROWS"
+            if join.match is not None:
+                message = f"{column}, whose unit is not known: write TOLERANCE n UNITS"
         else:
-            message = f"{column}: write the window in MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS or ROWS"
+            rows = " or ROWS" if join.match is None else ""
+            message = f"{column}: write the window in MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS{rows}"
         raise self._error(message, join.window_span)
 
     def _where(self, stretch: Stretch) -> None:
-        for term in self._condition(stretch, _Names(self._sources))[0]:
-            self._place(term, {column.qualifier for column in term.columns})
+        core = {source.alias for source in self._sources[: self._core]}
+        preserved = core if not {"right", "full"} & set(self._kinds) else set()
+        if self._kinds == ["right"]:
+            preserved = {self._sources[-1].alias}
+        for term in self._condition(stretch, self._visible)[0]:
+            aliases = {column.qualifier for column in term.columns}
+            if not self._kinds or (aliases <= preserved and (aliases or preserved == core)):
+                self._place(term, aliases)
+            else:
+                self._filters.append(term)
 
     def _place(self, term: Expression, aliases: set[str]) -> None:
         """A condition that no step relates by: on one alias it is a selection (one on none is the first's)."""
@@ -249,7 +349,7 @@ class _Planning:
             if item.name is not None:
                 raise self._error("* is many columns and takes no name", item.span)
             return self._star(item, self._scan.source.of(words[0]) if len(words) == 3 else None)
-        parsed = self._scan.read(item.words.first, item.words.end, _Names(self._sources).resolve, _WHERE)
+        parsed = self._scan.read(item.words.first, item.words.end, self._visible.resolve, _WHERE)
         expression = parsed.expression
         if isinstance(expression, Column):
             return (Output(item.name or expression.name, expression, output_type(expression, self._schemas)),)
@@ -263,9 +363,10 @@ class _Planning:
 
     def _star(self, item: Item, alias: str | None) -> tuple[Output, ...]:
         alias = alias[1:-1].replace('""', '"') if alias and alias.startswith('"') else alias
-        if alias is not None and alias not in self._schemas:
-            raise self._error(_Names(self._sources)._no_alias(alias), item.span)
-        chosen = [source for source in self._sources if alias in (None, source.alias)]
+        visible = self._visible
+        chosen = [source for source in visible.sources if alias in (None, source.alias)]
+        if alias is not None and not chosen:
+            raise self._error(visible._no_alias(alias), item.span)
         columns = [(source.alias, column) for source in chosen for column in source.stream.schema.names]
         lower = [column.lower() for _, column in columns]
         return tuple(

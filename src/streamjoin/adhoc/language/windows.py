@@ -16,19 +16,22 @@ MAX_DAYS: Final = 366
 _MAX_NS: Final = MAX_DAYS * _UNITS["DAY"]
 MAX_UNITS: Final = 1 << 53
 _MOST_DECIMALS: Final = 30
-ALLOWED: Final = (
-    "write WITHIN, a number and a unit: MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS, ROWS, "
+_ALLOWED: Final = (
+    "write {clause}, a number and a unit: MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS, ROWS, "
     "or UNITS for integer time columns"
 )
 
 
-def read_window(written: str | None, unit: str, error: Callable[[str], ExpressionError]) -> Window:
-    """The window that the number and the unit after WITHIN say; `error` makes an error at their place."""
+def read_window(
+    written: str | None, unit: str, error: Callable[[str], ExpressionError], clause: str = "WITHIN"
+) -> Window:
+    """The window that the number and the unit after a clause say; `error` makes an error at their place."""
+    allowed = _ALLOWED.format(clause=clause)
     if written is None:
-        raise error(f"WITHIN needs a number: {ALLOWED}")
+        raise error(f"{clause} needs a number: {allowed}")
     number, singular = Decimal(written), unit.upper().removesuffix("S")
     if singular not in (*_UNITS, "ROW", "UNIT"):
-        raise error(f"{'a unit is missing' if not unit else f'{unit!r} is no unit of a window'}: {ALLOWED}")
+        raise error(f"{'a unit is missing' if not unit else f'{unit!r} is no unit of a window'}: {allowed}")
     if number <= 0:
         raise error("a window of zero joins nothing across time or rows; it must be longer")
     if singular in _UNITS:

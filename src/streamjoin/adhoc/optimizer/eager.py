@@ -7,6 +7,7 @@ that share its steps. Costs come later, when there is something measured.
 from __future__ import annotations
 
 from streamjoin.adhoc.core.probe_plan import Choice, PathKey, Paths, orders_of
+from streamjoin.adhoc.language.plan import query_name
 from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
 
 
@@ -24,7 +25,7 @@ def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
         known.update(*(facts.queries[name].keys(choice.group, order) for order in choice.orders))
         total = sum(len(order) - 1 for order in choice.orders)
         why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
-        what = f"{name} joins group {choice.group}"
+        what = f"{query_name(name)} joins group {choice.group}"
         figures = {"shared steps": shared, "steps": total}
         decisions.append(Decision("share_eagerly", what, why, figures, queries=(name,)))
     return plan.with_choices(choices), tuple(decisions)

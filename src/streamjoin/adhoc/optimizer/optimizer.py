@@ -16,6 +16,7 @@ from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Paths
 from streamjoin.adhoc.core.settings import Settings
+from streamjoin.adhoc.language.plan import query_name
 from streamjoin.adhoc.optimizer.eager import share_eagerly
 from streamjoin.adhoc.optimizer.grouping import group_by_cost
 from streamjoin.adhoc.optimizer.ordering import reorder_joins
@@ -82,7 +83,10 @@ class Optimizer:
         return changed or looks % self.settings.rebuild_every == 0
 
     def _with(self, plan: Plan, decisions: tuple[Decision, ...], batch: int) -> Optimizer:
-        dated = tuple(replace(decision, batch=batch) for decision in decisions)
+        dated = tuple(
+            replace(decision, batch=batch, queries=tuple(dict.fromkeys(map(query_name, decision.queries))))
+            for decision in decisions
+        )
         kept = (*self.decisions, *dated)[-self.settings.decisions_kept :]
         same = plan.choices == self.plan.choices and plan.changed == self.plan.changed
         return replace(self, plan=self.plan if same else plan, decisions=kept)

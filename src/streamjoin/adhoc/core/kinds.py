@@ -1,0 +1,448 @@
+"""Outer, semi, anti and as-of joins over what the shared plan finds: which tuples wait, and which rows come out.
+
+The parts of a query give the numbers of the tuples in each result of their inner joins (`LiveQuery.parts`). A tuple of
+a side that may come out without a partner, or a result of the core where that is a join itself, waits from its
+arrival until it is *decided*: no tuple to come can pair with it, by the bounds of the streams and their counts. What
+waits is all the state; what is matched, where one match is enough, waits no longer.
+
+The invariants: a row is never taken back; what waits is replaced by each batch and never changed, so a batch can be
+computed again; the tuples that wait, and the partners noted for them, are held in the streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin._arrays import Array
+from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.core.gathering import Gatherer
+from streamjoin.adhoc.core.stored_stream import StoredStream
+from streamjoin.adhoc.language.plan import JoinStep, Query
+from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.window import CountWindow
+
+NOBODY: Final = -1
+"""In place of a tuple's number: there is none."""
+_HOPELESS: Final = -2
+"""In place of a partner's number: there can't be one, as a key is NULL or a condition on the tuple itself is false."""
+_MATCHED: Final = 0
+"""In place of a partner's number: there is one, and it does not matter which."""
+_EARLIEST = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is not decided yet: tuples by alias, one row for each that waits, and the partners found by step."""
+
+    refs: Array
+    partners: Array
+
+    @classmethod
+    def nothing(cls, aliases: int, steps: int) -> Waiting:
+        """Nothing waits."""
+        return cls(np.empty((0, aliases), np.int64), np.empty((0, steps), np.int64))
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.refs)
+
+    def keep(self, chosen: Array) -> Waiting:
+        """The chosen ones."""
+        return self if chosen.all() else Waiting(self.refs[chosen], self.partners[chosen])
+
+    def joined_by(self, refs: Array, partners: Array) -> Waiting:
+        """With what came."""
+        if not len(refs):
+            return self
+        return Waiting(np.concatenate([self.refs, refs]), np.concatenate([self.partners, partners]))
+
+
+@dataclass(frozen=True)
+class KindState:
+    """What waits of a query: of its core (`left`), and of the stream that a RIGHT or FULL JOIN adds."""
+
+    left: Waiting
+    right: Waiting
+
+    def to_table(self, name: str) -> pa.Table:
+        """As rows of a table, for a file; `from_table` reads them."""
+        sides = []
+        for side, waiting in enumerate((self.left, self.right)):
+            numbers = np.concatenate([waiting.refs, waiting.partners], axis=1)
+            offsets = np.arange(waiting.n + 1, dtype=np.int32) * numbers.shape[1]
+            lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers.ravel()))
+            sides.append(
+                pa.table(
+                    [pa.array([name] * waiting.n, pa.string()), pa.array(np.full(waiting.n, side, np.int8)), lists],
+                    schema=STATE_SCHEMA,
+                )
+            )
+        return pa.concat_tables(sides)
+
+
+STATE_SCHEMA: Final = pa.schema({"query": pa.string(), "side": pa.int8(), "numbers": pa.list_(pa.int64())})
+
+
+def packed_states(states: Mapping[str, KindState]) -> pa.Table:
+    """The states of all queries as one table."""
+    return pa.concat_tables([STATE_SCHEMA.empty_table(), *(state.to_table(name) for name, state in states.items())])
+
+
+def unpacked_states(table: pa.Table, queries: Mapping[str, Query]) -> dict[str, KindState]:
+    """What `packed_states` gave, for these queries."""
+    states = {}
+    for name, query in queries.items():
+        if query.kind_steps:
+            kinds = JoinKinds(query)
+            rows = table.filter(pc.equal(table.column("query"), name))
+            sides = [rows.filter(pc.equal(rows.column("side"), side)).column("numbers") for side in (0, 1)]
+            states[name] = KindState(
+                *(_unpack(side, like) for side, like in zip(sides, kinds.empty_sides, strict=True))
+            )
+    return states
+
+
+def _unpack(lists: pa.ChunkedArray, like: Waiting) -> Waiting:
+    aliases, steps = like.refs.shape[1], like.partners.shape[1]
+    values = pc.list_flatten(lists).to_numpy().reshape(len(lists), aliases + steps)
+    return Waiting(np.ascontiguousarray(values[:, :aliases]), np.ascontiguousarray(values[:, aliases:]))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The streams after a batch: what is held, the new tuples, the bounds of times to come, and how many came."""
+
+    streams: Mapping[str, StoredStream]
+    arrived: Arrived
+
+    def bound(self, stream: str) -> int:
+        """No tuple before this time will come."""
+        return int(self.arrived.clocks.horizons[stream].bound)
+
+    def count(self, stream: str) -> int:
+        """How many tuples came."""
+        return self.arrived.clocks.counts[stream]
+
+
+class JoinKinds:
+    """The rows of a query with other joins than inner ones."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.steps = query.kind_steps
+        self.core = query.core
+        self._streams = {source.alias: source.stream.name for source in query.sources}
+        self._last = self.steps[-1]
+        self._is_outer = self._last.nearest is None and self._last.kind in ("left", "right", "full")
+        self._waits_left = not self._is_outer or self._last.kind in ("left", "full")
+        self._waits_right = self._is_outer and self._last.kind in ("right", "full")
+
+    @cached_property
+    def empty_sides(self) -> tuple[Waiting, Waiting]:
+        """Nothing, in the shape of either side."""
+        return Waiting.nothing(len(self.core), len(self.steps)), Waiting.nothing(1, 1)
+
+    def start(self) -> KindState:
+        """The state of a query that has seen nothing, or that has lost sight of what waited."""
+        return KindState(*self.empty_sides)
+
+    def pins(self, state: KindState) -> Iterator[tuple[str, int]]:
+        """Streams, and the oldest tuple of each that must be held."""
+        columns = [*zip(self.core, state.left.refs.T, strict=True), (self._last.right, state.right.refs[:, 0])]
+        partners = zip(self.steps, state.left.partners.T, strict=True)
+        columns += [(step.right, numbers) for step, numbers in partners if step.nearest is not None]
+        for alias, numbers in columns:
+            held = numbers[numbers >= 0]
+            if held.size:
+                yield self._streams[alias], int(held.min())
+
+    # A batch ------------------------------------------------------------------------------------------------------
+
+    def step(self, state: KindState, found: Sequence[pa.Table], now: Progress) -> tuple[KindState, Array]:
+        """The state after a batch, and the tuples of the rows that come out by source, `NOBODY` where one is missing.
+
+        `found` has the results of the parts.
+        """
+        numbers = [_numbers(table) for table in found]
+        left, right = state.left, state.right
+        if self._waits_left:
+            left = self._arrive(left, self._new_cores(numbers, now), self.core, self.steps, now)
+        if self._waits_right:
+            right = self._arrive(right, self._new_tuples(self._last.right, now), (self._last.right,), self.steps, now)
+        if self._is_outer:
+            return self._outer(KindState(left, right), numbers[0], now)
+        left, rows = self._lookups(left, numbers, now)
+        return KindState(left, right), rows
+
+    def _new_cores(self, numbers: Sequence[Array], now: Progress) -> Array:
+        return numbers[-1] if len(self.core) > 1 else self._new_tuples(self.core[0], now)
+
+    def _new_tuples(self, alias: str, now: Progress) -> Array:
+        """The new tuples that a query selects for an alias."""
+        bucket = now.arrived.buckets.get(self._streams[alias])
+        if bucket is None:
+            return np.empty((0, 1), np.int64)
+        chosen = np.ones(bucket.n, np.bool_)
+        for predicate in self.query.selection(alias):
+            chosen &= bucket.mask(predicate.condition)
+        return (bucket.first + np.flatnonzero(chosen)).reshape(-1, 1)
+
+    def _arrive(
+        self, waiting: Waiting, refs: Array, aliases: Sequence[str], steps: Sequence[JoinStep], now: Progress
+    ) -> Waiting:
+        """With new tuples; those that can't have a partner are marked."""
+        partners = np.full((len(refs), len(steps)), NOBODY, np.int64)
+        for number, step in enumerate(steps):
+            partners[self._hopeless(step, refs, aliases, now), number] = _HOPELESS
+        return waiting.joined_by(refs, partners)
+
+    def _hopeless(self, step: JoinStep, refs: Array, aliases: Sequence[str], now: Progress) -> Array:
+        """Which tuples can't match whatever comes: a key is NULL or NaN, or a condition on them alone is not true."""
+        hopeless = np.zeros(len(refs), np.bool_)
+        if not len(refs):
+            return hopeless
+        place = {alias: number for number, alias in enumerate(aliases)}
+        for term in step.terms:
+            for column in (term.left, term.right):
+                if column.qualifier in place:
+                    stream = now.streams[self._streams[column.qualifier]]
+                    values = stream.take(column.name, np.ascontiguousarray(refs[:, place[column.qualifier]]))
+                    hopeless |= pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
+        for condition in step.own:
+            if {column.qualifier for column in condition.columns} <= set(place):
+                hopeless |= ~self._truth(condition, refs, place, now)
+        return hopeless
+
+    def _truth(self, condition: Expression, refs: Array, place: Mapping[str, int], now: Progress) -> Array:
+        columns = {
+            column: from_arrow(
+                _take(now.streams[self._streams[column.qualifier]], column.name, refs[:, place[column.qualifier]])
+            )
+            for column in condition.columns
+        }
+        return truth(evaluate(condition, columns), (len(refs),))
+
+    # Outer joins --------------------------------------------------------------------------------------------------
+
+    def _outer(self, state: KindState, pairs: Array, now: Progress) -> tuple[KindState, Array]:
+        width, step = len(self.core), self._last
+        left = state.left.keep(~_is_among(state.left.refs, pairs[:, :width]))
+        right = state.right.keep(~_is_among(state.right.refs, pairs[:, width:]))
+        decided = (left.partners[:, 0] == _HOPELESS) | self._passed(step, left.refs, now)
+        gone = (right.partners[:, 0] == _HOPELESS) | self._right_passed(right.refs[:, 0], now)
+        missing = np.full((int(decided.sum()), 1), NOBODY, np.int64)
+        absent = np.full((int(gone.sum()), width), NOBODY, np.int64)
+        rows = np.concatenate(
+            [
+                pairs,
+                np.concatenate([left.refs[decided], missing], axis=1),
+                np.concatenate([absent, right.refs[gone]], axis=1),
+            ]
+        )
+        return KindState(left.keep(~decided), right.keep(~gone)), rows
+
+    def _passed(self, step: JoinStep, refs: Array, now: Progress) -> Array:
+        """Of which tuples of the core the window has passed: no tuple of the step's alias to come can be in it."""
+        passed = np.zeros(len(refs), np.bool_)
+        if not len(refs):
+            return passed
+        new = self._streams[step.right]
+        for alias in step.related:
+            numbers = refs[:, self.core.index(alias)]
+            own = self._streams[alias]
+            if isinstance(step.window, CountWindow):
+                passed |= _rows_passed(numbers, step.window.n, now.count(own), own == new)
+            else:
+                passed |= now.streams[own].ticks.at(numbers) < _before(now.bound(new), step.window.length)
+        return passed
+
+    def _right_passed(self, numbers: Array, now: Progress) -> Array:
+        """Of which tuples of the alias of a RIGHT or FULL JOIN no result of the core to come can be in the window."""
+        if not len(numbers):
+            return np.zeros(0, np.bool_)
+        own = self._streams[self._last.right]
+        window = self._last.window
+        if isinstance(window, CountWindow):
+            return _rows_passed(numbers, window.n, now.count(own), own == self._streams[self.core[0]])
+        ticks = now.streams[own].ticks.at(numbers)
+        limits = [_before(now.bound(self._streams[alias]), reach) for alias, reach in self._reaches.items()]
+        passed: Array = ticks < min(limits)
+        return passed
+
+    @cached_property
+    def _reaches(self) -> dict[str, int]:
+        """How far the tuples of each alias of the core can be from one of the last alias that they are joined with."""
+        windows = [(p.left, p.right, p.window.length) for p in self.query.parts[0].pairs]  # type: ignore[union-attr]
+        reach = {self._last.right: 0}
+        while len(reach) <= len(self.core):
+            near = [
+                (reach[known] + length, new)
+                for one, two, length in windows
+                for known, new in ((one, two), (two, one))
+                if known in reach and new not in reach
+            ]
+            distance, alias = min(near)
+            reach[alias] = distance
+        return {alias: reach[alias] for alias in self.core}
+
+    # Semi, anti and as-of joins -----------------------------------------------------------------------------------
+
+    def _lookups(self, waiting: Waiting, found: Sequence[Array], now: Progress) -> tuple[Waiting, Array]:
+        """Note the partners that were found; give out what every step lets pass, and let go of what one does not."""
+        width = len(self.core)
+        partners = waiting.partners.copy()
+        lost, ready = np.zeros(waiting.n, np.bool_), np.ones(waiting.n, np.bool_)
+        for number, step in enumerate(self.steps):
+            column, pairs = partners[:, number], found[number]
+            if step.nearest is not None:
+                self._choose_nearest(step, column, waiting.refs, pairs, now)
+                decided = self._nearest_decided(step, column, waiting.refs, now)
+            else:
+                column[_is_among(waiting.refs, pairs[:, :width])] = _MATCHED
+                decided = (column == _HOPELESS) | self._passed(step, waiting.refs, now)
+            matched = column >= 0
+            if step.kind == "semi":
+                ready &= matched
+                lost |= decided & ~matched
+            elif step.kind == "anti":
+                ready &= decided & ~matched
+                lost |= matched
+            else:
+                ready &= decided
+                lost |= decided & ~matched & (step.kind == "inner")
+        rows = np.concatenate([waiting.refs, np.maximum(partners, NOBODY)], axis=1)
+        rows[:, [width + number for number, step in enumerate(self.steps) if step.nearest is None]] = NOBODY
+        after = Waiting(waiting.refs, partners).keep(~(ready | lost))
+        return after, rows[ready & ~lost]
+
+    def _choose_nearest(self, step: JoinStep, column: Array, refs: Array, pairs: Array, now: Progress) -> None:
+        """Replace partners by nearer ones that were found."""
+        rule = step.nearest
+        if rule is None or not len(pairs):
+            return
+        anchors, right = now.streams[self._streams[rule.anchor]], now.streams[self._streams[step.right]]
+        width, anchor = len(self.core), self.core.index(rule.anchor)
+        places = _places_of(pairs[:, :width], refs)
+        left_ticks, right_ticks = anchors.ticks.at(pairs[:, anchor]), right.ticks.at(pairs[:, width])
+        is_candidate = right_ticks > left_ticks if rule.forward else right_ticks < left_ticks
+        if rule.exact:
+            is_candidate |= right_ticks == left_ticks
+        is_candidate &= places >= 0
+        had = np.flatnonzero(column >= 0)
+        places = np.concatenate([places[is_candidate], had])
+        numbers = np.concatenate([pairs[is_candidate, width], column[had]])
+        if not len(places):
+            return
+        # Of equal times the last in gate order is the nearest before, the first the nearest after.
+        order = np.lexsort((right.gates.at(numbers), right.ticks.at(numbers), places))
+        places, numbers = places[order], numbers[order]
+        ends = np.flatnonzero(np.diff(places)) + 1
+        chosen = np.concatenate([[0], ends]) if rule.forward else np.concatenate([ends - 1, [len(places) - 1]])
+        column[places[chosen]] = numbers[chosen]
+
+    def _nearest_decided(self, step: JoinStep, column: Array, refs: Array, now: Progress) -> Array:
+        """Of which tuples no nearer partner can come."""
+        rule, window = step.nearest, step.window
+        if rule is None or isinstance(window, CountWindow):
+            raise AssertionError("an as-of join has a rule and a tolerance")
+        decided: Array = column == _HOPELESS
+        if not len(refs):
+            return decided
+        bound = now.bound(self._streams[step.right])
+        ticks = now.streams[self._streams[rule.anchor]].ticks.at(refs[:, self.core.index(rule.anchor)])
+        if not rule.forward:
+            return decided | (ticks < bound if rule.exact else ticks <= bound)
+        decided |= ticks < _before(bound, window.length)
+        matched = np.flatnonzero(column >= 0)
+        # What is still to come is not before the partner, and of equal times the first one counts.
+        decided[matched] |= now.streams[self._streams[step.right]].ticks.at(column[matched]) <= bound
+        return decided
+
+    # Rows ---------------------------------------------------------------------------------------------------------
+
+    def filtered(self, rows: Array, now: Progress) -> Array:
+        """The rows that pass the filters of the query."""
+        place = {alias: number for number, alias in enumerate(self.query.aliases)}
+        for condition in self.query.filters:
+            if len(rows):
+                rows = rows[self._truth(condition, rows, place, now)]
+        return rows
+
+    def gather(self, gatherer: Gatherer, rows: Array, now: Progress) -> pa.Table:
+        """Rows as a table.
+
+        Raises:
+            InputError: a computed number does not fit its column.
+        """
+        taken = [_take(now.streams[stream], name, rows[:, source]) for source, stream, name in gatherer.reads]
+        return gatherer.rows(taken, len(rows))
+
+
+def _numbers(table: pa.Table) -> Array:
+    """The numbers of a part's results, a row for each."""
+    if not table.num_rows:
+        return np.empty((0, table.num_columns), np.int64)
+    return np.stack([column.to_numpy() for column in table.columns], axis=1)
+
+
+def _before(bound: int, length: int) -> int:
+    """`bound` - `length`, not below the smallest int64."""
+    return max(bound - length, _EARLIEST)
+
+
+def _rows_passed(numbers: Array, rows: int, count: int, same: bool) -> Array:
+    """Whether so many tuples of their own stream came after tuples that the next of the other stream is too late.
+
+    In a join of a stream with itself, the next tuple is itself one of those.
+    """
+    passed: Array = count - 1 - numbers + same >= rows
+    return passed
+
+
+def _places_of(rows: Array, table: Array) -> Array:
+    """The place of each row among those of a table, which differ; -1 where it is not there."""
+    if not len(rows) or not len(table):
+        return np.full(len(rows), -1, np.int64)
+    if rows.shape[1] == 1:
+        keys, wanted = table[:, 0], rows[:, 0]
+    else:
+        both = np.ascontiguousarray(np.concatenate([table, rows]))
+        _, ids = np.unique(both, axis=0, return_inverse=True)
+        ids = ids.reshape(-1)
+        keys, wanted = ids[: len(table)], ids[len(table) :]
+    order = np.argsort(keys, kind="stable")
+    places = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    nearest = order[places]
+    return np.where(keys[nearest] == wanted, nearest, -1)
+
+
+def _is_among(table: Array, rows: Array) -> Array:
+    """Which rows of a table are among others."""
+    among = np.zeros(len(table), np.bool_)
+    places = _places_of(rows, table)
+    among[places[places >= 0]] = True
+    return among
+
+
+def _take(stream: StoredStream, name: str, numbers: Array) -> pa.Array:
+    """A column of chosen tuples, NULL where there is none."""
+    missing = numbers < 0
+    if not missing.any():
+        return stream.take(name, np.ascontiguousarray(numbers))
+    type_ = stream.stream.schema.field(name).type
+    there = np.flatnonzero(~missing)
+    if not there.size:
+        return pa.nulls(len(numbers), type_)
+    places = np.zeros(len(numbers), np.int64)
+    places[there] = np.arange(there.size)
+    column = stream.take(name, np.ascontiguousarray(numbers[there]))
+    return column.take(pa.array(places, mask=missing))
