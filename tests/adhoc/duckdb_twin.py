@@ -99,3 +99,36 @@ def _translated(query: Query, created: int, dropped: int | None) -> str:
             conditions.append(f"{alias}._batch < {dropped}")
     head, _, where = text.partition("WHERE")
     return f"{head} WHERE {' AND '.join(conditions)}" + (f" AND ({where})" if where else "")
+
+
+def duckdb_kind_rows(query: Query, tables: Mapping[str, pa.Table]) -> Counter[tuple[Any, ...]]:
+    """The rows of a query with time windows and one join of any kind, over finite input that came in one batch.
+
+    A window becomes a condition of its ON; an as-of join DuckDB's own, without those beyond the tolerance.
+    """
+    with duckdb.connect() as db:
+        db.execute("SET threads = 1")
+        for stream, table in tables.items():
+            db.register("arriving", table)
+            db.execute(f'CREATE TABLE "{stream}" AS SELECT * FROM arriving')
+        text = query.text
+        for step in query.steps:
+            if isinstance(step.window, CountWindow):
+                raise AssertionError("DuckDB has no windows of rows")
+            time = query.source(step.right).stream.time
+            related = [f"{alias}.{query.source(alias).stream.time}" for alias in step.related]
+            within = " AND ".join(f"ABS({left} - {step.right}.{time}) <= {step.window.length}" for left in related)
+            text = re.sub(r"WITHIN\s+\d+\s+UNITS\s+ON", f"ON {within} AND", text, count=1)
+        nearest = re.search(r"MATCH_CONDITION \((.*?)\) ON (.*?) TOLERANCE (\d+) UNITS", text)
+        if nearest is not None:
+            comparison, on, tolerance = nearest.groups()
+            text = text.replace(nearest.group(0), f"ON {on} AND {comparison}")
+            left, right = re.split(r"\s*[<>]=?\s*", comparison)
+            # DuckDB's as-of join has no tolerance: the nearest of all is the nearest within it, or there is none.
+            head, _, rest = text.partition(" FROM ")
+            last = query.steps[-1].right
+            near = f"ABS({left} - {right}) <= {tolerance}"
+            outputs = re.sub(rf"({last}\.\w+)", rf"CASE WHEN {near} THEN \1 END", head)
+            text = f"{outputs} FROM {rest}" + (f" WHERE {near}" if query.steps[-1].kind == "inner" else "")
+        found = db.sql(text).to_arrow_table()
+    return Counter(tuple(row.values()) for row in rows_of(found.cast(query.schema)))

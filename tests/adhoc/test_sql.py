@@ -115,6 +115,11 @@ def test_conditions_on_one_stream_are_selections_wherever_they_stand() -> None:
         assert str(parse_condition(text, ("row",))) == text
 
 
+OUTER = "SELECT t.px FROM trades t LEFT JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
+SEMI = "SELECT t.px FROM trades t SEMI JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
+LOOKUP = (
+    "SELECT t.px FROM trades t ASOF JOIN quotes q MATCH_CONDITION (t.ts >= q.at) ON t.sym = q.sym TOLERANCE 5 SECONDS"
+)
 REFUSED = [
     ("", "the query is empty; write SELECT", ""),
     ("UPDATE x", "a query starts with SELECT", "UPDATE"),
@@ -133,6 +138,26 @@ REFUSED = [
     ("SELECT * FROM trades t RIGHT SEMI JOIN quotes q", "allowed before JOIN: INNER, LEFT", "RIGHT SEMI JOIN"),
     ("SELECT * FROM trades t LEFT quotes q", "JOIN is missing; allowed before JOIN", "LEFT"),
     ("SELECT * FROM trades t FULL OUTER JOIN quotes q ON t.sym = q.sym", "WITHIN is missing", "quotes q"),
+    (f"{OUTER} JOIN trades u WITHIN 3 SECONDS ON u.sym = t.sym", "an inner join after an outer, semi, anti", "JOIN"),
+    (f"{OUTER} LEFT JOIN trades u WITHIN 3 ROWS ON u.sym = t.sym", "an outer join is the only join after", "LEFT JOIN"),
+    (f"{LOOKUP} LEFT JOIN trades u WITHIN 3 ROWS ON u.sym = t.sym", "an outer join is the only join", "LEFT JOIN"),
+    (f"{LOOKUP} SEMI JOIN trades u WITHIN 3 ROWS ON u.sym = q.sym", "q is joined after the inner joins", "q.sym"),
+    (f"{SEMI} WHERE q.bid > 1", "q is joined by SEMI JOIN: its columns are not in the result", "q.bid"),
+    (SEMI.replace("t.px", "q.*"), "q is joined by SEMI JOIN", "q.*"),
+    (OUTER.replace("WITHIN 3 SECONDS", "MATCH_CONDITION (t.ts > q.at)"), "belongs to an as-of join", "MATCH_CONDITION"),
+    (LOOKUP.replace(" TOLERANCE 5 SECONDS", ""), "TOLERANCE is missing", "ASOF JOIN"),
+    (LOOKUP.replace("5 SECONDS", "5 ROWS"), "a TOLERANCE is a distance in time", "TOLERANCE 5 ROWS"),
+    (LOOKUP.replace("5 SECONDS", "5 UNITS"), "write the window in MILLISECONDS", "TOLERANCE 5 UNITS"),
+    (LOOKUP.replace("t.ts >= q.at", "t.px >= q.bid"), "MATCH_CONDITION compares the time column", "t.px >= q.bid"),
+    (LOOKUP.replace("t.ts >= q.at", "t.ts = q.at"), "by >=, >, <= or <", "t.ts = q.at"),
+    (LOOKUP.replace("MATCH_CONDITION (t.ts >= q.at)", "WITHIN 3 SECONDS"), "has a TOLERANCE and no WITHIN", "WITHIN"),
+    (LOOKUP.replace("MATCH_CONDITION (t.ts >= q.at) ", ""), "MATCH_CONDITION is missing", "quotes q"),
+    (LOOKUP.replace("ASOF", "ASOF RIGHT"), "allowed before JOIN", "ASOF RIGHT JOIN"),
+    (
+        f"{FRAME} FULL JOIN trades u WITHIN 3 ROWS ON u.sym = t.sym",
+        "a FULL JOIN after other joins needs windows in time",
+        "WITHIN 3 ROWS",
+    ),
     ("SELECT * FROM trades t CROSS JOIN quotes q", "a cross join is not allowed here", "CROSS"),
     ("SELECT * FROM trades t NATURAL JOIN quotes q", "NATURAL is not allowed here", "NATURAL"),
     ("SELECT * FROM trades t JOIN quotes q ON t.sym = q.sym", "WITHIN is missing: say how far apart", "quotes q"),

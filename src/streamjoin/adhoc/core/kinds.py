@@ -118,7 +118,7 @@ def _unpack(lists: pa.ChunkedArray, like: Waiting) -> Waiting:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """The streams after a batch: what is held, the new tuples, the bounds of times to come, and how many came."""
 
     streams: Mapping[str, StoredStream]
@@ -167,7 +167,7 @@ class JoinKinds:
 
     # A batch ------------------------------------------------------------------------------------------------------
 
-    def step(self, state: KindState, found: Sequence[pa.Table], now: Progress) -> tuple[KindState, Array]:
+    def step(self, state: KindState, found: Sequence[pa.Table], now: BatchProgress) -> tuple[KindState, Array]:
         """The state after a batch, and the tuples of the rows that come out by source, `NOBODY` where one is missing.
 
         `found` has the results of the parts.
@@ -183,10 +183,10 @@ class JoinKinds:
         left, rows = self._lookups(left, numbers, now)
         return KindState(left, right), rows
 
-    def _new_cores(self, numbers: Sequence[Array], now: Progress) -> Array:
+    def _new_cores(self, numbers: Sequence[Array], now: BatchProgress) -> Array:
         return numbers[-1] if len(self.core) > 1 else self._new_tuples(self.core[0], now)
 
-    def _new_tuples(self, alias: str, now: Progress) -> Array:
+    def _new_tuples(self, alias: str, now: BatchProgress) -> Array:
         """The new tuples that a query selects for an alias."""
         bucket = now.arrived.buckets.get(self._streams[alias])
         if bucket is None:
@@ -197,7 +197,7 @@ class JoinKinds:
         return (bucket.first + np.flatnonzero(chosen)).reshape(-1, 1)
 
     def _arrive(
-        self, waiting: Waiting, refs: Array, aliases: Sequence[str], steps: Sequence[JoinStep], now: Progress
+        self, waiting: Waiting, refs: Array, aliases: Sequence[str], steps: Sequence[JoinStep], now: BatchProgress
     ) -> Waiting:
         """With new tuples; those that can't have a partner are marked."""
         partners = np.full((len(refs), len(steps)), NOBODY, np.int64)
@@ -205,7 +205,7 @@ class JoinKinds:
             partners[self._hopeless(step, refs, aliases, now), number] = _HOPELESS
         return waiting.joined_by(refs, partners)
 
-    def _hopeless(self, step: JoinStep, refs: Array, aliases: Sequence[str], now: Progress) -> Array:
+    def _hopeless(self, step: JoinStep, refs: Array, aliases: Sequence[str], now: BatchProgress) -> Array:
         """Which tuples can't match whatever comes: a key is NULL or NaN, or a condition on them alone is not true."""
         hopeless = np.zeros(len(refs), np.bool_)
         if not len(refs):
@@ -222,7 +222,7 @@ class JoinKinds:
                 hopeless |= ~self._truth(condition, refs, place, now)
         return hopeless
 
-    def _truth(self, condition: Expression, refs: Array, place: Mapping[str, int], now: Progress) -> Array:
+    def _truth(self, condition: Expression, refs: Array, place: Mapping[str, int], now: BatchProgress) -> Array:
         columns = {
             column: from_arrow(
                 _take(now.streams[self._streams[column.qualifier]], column.name, refs[:, place[column.qualifier]])
@@ -233,7 +233,7 @@ class JoinKinds:
 
     # Outer joins --------------------------------------------------------------------------------------------------
 
-    def _outer(self, state: KindState, pairs: Array, now: Progress) -> tuple[KindState, Array]:
+    def _outer(self, state: KindState, pairs: Array, now: BatchProgress) -> tuple[KindState, Array]:
         width, step = len(self.core), self._last
         left = state.left.keep(~_is_among(state.left.refs, pairs[:, :width]))
         right = state.right.keep(~_is_among(state.right.refs, pairs[:, width:]))
@@ -250,7 +250,7 @@ class JoinKinds:
         )
         return KindState(left.keep(~decided), right.keep(~gone)), rows
 
-    def _passed(self, step: JoinStep, refs: Array, now: Progress) -> Array:
+    def _passed(self, step: JoinStep, refs: Array, now: BatchProgress) -> Array:
         """Of which tuples of the core the window has passed: no tuple of the step's alias to come can be in it."""
         passed = np.zeros(len(refs), np.bool_)
         if not len(refs):
@@ -265,7 +265,7 @@ class JoinKinds:
                 passed |= now.streams[own].ticks.at(numbers) < _before(now.bound(new), step.window.length)
         return passed
 
-    def _right_passed(self, numbers: Array, now: Progress) -> Array:
+    def _right_passed(self, numbers: Array, now: BatchProgress) -> Array:
         """Of which tuples of the alias of a RIGHT or FULL JOIN no result of the core to come can be in the window."""
         if not len(numbers):
             return np.zeros(0, np.bool_)
@@ -296,7 +296,7 @@ class JoinKinds:
 
     # Semi, anti and as-of joins -----------------------------------------------------------------------------------
 
-    def _lookups(self, waiting: Waiting, found: Sequence[Array], now: Progress) -> tuple[Waiting, Array]:
+    def _lookups(self, waiting: Waiting, found: Sequence[Array], now: BatchProgress) -> tuple[Waiting, Array]:
         """Note the partners that were found; give out what every step lets pass, and let go of what one does not."""
         width = len(self.core)
         partners = waiting.partners.copy()
@@ -324,7 +324,7 @@ class JoinKinds:
         after = Waiting(waiting.refs, partners).keep(~(ready | lost))
         return after, rows[ready & ~lost]
 
-    def _choose_nearest(self, step: JoinStep, column: Array, refs: Array, pairs: Array, now: Progress) -> None:
+    def _choose_nearest(self, step: JoinStep, column: Array, refs: Array, pairs: Array, now: BatchProgress) -> None:
         """Replace partners by nearer ones that were found."""
         rule = step.nearest
         if rule is None or not len(pairs):
@@ -349,7 +349,7 @@ class JoinKinds:
         chosen = np.concatenate([[0], ends]) if rule.forward else np.concatenate([ends - 1, [len(places) - 1]])
         column[places[chosen]] = numbers[chosen]
 
-    def _nearest_decided(self, step: JoinStep, column: Array, refs: Array, now: Progress) -> Array:
+    def _nearest_decided(self, step: JoinStep, column: Array, refs: Array, now: BatchProgress) -> Array:
         """Of which tuples no nearer partner can come."""
         rule, window = step.nearest, step.window
         if rule is None or isinstance(window, CountWindow):
@@ -369,7 +369,7 @@ class JoinKinds:
 
     # Rows ---------------------------------------------------------------------------------------------------------
 
-    def filtered(self, rows: Array, now: Progress) -> Array:
+    def filtered(self, rows: Array, now: BatchProgress) -> Array:
         """The rows that pass the filters of the query."""
         place = {alias: number for number, alias in enumerate(self.query.aliases)}
         for condition in self.query.filters:
@@ -377,7 +377,7 @@ class JoinKinds:
                 rows = rows[self._truth(condition, rows, place, now)]
         return rows
 
-    def gather(self, gatherer: Gatherer, rows: Array, now: Progress) -> pa.Table:
+    def gather(self, gatherer: Gatherer, rows: Array, now: BatchProgress) -> pa.Table:
         """Rows as a table.
 
         Raises:

@@ -22,7 +22,7 @@ from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.explain import Explanation, explain
-from streamjoin.adhoc.core.kinds import JoinKinds, KindState, Progress
+from streamjoin.adhoc.core.kinds import BatchProgress, JoinKinds, KindState
 from streamjoin.adhoc.core.retention import StreamProgress, count_expired
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared_join import Share, StepCounts
@@ -242,7 +242,7 @@ class Shared:
         state = self._state
         waiting = dict(state.kinds)
         self._execution.begin(arrived.buckets)
-        now = Progress(self._execution.streams, arrived)
+        now = BatchProgress(self._execution.streams, arrived)
         for name, kinds in self._kinds.items():
             entry = state.registry.queries[name]
             found = [rows.pop(part) for part in entry.parts]
@@ -263,7 +263,7 @@ class Shared:
         return rows, failed
 
     def _kind_rows(
-        self, name: str, kinds: JoinKinds, before: KindState | None, found: Sequence[pa.Table], now: Progress
+        self, name: str, kinds: JoinKinds, before: KindState | None, found: Sequence[pa.Table], now: BatchProgress
     ) -> tuple[KindState, pa.Table]:
         state, numbers = kinds.step(kinds.start() if before is None else before, found, now)
         numbers = kinds.filtered(numbers, now)
