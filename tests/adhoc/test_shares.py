@@ -22,7 +22,7 @@ from streamjoin.adhoc.executors.shares import balanced, even_cuts, fixed, follow
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import CheckpointError
-from streamjoin.testing import adhoc_cases
+from streamjoin.testing import adhoc_kind_cases
 from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of
 
 SLOW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
@@ -88,7 +88,7 @@ class Spread:
     def deltas(self) -> None:
         state = self.core.snapshot()
         choices = state.optimizer.plan.choices
-        now = {name: (query, choices[name]) for name, query in state.registry.queries.items()}
+        now = {name: (query, choices[name]) for name, query in state.registry.running.items()}
         came = {n: query for n, query in now.items() if self.sent.get(n) != query}
         gone = tuple(n for n in self.sent if n not in now)
         self.versions.append(Delta(len(self.versions), tuple(self.core.streams.values()), came, gone))
@@ -120,25 +120,29 @@ class Spread:
         )
         assignment = pickle.loads(pickle.dumps(assignment))
         self.assignments.append(assignment)
-        found: dict[str, Rows] = {name: Rows() for name in self.core.queries}
+        running = state.registry.running
+        tables = {name: [entry.schema.empty_table()] for name, entry in running.items()}
         for share, copy in enumerate(chosen):
             given_back = pickle.loads(pickle.dumps(run_share(assignment, self.whole, share, self.processes[copy])))
             self.figures.append(given_back.figures)
             for name, data in given_back.rows.items():
-                found[name] += rows_of(unpacked(data, self.core.queries[name].query.schema))
-        return found
+                tables[name].append(unpacked(data, running[name].schema))
+        rows, _ = self.core.complete(arrived, {name: pa.concat_tables(parts) for name, parts in tables.items()}, {})
+        return {name: rows_of(table) for name, table in rows.items()}
 
 
 @SLOW
-@given(adhoc_cases.cases(most_batches=6), st.data())
+@given(adhoc_kind_cases.kind_cases(most_queries=2), st.data())
 def test_copies_give_what_the_core_gives_whatever_they_missed(
-    tmp_path_factory: pytest.TempPathFactory, case: adhoc_cases.AdhocCase, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, workload: adhoc_kind_cases.KindCase, data: st.DataObject
 ) -> None:
+    case = workload.inner
+    queries: list[Any] = [*case.queries, *workload.queries]
     core = Shared(streams_of(case), Settings(lateness=lateness_of(case), replan_every=2, hysteresis=0.0))
     spread = Spread(tmp_path_factory.mktemp("buckets"), core, 2)
     for number in range(len(case.batches)):
-        core.apply([Drop(q.name) for q in case.queries if q.life.dropped == number])
-        core.apply([Create(q.name, q.text) for q in case.queries if q.life.created == number])
+        core.apply([Drop(q.name) for q in queries if q.life.dropped == number])
+        core.apply([Create(q.name, q.text) for q in queries if q.life.created == number])
         arrived = core.arrive(number, case.tables(number))
         if arrived.buckets and data.draw(st.booleans()) and spread.versions:
             spread.base = data.draw(st.integers(spread.base, len(spread.versions) - 1))
