@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -99,6 +100,43 @@ def test_run_joins_two_files_by_flags(files: Path, cli: Cli) -> None:
     assert len(by_rows.out.splitlines()) == 7
 
 
+@pytest.mark.parametrize(
+    ("flags", "pairs"),
+    [
+        (("--how", "left"), [(10.0, 10.5), (11.0, 10.5), (11.0, 11.2), (20.0, 20.1), (21.0, None)]),
+        (("--how", "right"), [(10.0, 10.5), (11.0, 10.5), (11.0, 11.2), (20.0, 20.1), (None, 20.9)]),
+        (("--how", "semi"), [(10.0,), (11.0,), (20.0,)]),
+        (("--how", "anti"), [(21.0,)]),
+    ],
+)
+def test_run_joins_files_in_every_way(files: Path, cli: Cli, flags: tuple[str, ...], pairs: list[Any]) -> None:
+    done = cli("run", *FLAGS, "--window", "3", "--time", "ts", *flags)
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    names = ("px", "bid")[: len(pairs[0])]
+    assert [tuple(row[name] for name in names) for row in rows] == pairs
+
+
+def test_run_looks_up_files_as_of_a_time(files: Path, cli: Cli) -> None:
+    flags = ("run", *FLAGS[:4], "--on", "l.sym = r.sym", "--time", "ts")
+
+    def pairs(*more: str) -> list[tuple[float, float | None]]:
+        done = cli(*flags, *more)
+        assert done.code == 0, done.err
+        return [(row["px"], row["bid"]) for row in map(json.loads, done.out.splitlines())]
+
+    assert pairs("--asof", "backward") == [(10.0, 10.5), (11.0, 11.2), (21.0, 20.1)]
+    assert pairs("--asof", "backward", "--no-exact", "--tolerance", "2") == [(11.0, 11.2)]
+    assert pairs("--asof", "forward", "--tolerance", "4", "--how", "left") == [
+        (10.0, 10.5),
+        (20.0, 20.1),
+        (11.0, None),
+        (21.0, None),
+    ]
+    done = cli(*flags[:5], "--time", "ts", "--asof", "nearest", "--tolerance", "1")
+    assert len(done.out.splitlines()) == 3, done.err
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json", "arrow"])
 def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
     printed = cli("run", *FLAGS, "--window", "3", "--time", "ts").out
@@ -119,6 +157,12 @@ def test_run_writes_what_it_prints(files: Path, cli: Cli, suffix: str) -> None:
     [
         ((), "missing: --left, --right, --on, --window"),
         (("join.toml", "--left", "x"), "not both"),
+        (("join.toml", "--how", "left"), "not both"),
+        ((*FLAGS, "--window", "3", "--how", "outer"), "it is one of 'inner'"),
+        ((*FLAGS, "--window", "3", "--tolerance", "3"), "belong to an as-of join"),
+        ((*FLAGS, "--asof", "backward"), "missing: --time"),
+        ((*FLAGS, "--time", "ts", "--asof", "behind"), "the direction is"),
+        ((*FLAGS, "--time", "ts", "--asof", "forward"), "tolerance"),
         ((*FLAGS, "--window", "soon"), "not a duration"),
         ((*FLAGS, "--window", "3", "--time", "a,b,c"), "--time"),
         ((*FLAGS[:-1], "l.sym ==== r.sym", "--window", "3 rows"), "column"),

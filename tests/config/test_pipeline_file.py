@@ -113,6 +113,19 @@ def test_how_the_columns_of_the_result_are_named(tmp_path: Path) -> None:
     assert (spec.suffixes, spec.both_keys, spec.result_time) == (("", "_quote"), True, "at")
 
 
+def test_the_kind_of_join(tmp_path: Path) -> None:
+    pipeline = read(tmp_path, WHOLE.replace("[join]", '[join]\nhow = "full"'))
+    assert pipeline.spec.how == "full" and "full join: " in describe(pipeline)
+    asof = '[join.match]\ndirection = "nearest"\ntolerance = "2 seconds"\nexact = false\n\n[sink]'
+    text = WHOLE.replace('window = ["5 seconds", { time = "1 minute" }]\n', "").replace("[sink]", asof, 1)
+    spec = read(tmp_path, text.replace("[join]", '[join]\nhow = "left"')).spec
+    assert (spec.match, spec.how) == (sj.AsOf("nearest", "2 seconds", exact=False), "left")
+    on = next(line for line in text.splitlines() if line.startswith("on = "))
+    pipeline = read(tmp_path, text.replace(f"{on}\n", ""))
+    assert pipeline.spec.how == "inner" and pipeline.spec.predicate.terms() == ()
+    assert "as of nearest, tolerance 2 s, without equal times" in describe(pipeline)
+
+
 def test_how_the_join_is_run(tmp_path: Path) -> None:
     keys = 'late = "out/late"\nordered = true\npositions = true\npunctuate = true\ncolumns = ["px"]'
     text = WHOLE.replace("[join]", f"[join]\n{keys}")
@@ -209,7 +222,11 @@ MISTAKES = [
     ('"5 seconds", { time = "1 minute" }', '"5 seconds"', 27, "a left and a right one, not 1"),
     ('time = "ts"\n', "", 25, "a time window needs a time column"),
     ('lateness = "2 seconds"', "lateness = 1.5", 29, "text or a whole number, not a number"),
-    ('lateness = "2 seconds"', 'how = "left"', 29, "not supported on Spark yet"),
+    ('lateness = "2 seconds"', 'how = "left"\nself_join = true', 29, "is not for a self-join"),
+    ('lateness = "2 seconds"', 'match = { direction = "behind" }', 29, "direction"),
+    ('lateness = "2 seconds"', "match = { tolerance = 2.5 }", 29, "tolerance"),
+    ('lateness = "2 seconds"', 'match = { tolerance = "2 seconds" }', 27, "an as-of join has no window"),
+    ('lateness = "2 seconds"', "match = { nearest = true }", 29, "nearest"),
     ('lateness = "2 seconds"', 'how = "outer"', 29, "it is one of 'inner'"),
     ('lateness = "2 seconds"', 'order = "arrival"', 29, "it is one of event_time"),
     ('lateness = "2 seconds"', 'suffixes = ["_l"]', 29, "two different texts"),

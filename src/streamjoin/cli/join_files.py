@@ -23,6 +23,7 @@ from rich.console import Console
 
 from streamjoin.joins.engine.opening import open as open_join
 from streamjoin.model import json_values
+from streamjoin.model.asof import AsOf
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
 from streamjoin.model.keys import tick_ns
 from streamjoin.model.plain_types import plain_array
@@ -49,14 +50,18 @@ class FileJoin:
 
     left: Path
     right: Path
-    on: str
-    window: str
+    on: str | None
+    window: str | None
     time: str | None = None
     lateness: str | None = None
     columns: str | None = None
     suffixes: str | None = None
     both_keys: bool = False
     result_time: str | None = None
+    how: str = "inner"
+    asof: str | None = None
+    tolerance: str | None = None
+    exact: bool = True
 
     def spec(self) -> JoinSpec:
         """The spec of the join.
@@ -69,16 +74,24 @@ class FileJoin:
             if len(times) > 2:
                 raise SpecError("--time is one column, or a left and a right one: ts, or t,u")
             time: Any = None if not times else times[0] if len(times) == 1 else (times[0], times[1])
-            lateness: Any = int(self.lateness) if self.lateness and self.lateness.isdigit() else self.lateness
+            if self.window is None and self.asof is None:
+                raise SpecError("--window is missing: say how far apart joined rows may be, such as '5 seconds'")
+            if self.asof is None and (self.tolerance is not None or not self.exact):
+                raise SpecError("--tolerance and --no-exact belong to an as-of join: add --asof backward")
+            kinds: Any = {"how": self.how}
+            if self.asof is not None:
+                kinds["match"] = AsOf(self.asof, _number(self.tolerance), self.exact)  # type: ignore[arg-type]
+            lateness: Any = _number(self.lateness)
             return JoinSpec(
                 on=self.on,
-                window=_window(self.window),
+                window=None if self.window is None else _window(self.window),
                 time=time,
                 order="event_time" if times else "arrival",
                 lateness=lateness,
                 suffixes=as_suffixes(_names(self.suffixes)) if self.suffixes else JoinSpec.suffixes,
                 both_keys=self.both_keys,
                 result_time=self.result_time,
+                **kinds,
             )
         except SpecError as error:
             raise PipelineFileError(str(error)) from error
@@ -88,11 +101,16 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
+def _number(text: str | None) -> Any:
+    """A whole number for integer times, otherwise the text of a duration."""
+    return int(text) if text is not None and text.strip().isdigit() else text
+
+
 def _window(text: str) -> Window:
     rows = _ROWS.fullmatch(text.strip())
     if rows is not None:
         return CountWindow(int(rows[1]))
-    return TimeWindow(int(text) if text.strip().isdigit() else text)
+    return TimeWindow(_number(text))
 
 
 def join_files(file_join: FileJoin, out: Path | None, console: Console) -> None:

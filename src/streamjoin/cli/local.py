@@ -77,14 +77,27 @@ def run(
         bool, typer.Option("--both-keys", help="Keep the key columns of both sides, with suffixes.")
     ] = False,
     result_time: Annotated[str | None, typer.Option(help="Name of the result's time column.")] = None,
+    how: Annotated[
+        str | None, typer.Option(help="inner, left, right, full, semi or anti; with --asof inner, left or anti.")
+    ] = None,
+    asof: Annotated[
+        str | None, typer.Option(help="Match each left row with one right row: backward, forward or nearest in time.")
+    ] = None,
+    tolerance: Annotated[
+        str | None, typer.Option(help="With --asof: the largest distance, '5 seconds' or a number for integer times.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact/--no-exact", help="With --asof: whether equal times match.")] = True,
     out: Annotated[Path | None, typer.Option(help="Output file: .parquet, .csv, .json or .arrow.")] = None,
 ) -> None:
     """Run a join: a pipeline file on Spark, or two files in this process.
 
     By flags: --left, --right, --on and --window join Parquet, CSV, JSON or Arrow files without Spark; rows go to --out,
-    or to the standard output as JSON lines.
+    or to the standard output as JSON lines. --how left gives the left rows without a match as well; --asof backward
+    looks up the last right row before each left one, and takes --tolerance in place of --window.
     """
     flags = {"--left": left, "--right": right, "--on": on, "--window": window}
+    if asof is not None:
+        flags = {"--left": left, "--right": right, "--time": time}
     if file is None:
         missing = [name for name, value in flags.items() if value is None]
         if missing:
@@ -96,20 +109,27 @@ def run(
         file_join = FileJoin(
             left or Path(),
             right or Path(),
-            on or "",
-            window or "",
+            on,
+            window,
             time,
             lateness,
             columns,
             suffixes,
             both_keys,
             result_time,
+            how or "inner",
+            asof,
+            tolerance,
+            exact,
         )
         join_files(file_join, out, Console(stderr=True))
         return
     if any(
         value is not None
-        for value in (*flags.values(), time, lateness, columns, suffixes, both_keys or None, result_time, out)
+        for value in (
+            *(left, right, on, window, time, lateness, columns, suffixes, both_keys or None, result_time, out),
+            *(how, asof, tolerance, None if exact else exact),
+        )
     ):
         raise typer.BadParameter("give either a pipeline file or flags, not both")
     _run_pipeline(file, check)

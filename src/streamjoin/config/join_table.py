@@ -12,16 +12,18 @@ from typing import Any
 from streamjoin.config.pipeline import JoinSettings
 from streamjoin.config.table import ConfigTable
 from streamjoin.model import durations
+from streamjoin.model.asof import AsOf
 from streamjoin.model.predicates import Band, Equi, JoinPredicate, Theta
-from streamjoin.model.spec import JoinSpec, as_suffixes, check_inner
+from streamjoin.model.spec import JoinSpec, as_suffixes, check_how
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
 _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
 _KEYS = (
     "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
-    "self_join", "suffixes", "both_keys", "result_time",
+    "match", "self_join", "suffixes", "both_keys", "result_time",
 )  # fmt: skip
+_MATCH = 'match = { direction = "backward", tolerance = "5 seconds" }'
 _WINDOW = 'window = "5 seconds", or { count = 1000 }, or a list of a left and a right one'
 
 
@@ -45,31 +47,47 @@ def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSetti
 
 def term_lines(table: ConfigTable) -> dict[str, int]:
     """The line of each term of the condition, as `on.0`, `on.1`, ...; the table was read before."""
-    value = table.values["on"]
+    value = table.values.get("on")
+    if value is None:
+        return {}
     if not isinstance(value, list):
         return {"on.0": table.line("on")}
     return {f"on.{number}": table.line("on", number) for number in range(len(value))}
 
 
 def _spec(table: ConfigTable) -> JoinSpec:
-    on = table.build(lambda: _condition(table), "on")
-    window = _windows(table)
+    match = _match(table)
+    on = None if match is not None and "on" not in table.values else table.build(lambda: _condition(table), "on")
+    window = _windows(table) if match is None else None
+    if match is not None and "window" in table.values:
+        table.fail(f"an as-of join has no window: {_MATCH} says how far apart the two times may be", "window")
     time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
     table.one_of("order", ("event_time",), "event_time")
-    how = table.text("how", 'how = "inner"')
+    how = table.text("how", 'how = "left"') or "inner"
     lateness = table.get("lateness", (str, int), example='lateness = "2 seconds"')
     self_join = bool(table.get("self_join", (bool,), example="self_join = true"))
     names = _names(table)
     table.finish()
     if lateness is not None:
         table.build(lambda: TimeWindow(lateness), "lateness")
-    if how is not None:
-        table.build(lambda: check_inner("on Spark", how), "how")
+    table.build(lambda: check_how(how), *(("how",) if "how" in table.values else ()))
+    kinds: dict[str, Any] = {"how": how, "match": match, "self_join": self_join}
     return table.build(
-        lambda: JoinSpec(
-            on=on, window=window, time=time, order="event_time", self_join=self_join, lateness=lateness, **names
-        )
+        lambda: JoinSpec(on=on, window=window, time=time, order="event_time", lateness=lateness, **kinds, **names),
+        *(("how",) if how != "inner" else ("match",) if match is not None else ()),
     )
+
+
+def _match(table: ConfigTable) -> AsOf | None:
+    value = table.get("match", (dict,), example=_MATCH)
+    if value is None:
+        return None
+    inner = table.below(value, "match")
+    direction = inner.one_of("direction", ("backward", "forward", "nearest"), "backward")
+    tolerance = inner.get("tolerance", (str, int), example='tolerance = "5 seconds"')
+    exact = inner.get("exact", (bool,), example="exact = false")
+    inner.finish()
+    return table.build(lambda: AsOf(direction, tolerance, exact is not False), "match")  # type: ignore[arg-type]
 
 
 def _names(table: ConfigTable) -> dict[str, Any]:

@@ -117,8 +117,10 @@ def describe(pipeline: Pipeline) -> str:
     spec = pipeline.spec
     left, right = spec.windows
     lines = [f"{name}: {_origin(source)}" for name, source in pipeline.sides.items()]
-    windows = str(left) if left == right else f"{left} on the left, {right} on the right"
-    lines.append(f"join: {spec.predicate}, window {windows}{', one stream with itself' if spec.self_join else ''}")
+    windows = f"window {left}" if left == right else f"window {left} on the left, {right} on the right"
+    how = "" if spec.how == "inner" else f"{spec.how} "
+    about = windows if spec.match is None else f"as of {spec.match}"
+    lines.append(f"{how}join: {spec.predicate}, {about}{', one stream with itself' if spec.self_join else ''}")
     settings = {key: value for key, value in asdict(pipeline.join).items() if value not in (None, False)}
     if settings:
         lines.append("run with: " + ", ".join(f"{key} = {value}" for key, value in settings.items()))
