@@ -93,30 +93,79 @@ def test_live_kafka(tmp_path: Path, broker: Broker) -> None:
     assert sorted(received) == sorted(told)
 
 
-def test_unpaid_orders(tmp_path: Path) -> None:
-    assert output("unpaid_orders.py", tmp_path).splitlines() == [
-        "left: after 75 s coffee 4.5, tea unpaid; at the end milk unpaid",
-        "full: after 75 s coffee 4.5, tea unpaid; at the end milk unpaid, cake 3.2",
-        "semi: after 75 s coffee; at the end nothing",
-        "anti: after 75 s tea; at the end milk",
+def test_left_join(tmp_path: Path) -> None:
+    assert output("left_join.py", tmp_path).splitlines() == [
+        "8 flights in heavy rain, 26,996 without",
     ]
 
 
-def test_trades_as_of_quotes(tmp_path: Path) -> None:
-    assert output("trades_as_of_quotes.py", tmp_path).splitlines() == [
-        "backward: A 10.0 at bid 9.9, B 5.1 at bid None, A 10.2 at bid 10.1",
-        "forward: A 10.0 at bid 10.1, B 5.1 at bid 5.0, A 10.2 at bid None",
-        "nearest: A 10.0 at bid 10.1, B 5.1 at bid 5.0, A 10.2 at bid 10.1",
-        "now: A 10.0 at bid 10.1, B 5.1 at bid 5.0, A 10.2 at bid 10.1",
+def test_right_join(tmp_path: Path) -> None:
+    assert output("right_join.py", tmp_path).splitlines() == [
+        "2 cancelled flights in fog",
+        "11 foggy observations without one, the first at LGA, 2013-01-13 10:00:00+00:00",
     ]
 
 
-def test_calls_in_outages(tmp_path: Path) -> None:
-    assert output("calls_in_outages.py", tmp_path).splitlines() == [
-        "Bo called at 12, during the outage in the north",
-        "Cy called at 25, during the outage in the north",
-        "team blue was on duty in the north",
-        "team blue was on duty in the south",
+def test_full_join(tmp_path: Path) -> None:
+    assert output("full_join.py", tmp_path).splitlines() == [
+        "2 pairs, 519 cancelled flights without fog, 11 foggy hours without one",
+    ]
+
+
+def test_semi_join(tmp_path: Path) -> None:
+    assert output("semi_join.py", tmp_path).splitlines() == [
+        "472 flights near a storm, 16 minutes late on average",
+        "all flights: 10 minutes",
+    ]
+
+
+def test_anti_join(tmp_path: Path) -> None:
+    assert output("anti_join.py", tmp_path).splitlines() == [
+        "4,435 of 26,483 flights were the last of their aircraft for five days",
+        "1,670 more at the end of the data",
+        "the first: N14228 to IAH, 01 January 10:15",
+    ]
+
+
+def test_asof_backward(tmp_path: Path) -> None:
+    assert output("asof_backward.py", tmp_path).splitlines() == [
+        "27,004 flights, 0 without an observation",
+        "visibility 0 to 1 miles: 15 minutes late",
+        "visibility 1 to 5 miles: 16 minutes late",
+        "visibility 5 to 11 miles: 9 minutes late",
+    ]
+
+
+def test_asof_forward(tmp_path: Path) -> None:
+    assert output("asof_forward.py", tmp_path).splitlines() == [
+        "LGA 31 Jan 08:00, 62 mph: UA left 144 min later",
+        "EWR 31 Jan 09:00, 59 mph: US left 53 min later",
+        "JFK 31 Jan 09:00, 53 mph: B6 left 97 min later",
+        "LGA 31 Jan 09:00, 55 mph: UA left 84 min later",
+        "EWR 31 Jan 11:00, 55 mph: EV left 4 min later",
+        "JFK 31 Jan 12:00, 59 mph: AA left 2 min later",
+        "EWR 31 Jan 14:00, 52 mph: UA left 1 min later",
+    ]
+
+
+def test_asof_nearest(tmp_path: Path) -> None:
+    assert output("asof_nearest.py", tmp_path).splitlines() == [
+        "521 cancelled flights; the nearest observation: 336 times before, 185 times after",
+        "wind 13.3 mph; in the whole month 11.2",
+    ]
+
+
+def test_within_interval(tmp_path: Path) -> None:
+    assert output("within_interval.py", tmp_path).splitlines() == [
+        "12 times of fog, 737 flights in them",
+        "the longest: JFK from 13 Jan 00:00 to 13 Jan 17:00",
+    ]
+
+
+def test_overlapping_intervals(tmp_path: Path) -> None:
+    assert output("overlapping_intervals.py", tmp_path).splitlines() == [
+        "1,852 flights waited, 9,925 pairs at the same time",
+        "EWR 6,602, JFK 1,928, LGA 1,395",
     ]
 
 
