@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from streamjoin.adhoc import Engine, Settings, Stream
 from streamjoin.adhoc.language.sql import parse
+from streamjoin.model.errors import SpecError
 from streamjoin.spark.demo.feeds import drop
 from streamjoin.testing import adhoc_cases, nexmark, row_evaluator
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
@@ -131,6 +134,25 @@ def test_random_workloads_give_what_the_oracle_says(
     check()
 
 
+UNSOLD = "SELECT a.id FROM auction a LEFT ANTI JOIN bid b WITHIN 2 SECONDS ON a.id = b.auction AND b.price > 200"
+
+
+def unsold(batches: list[dict[str, pa.Table]]) -> set[int]:
+    """The auctions without a good bid near in time, as far as the times of bids have passed."""
+    auctions, bids = ([row for batch in batches for row in batch[name].to_pylist()] for name in ("auction", "bid"))
+    near = dt.timedelta(seconds=2)
+    good = {
+        auction["id"]
+        for auction in auctions
+        for bid in bids
+        if bid["auction"] == auction["id"]
+        and bid["price"] > 200
+        and abs(bid[nexmark.TIME] - auction[nexmark.TIME]) <= near
+    }
+    passed = max(bid[nexmark.TIME] for bid in bids) - near
+    return {auction["id"] for auction in auctions if auction[nexmark.TIME] < passed} - good
+
+
 @pytest.mark.parametrize("options", [{}, {"partitions": 1}, DISTRIBUTED], ids=["driver", "tasks", "distributed"])
 def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Path, options: Any) -> None:
     batches = [nexmark.events(100, seed=5, first=first, rate=10) for first in range(0, 400, 100)]
@@ -143,6 +165,11 @@ def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Pa
         engine.register(stream.name, stream_reader(spark, tmp_path / stream.name, stream.schema), time=nexmark.TIME)
     for name, text in nexmark.QUERIES.items():
         engine.create(text, name=name)
+    if options is DISTRIBUTED:
+        with pytest.raises(SpecError, match="the distributed executor has inner joins alone"):
+            engine.create(UNSOLD, name="unsold")
+    else:
+        engine.create(UNSOLD, name="unsold")
     with engine:
         for number, tables in enumerate(batches):
             for name, table in tables.items():
@@ -154,5 +181,7 @@ def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Pa
             found = Rows(tuple(row.values()) for row in row_evaluator.rows_of(engine.rows(name, 100_000)))
             assert found == duckdb_rows(plan, [{n: in_microseconds(t) for n, t in b.items()} for b in batches])
             assert sum(found.values()) > 3
+        if options is not DISTRIBUTED:
+            assert set(engine.rows("unsold", 100_000)["id"].to_pylist()) == unsold(batches)
         events = engine.metrics()
         assert events.partitions == options.get("partitions", 0)
