@@ -263,7 +263,7 @@ def test_keywords_as_names() -> None:
 
 def test_the_query_of_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "adhoc-sql.md").read_text()
-    (text,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    text, outer = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     news = {"sym": pa.string(), "kind": pa.string(), "reach": pa.int64(), "ts": pa.timestamp("us")}
     query = parse(text, [TRADES, QUOTES, sj.adhoc.Stream("news", pa.schema(news), "ts")])
     assert shown(query) == {
@@ -272,7 +272,10 @@ def test_the_query_of_the_documentation() -> None:
         "selections": ["row.px > 10", "row.kind IN ('merger', 'profit')"],
         "residual": ["n.reach > t.qty"],
     }
-    for row in re.findall(r"^\| `(.* b\..*)` \| ", page, re.MULTILINE):
+    orders = sj.adhoc.Stream("orders", pa.schema({"id": pa.int64(), "ts": pa.timestamp("us")}), "ts")
+    payment = pa.schema({"order_id": pa.int64(), "amount": pa.float64(), "ts": pa.timestamp("us")})
+    assert parse(outer, [orders, sj.adhoc.Stream("payments", payment, "ts")]).steps[0].kind == "left"
+    for row in re.findall(r"^\| `(.* b\..*)` \| ", page.partition("## Conditions")[2], re.MULTILINE):
         schema = pa.schema({"p": pa.int64(), "q": pa.int64(), "t": pa.timestamp("us")})
         streams = [sj.adhoc.Stream(name, schema, "t") for name in "ab"]
         assert len(parse(f"SELECT a.p FROM a JOIN b WITHIN 1 DAYS ON {row}", streams).steps[0].bands) == 1

@@ -55,7 +55,7 @@ def _term(condition: Expression, bound: BoundSpec) -> KeyTerm | None:
         plain_type(schema.field(column.name).type)
         for schema, column in ((bound.left_schema, one), (bound.right_schema, other))
     ]
-    if _word_space(types[0]) is None or _word_space(types[0]) != _word_space(types[1]):
+    if word_space(types[0]) is None or word_space(types[0]) != word_space(types[1]):
         return None
     key = fit(Equi(one.name, other.name), *types)
     if key.kind not in (WordKind.INTEGER, WordKind.FLOAT32, WordKind.FLOAT64):
@@ -63,7 +63,7 @@ def _term(condition: Expression, bound: BoundSpec) -> KeyTerm | None:
     return replace(key, term=Comparison(one.name, operator, other.name))
 
 
-def _word_space(type_: pa.DataType) -> str | None:
+def word_space(type_: pa.DataType) -> str | None:
     """Types with one name have words that compare like their values; None if words don't."""
     if pa.types.is_integer(type_) and type_ != pa.uint64():
         return "integer"
@@ -78,6 +78,6 @@ def _plan(terms: Sequence[KeyTerm], first: int) -> IntervalPlan | None:
         for j, lower in enumerate(terms):
             operators = [term.term.operator for term in (upper, lower) if isinstance(term.term, Comparison)]
             faces = [operator[0] for operator in operators] == ["<", ">"]
-            if faces and _word_space(upper.left.type) == _word_space(lower.left.type):
+            if faces and word_space(upper.left.type) == word_space(lower.left.type):
                 return IntervalPlan(first + i, first + j)
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -73,6 +74,10 @@ def _less(a: Any, b: Any) -> bool:
     return a is not None and b is not None and a < b
 
 
+def _ascend(*values: Any) -> bool:
+    return None not in values and all(a <= b for a, b in pairwise(values))
+
+
 def _sum(*values: Any) -> Any:
     return None if None in values else sum(values)
 
@@ -110,6 +115,13 @@ OTHER_TEMPLATES: Final[tuple[_Template, ...]] = (
     ("({l}.k = {r}.k OR {l}.s = {r}.s)", lambda v: equal(v.one["k"], v.two["k"]) or equal(v.one["s"], v.two["s"])),
     ("({l}.k + {r}.k) % 2 = 0", lambda v: None not in (v.one["k"], v.two["k"]) and (v.one["k"] + v.two["k"]) % 2 == 0),
     ("{l}.k IS NOT DISTINCT FROM {r}.k", lambda v: bool(v.one["k"] == v.two["k"])),
+    ("{l}.k BETWEEN {r}.k AND {r}.p", lambda v: _ascend(v.two["k"], v.one["k"], v.two["p"])),
+    ("{r}.p BETWEEN {l}.k AND {l}.p", lambda v: _ascend(v.one["k"], v.two["p"], v.one["p"])),
+    (
+        "{l}.k <= {r}.p AND {r}.k <= {l}.p",
+        lambda v: _ascend(v.one["k"], v.two["p"]) and _ascend(v.two["k"], v.one["p"]),
+    ),
+    ("{l}.f > {r}.f AND {l}.f <= {r}.f", lambda _: False),
 )
 _SELECTIONS: Final[tuple[_Template, ...]] = (
     ("{a}.p > {d}", lambda v: _less(v.d, v.one["p"])),

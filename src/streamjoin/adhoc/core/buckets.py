@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from streamjoin.model.expression.evaluation import Values, evaluate, from_arrow,
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.keys import KeyTerm
 from streamjoin.model.predicates import Equi
-from streamjoin.windows.encoding import SideEncoder, SideName, flat, integer_values
+from streamjoin.windows.encoding import Encoded, SideEncoder, SideName, flat, integer_values
 from streamjoin.windows.words import TermWords
 
 IndexKey = tuple[str, str]
@@ -63,6 +64,29 @@ class KeyAttribute:
         """What the intervals depend on: the column, for equalities of one type; otherwise the whole term."""
         same = self.term.left.type == self.term.right.type and self.term.exact
         return self.index_key if same and isinstance(self.term.term, Equi) else (self.term, self.side)
+
+
+class Encoder(Protocol):
+    """Makes words of a column, or of several."""
+
+    def encode(self, table: pa.Table) -> Encoded:
+        """The words of every tuple."""
+
+
+class Attribute(Protocol):
+    """What a side of a join is looked up by: `KeyAttribute`, or an interval."""
+
+    @property
+    def index_key(self) -> IndexKey:
+        """The index that serves it."""
+
+    @property
+    def words_key(self) -> tuple[object, ...]:
+        """What its words depend on."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """What makes its words."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +188,7 @@ class Bucket:
         self._whole.clear()
         self._probes.clear()
 
-    def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
+    def probe_words(self, attribute: Attribute) -> ProbeWords:
         """What the tuples match on the other side of a term; found once until `settle`."""
         key = attribute.words_key
         words = self._probes.get(key)
@@ -174,7 +198,7 @@ class Bucket:
             words = self._probes[key] = ProbeWords(encoded.terms[0], valid)
         return words
 
-    def index(self, attribute: KeyAttribute) -> SortedIndex:
+    def index(self, attribute: Attribute) -> SortedIndex:
         """The sorted index of an attribute."""
         key = attribute.index_key
         if key not in self._indexes:

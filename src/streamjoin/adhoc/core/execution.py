@@ -117,7 +117,7 @@ class Execution:
         serials: set[int] = set()
         for step in steps_of(self._ready.values()):
             serials.add(step.sets.serial)
-            for term in step.tests.terms:
+            for term in step.tests.fitted:
                 for number, attribute in ((term.role, term.left), (-1, term.right)):
                     stream = step.tests.streams[number]
                     indexes[stream].add(attribute.index_key)

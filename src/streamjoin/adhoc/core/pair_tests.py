@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.adhoc.core.intervals import FittedInterval
 from streamjoin.adhoc.core.shared_step import FittedTerm, Tests, WindowTable, columns_by_role
 from streamjoin.adhoc.core.stored_stream import StoredStream
 from streamjoin.model.expression.evaluation import evaluate, truth
@@ -42,7 +43,9 @@ class Partial:
         return pairs if live.all() else pairs.keep(live)
 
 
-def apply_tests(tests: Tests, looked_up: FittedTerm | None, pairs: Partial, streams: Streams) -> Partial:
+def apply_tests(
+    tests: Tests, looked_up: FittedTerm | FittedInterval | None, pairs: Partial, streams: Streams
+) -> Partial:
     """The pairs with the bits of the paths that they satisfy; the new role's tuples are the last of their refs.
 
     The term by which they were found holds already.

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import KeyAttribute
+from streamjoin.adhoc.core.buckets import Attribute, SortedIndex
 from streamjoin.adhoc.core.budgets import Ledger, is_small
+from streamjoin.adhoc.core.intervals import FittedInterval
 from streamjoin.adhoc.core.outputs import EndingResults, ReferenceOutputs, Sink, list_results
 from streamjoin.adhoc.core.pair_tests import Partial, apply_tests
 from streamjoin.adhoc.core.probe_plan import PathKey
@@ -50,6 +51,7 @@ _PORTION = 1 << 25
 _STEP = 1 << 22
 """The candidates that are read before budgets are looked at."""
 _NO_READS = np.empty(0, np.int64)
+_LEAST = -(1 << 63)
 
 
 @dataclass
@@ -124,7 +126,7 @@ class BatchRun:
     share: Share | None = None
     """Which new tuples drive; all, if not given."""
 
-    def lookup(self, tests: Tests) -> FittedTerm | None:
+    def lookup(self, tests: Tests) -> FittedTerm | FittedInterval | None:
         """The term to find candidates by: of several equalities that with most keys."""
         if len(tests.lookups) < 2:
             return tests.lookups[0] if tests.lookups else None
@@ -342,7 +344,9 @@ class MeetingRun:
                 counts.candidates += int(scratch.cursor[SEEN])
         go_on()
 
-    def _intervals(self, tests: Tests, term: FittedTerm | None, partial: Partial) -> tuple[Partial, Array, Array]:
+    def _intervals(
+        self, tests: Tests, term: FittedTerm | FittedInterval | None, partial: Partial
+    ) -> tuple[Partial, Array, Array]:
         if term is None:
             zeros = np.zeros(partial.n, np.int64)
             return partial, zeros, zeros
@@ -374,13 +378,34 @@ class MeetingRun:
         self._batch.ledger.check()
         scratch = self._scratch
         scratch.cursor[:] = START
-        probes = self._probing(probes)
-        if not probes[0].size:
-            return 0
-        sets = far.sets.of(run)
-        index = run.live(far.attribute, far.sets.serial, sets)
-        if not index.rows.size:
-            return 0
+        total = seen = earlier = 0
+        parts = run.live_parts(far.attribute, far.sets.serial, far.sets.of(run))
+        for index, reach in parts:
+            near = self._probing(probes)
+            if not near[0].size or not index.rows.size:
+                continue
+            if reach:
+                near = (near[0], _down(near[1], reach), *near[2:])
+            total += self._probe_part(steps, tests, near, far, run, index, order_of_arrival, base, go_on, flipped)
+            seen, earlier = seen + int(scratch.cursor[SEEN]), earlier + int(scratch.cursor[EARLIER])
+        scratch.cursor[SEEN], scratch.cursor[EARLIER] = seen, earlier
+        return total
+
+    def _probe_part(
+        self,
+        steps: Sequence[Step],
+        tests: Tests,
+        probes: Probes,
+        far: JoinSide,
+        run: BucketRun,
+        index: SortedIndex,
+        order_of_arrival: int,
+        base: int,
+        go_on: Callable[[], None],
+        flipped: bool,
+    ) -> int:
+        """The same with one part of the run's index."""
+        scratch, sets = self._scratch, far.sets.of(run)
         windows = tests.reach, tests.near.limits, self._mask(tests.near.keeps)
         stored = index.words, index.rows, run.ticks, run.gates, sets
         # Steps that follow use the scratch, and its cursor, too.
@@ -419,7 +444,7 @@ class JoinSide:
     """A stream as one side of a join: the attribute it is looked up by, and its sets."""
 
     stream: str
-    attribute: KeyAttribute | None
+    attribute: Attribute | None
     sets: SetColumn
 
 
@@ -458,6 +483,13 @@ def _near(ticks: Array, run: BucketRun, reach: int) -> bool:
     return ticks.size > 0 and (
         reach >= UNBOUNDED or (run.low - reach <= int(ticks.max()) and int(ticks.min()) <= run.high + reach)
     )
+
+
+def _down(words: Array, reach: int) -> Array:
+    """Words less `reach`, not below the smallest."""
+    if reach >= UNBOUNDED:
+        return np.full_like(words, _LEAST)
+    return np.where(words < _LEAST + reach, _LEAST, words - reach)
 
 
 def _narrow(partial: Partial, mask: Array) -> Partial:

@@ -12,9 +12,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import KeyAttribute
+from streamjoin.adhoc.core.intervals import FittedInterval, fit_interval
 from streamjoin.adhoc.core.probe_plan import PathKey, StepTests
 from streamjoin.adhoc.core.query_sets import BitLayout, Owner
 from streamjoin.adhoc.language.join_key import role
@@ -88,12 +90,19 @@ class Tests:
     conditions: tuple[ConditionMask, ...]
     inclusive: bool
     """Whether the new tuple may be the driver."""
+    interval: FittedInterval | None = None
+    """Without terms: intervals that all paths compare, by which candidates may be found."""
 
     @cached_property
-    def lookups(self) -> tuple[FittedTerm, ...]:
-        """The terms by which candidates may be found: every equality, or the first band; none where all are."""
+    def lookups(self) -> tuple[FittedTerm | FittedInterval, ...]:
+        """What candidates may be found by: every equality, the first band, or intervals; nothing where all are."""
         equalities = tuple(term for term in self.terms if isinstance(term.term.term, Equi))
-        return equalities or self.terms[:1]
+        return equalities or self.terms[:1] or self.fitted
+
+    @property
+    def fitted(self) -> tuple[FittedTerm | FittedInterval, ...]:
+        """All that indexes and words are made for."""
+        return self.terms if self.interval is None else (*self.terms, self.interval)
 
     @property
     def settled(self) -> bool:
@@ -127,7 +136,20 @@ class Compiler:
             tuple(_apart(key.streams, by, layout)),
             _conditions(by, layout, terms),
             key.steps[-1].inclusive,
+            None if terms else self._interval(key, by),
         )
+
+    def _interval(self, key: PathKey, by: By) -> FittedInterval | None:
+        """The intervals that the conditions of all paths have in common."""
+        first, *rest = (tests.conditions for tests in by.values())
+        common = [condition for condition in first if all(condition in others for others in rest)]
+
+        def type_of(column: Column) -> pa.DataType:
+            stream = key.streams[int(column.qualifier.removeprefix(role(0)[0]))]
+            return self._streams[stream].schema.field(column.name).type
+
+        fitted = fit_interval(common, role(len(key.steps)), type_of)
+        return None if fitted is None else FittedInterval(int(fitted[0].removeprefix(role(0)[0])), *fitted[1:])
 
     def _fit(self, key: PathKey, term: Term) -> FittedTerm:
         earlier = int(term.left.qualifier[1:])

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import Bucket, IndexKey, KeyAttribute, ProbeWords, SortedIndex
+from streamjoin.adhoc.core.buckets import Attribute, Bucket, IndexKey, ProbeWords, SortedIndex
+from streamjoin.adhoc.core.intervals import IntervalAttribute, split_by_length
 from streamjoin.adhoc.core.tuple_columns import TupleArray, TupleColumn
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.kernels.batch.sorting import merged_entries
@@ -46,10 +47,11 @@ class BucketRun:
         self.ticks, self.gates = ticks, gates
         self.indexes: dict[IndexKey, SortedIndex] = {}
         self._live: dict[tuple[int, IndexKey | None], SortedIndex] = {}
+        self._classes: dict[tuple[int | None, IndexKey], tuple[tuple[SortedIndex, int], ...]] = {}
         self._counts: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def index(self, attribute: KeyAttribute | None) -> SortedIndex:
+    def index(self, attribute: Attribute | None) -> SortedIndex:
         """The index of an attribute; without one all have the same word."""
         if attribute is None:
             return SortedIndex(np.zeros(self.n, np.int64), np.arange(self.n, dtype=np.int64))
@@ -60,7 +62,7 @@ class BucketRun:
                 self._hand_over(key)
             return self.indexes[key]
 
-    def _index(self, attribute: KeyAttribute) -> SortedIndex:
+    def _index(self, attribute: Attribute) -> SortedIndex:
         indexes = [bucket.index(attribute) for bucket in self.buckets]
         starts = [bucket.first - self.first for bucket in self.buckets]
         while len(indexes) > 1:
@@ -75,7 +77,7 @@ class BucketRun:
             for bucket in self.buckets:
                 bucket.hand_over((key,))
 
-    def live(self, attribute: KeyAttribute | None, serial: int, sets: Array) -> SortedIndex:
+    def live(self, attribute: Attribute | None, serial: int, sets: Array) -> SortedIndex:
         """The index with the tuples alone that are in some set, where these are few; `serial` names the sets."""
         if serial not in self._counts:
             self._counts[serial] = count_live(sets)
@@ -91,8 +93,24 @@ class BucketRun:
             self._live[key] = SortedIndex(words[:n].copy(), rows[:n].copy())
         return self._live[key]
 
+    def live_parts(self, attribute: Attribute | None, serial: int, sets: Array) -> tuple[tuple[SortedIndex, int], ...]:
+        """The same in parts, with how much further down than it begins a probe looks in each: intervals, by length."""
+        live = self.live(attribute, serial, sets)
+        if not isinstance(attribute, IntervalAttribute) or not live.rows.size:
+            return ((live, 0),)
+        key = None if live is self.indexes.get(attribute.index_key) else serial, attribute.index_key
+        if key not in self._classes:
+            ends = np.concatenate([bucket.probe_words(attribute).words.hi for bucket in self.buckets])
+            self._classes[key] = split_by_length(live, ends)
+        return self._classes[key]
+
     def forget(self, indexes: set[IndexKey], serials: set[int]) -> None:
         """Drop the indexes that no join uses any more."""
+        self._classes = {
+            (serial, key): parts
+            for (serial, key), parts in self._classes.items()
+            if key in indexes and (serial is None or serial in serials)
+        }
         for key in self.indexes.keys() - indexes:
             del self.indexes[key]
         for bucket in self.buckets:
@@ -118,7 +136,8 @@ class BucketRun:
         """The bytes of indexes that are not the buckets' own."""
         own = self.indexes if len(self.buckets) > 1 else {}
         times = self.ticks.nbytes + self.gates.nbytes if len(self.buckets) > 1 else 0
-        return times + sum(index.nbytes for index in (*own.values(), *self._live.values()))
+        classes = (index for parts in self._classes.values() for index, _ in parts)
+        return times + sum(index.nbytes for index in (*own.values(), *self._live.values(), *classes))
 
 
 def _merge_indexes(one: SortedIndex, two: SortedIndex, shift: int) -> SortedIndex:
@@ -240,7 +259,7 @@ class StoredStream:
                 buckets.append(bucket)
         return buckets[::-1]
 
-    def probe_words(self, attribute: KeyAttribute) -> ProbeWords:
+    def probe_words(self, attribute: Attribute) -> ProbeWords:
         """What the tuples match on the other side of a term, by number from `first` on."""
         key = attribute.words_key
         with self._lock:
@@ -256,7 +275,7 @@ class StoredStream:
         view = words.view(self.first)
         return ProbeWords(TermWords(view[:, 0], view[:, 1], view[:, 2]), valid.view(self.first))
 
-    def distinct(self, attribute: KeyAttribute) -> int:
+    def distinct(self, attribute: Attribute) -> int:
         """How many words of an attribute a batch has, counted now and then."""
         newest, known = self.newest, self._distinct.get(attribute.index_key)
         if newest is not None and (known is None or newest.n >= 2 * known[1]):

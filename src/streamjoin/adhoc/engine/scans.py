@@ -8,14 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
+
+from streamjoin.adhoc.core.intervals import fit_interval
 from streamjoin.adhoc.engine.figures import RunningStream
 from streamjoin.adhoc.language.plan import JoinStep, Query
 from streamjoin.model.errors import SpecError
+from streamjoin.model.expression.nodes import Column
 from streamjoin.model.window import CountWindow
 
 
+def is_scan(query: Query, step: JoinStep) -> bool:
+    """Whether no index serves a step: it has no key, no band and no interval."""
+
+    def type_of(column: Column) -> pa.DataType:
+        return query.schemas[column.qualifier].field(column.name).type
+
+    return not step.terms and fit_interval(step.others, step.right, type_of) is None
+
+
 def expected_pairs(query: Query, step: JoinStep, streams: Mapping[str, RunningStream]) -> float:
-    """The pairs per second that a step of a query compares."""
+    """The pairs per second that a step of a query compares; before the engine runs nothing is known of its streams."""
+    if any(query.source(alias).stream.name not in streams for alias in (step.right, *step.related)):
+        return 0.0
     right = streams[query.source(step.right).stream.name]
     return max(
         _within(right, left, step) + _within(left, right, step)
@@ -31,7 +46,7 @@ def _within(new: RunningStream, stored: RunningStream, step: JoinStep) -> float:
 
 def scan_warning(query: Query, streams: Mapping[str, RunningStream], limit: int) -> str | None:
     """What to say about the joins of a query that no index serves; None if there are none."""
-    scans = {step.right: expected_pairs(query, step, streams) for step in query.steps if not step.terms}
+    scans = {step.right: expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)}
     if not scans:
         return None
     alias, pairs = max(scans.items(), key=lambda item: item[1])
@@ -48,7 +63,7 @@ def refuse_scan(query: Query, streams: Mapping[str, RunningStream], limit: int) 
     Raises:
         SpecError: it is.
     """
-    pairs = max((expected_pairs(query, step, streams) for step in query.steps if not step.terms), default=0.0)
+    pairs = max((expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)), default=0.0)
     if pairs > limit:
         raise SpecError(
             f"{scan_warning(query, streams, limit)}. Add an equality or a band, shorten the window, or create it with "
