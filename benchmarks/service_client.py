@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 CONNECTIONS = 8
@@ -31,19 +32,28 @@ PATHS = (
 class Tally:
     """What became of the requests."""
 
-    milliseconds: list[float] = field(default_factory=list)
+    by_path: dict[str, list[float]] = field(default_factory=dict)
+    """Milliseconds."""
     failures: int = 0
 
-    def as_data(self) -> dict[str, float]:
+    def as_data(self) -> dict[str, Any]:
         """The figures."""
-        ordered = sorted(self.milliseconds) or [0.0]
+        times = [one for path in self.by_path.values() for one in path]
+        slowest = max(self.by_path, key=lambda path: _percentile(self.by_path[path], 0.99), default="")
         return {
-            "answers": len(self.milliseconds),
+            "answers": len(times),
             "failures": self.failures,
-            "median_ms": ordered[len(ordered) // 2],
-            "p99_ms": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+            "median_ms": _percentile(times, 0.5),
+            "p99_ms": _percentile(times, 0.99),
+            "slowest_path": slowest,
+            "slowest_path_p99_ms": _percentile(self.by_path.get(slowest, []), 0.99),
             "client_cpu_s": time.process_time(),
         }
+
+
+def _percentile(times: list[float], share: float) -> float:
+    ordered = sorted(times) or [0.0]
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 async def ask(host: str, port: int, rate: float, seconds: float) -> Tally:
@@ -67,7 +77,7 @@ async def _connection(
         length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
         await reader.readexactly(length)
         if head.split(b" ", 2)[1] == b"200":
-            tally.milliseconds.append((time.perf_counter() - due) * 1000)
+            tally.by_path.setdefault(path, []).append((time.perf_counter() - due) * 1000)
         else:
             tally.failures += 1
     writer.close()

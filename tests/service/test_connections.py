@@ -17,6 +17,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from streamjoin.model.errors import SetupError
+from streamjoin.service import ServiceConfig
+from streamjoin.service.server import bind
 from streamjoin.service.web import connections as subject
 from streamjoin.service.web.connections import Connection, Connections, places
 from streamjoin.service.web.log_limits import Limited
@@ -263,3 +265,23 @@ def test_lines_that_clients_cause_are_counted_instead_of_written() -> None:
     assert written("another") == "another"
     now = 61.0
     assert written("out of files\nsocket 9") == "out of files\nsocket 9 (998 more like this were not written)"
+
+
+def test_a_response_is_sent_without_waiting_for_acknowledgements() -> None:
+    """A response is two writes; with Nagle's algorithm the second waits 40 ms for the client."""
+
+    async def option() -> int:
+        no_delay: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            no_delay.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with contextlib.closing(bind(ServiceConfig(port=0))) as listening:
+            async with await asyncio.start_server(answer, sock=listening):
+                _, writer = await asyncio.open_connection(*listening.getsockname()[:2])
+                writer.close()
+                return await no_delay
+
+    assert asyncio.run(option()) == 1

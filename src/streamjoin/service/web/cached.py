@@ -2,13 +2,15 @@
 
 `Kept` is called before the routes and returns the cached bytes of a response. The invariant: a response is reused only
 if no batch ended and no query changed since it was started, and for at most a quarter of a second, because lags and
-rates change without batches; expensive responses, the plan and the history, are reused for up to one second. `Together`
-lets concurrent requests wait for the same response while it is being computed.
+rates change without batches. Expensive responses, the plan and the history, are reused for up to one second; after that
+they are computed anew in the background, because the plan is only read between two batches, and the old response serves
+meanwhile, up to ten seconds. `Together` lets concurrent requests wait for the same response while it is being computed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -24,10 +26,16 @@ from streamjoin.service.web.waiting import WaitingRequests
 
 LONGEST: Final = 0.25
 LONGEST_EXPENSIVE: Final = 1.0
+LONGEST_OUTDATED: Final = 10.0
 MOST: Final = 64
 LARGEST: Final = 1 << 19
 _EXPENSIVE: Final = frozenset({"/api/v1/plan", "/api/v1/history"})
 _KEPT: Final = ("/api/v1/queries", "/api/v1/streams", "/api/v1/plan", "/api/v1/history", "/api/v1/changelog")
+
+
+_Key = tuple[str, bytes, bytes]
+"""Path, query string, and what is accepted."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Kept:
 
     def __init__(self, app: ASGIApp, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._hub, self._clock = app, hub, clock
-        self._answers: OrderedDict[tuple[str, bytes, bytes], _Answer] = OrderedDict()
+        self._answers: OrderedDict[_Key, _Answer] = OrderedDict()
+        self.renewals: dict[_Key, asyncio.Task[None]] = {}
+        """The responses that are computed in the background."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the cached response, or cache the one that the app sends."""
@@ -60,11 +70,10 @@ class Kept:
         # Both are read first: a change during the computation then makes the response outdated.
         version, now = self._hub.changes if expensive else self._hub.version, self._clock()
         answer = self._answers.get(key)
-        if (
-            answer is not None
-            and answer.version == version
-            and now - answer.at < (LONGEST_EXPENSIVE if expensive else LONGEST)
-        ):
+        age = now - answer.at if answer is not None and answer.version == version else float("inf")
+        if answer is not None and age < (LONGEST_OUTDATED if expensive else LONGEST):
+            if age >= LONGEST_EXPENSIVE and key not in self.renewals:
+                self.renewals[key] = asyncio.create_task(self._renew(key, dict(scope), version, now))
             scope["route"] = answer.route
             await send({"type": "http.response.start", "status": 200, "headers": list(answer.headers)})
             await send({"type": "http.response.body", "body": answer.body})
@@ -74,11 +83,31 @@ class Kept:
         if recorder.whole:
             self._keep(key, _Answer(version, now, recorder.headers, recorder.body, scope.get("route")))
 
-    def _keep(self, key: tuple[str, bytes, bytes], answer: _Answer) -> None:
+    async def _renew(self, key: _Key, scope: Scope, version: int, now: float) -> None:
+        """Compute a response again; if that fails, the next request without one is told why."""
+        recorder = _Noted(_send_nowhere)
+        try:
+            await self._app(scope, _nothing_more, recorder)
+            if recorder.whole:
+                self._keep(key, _Answer(version, now, recorder.headers, recorder.body, scope.get("route")))
+        except Exception:
+            _log.info("%s can't be computed again", key[0], exc_info=True)
+        finally:
+            del self.renewals[key]
+
+    def _keep(self, key: _Key, answer: _Answer) -> None:
         self._answers[key] = answer
         self._answers.move_to_end(key)
         while len(self._answers) > MOST:
             self._answers.popitem(last=False)
+
+
+async def _send_nowhere(message: Message) -> None:
+    """Nobody waits for it."""
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 class _Noted:
