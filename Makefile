@@ -48,8 +48,10 @@ $(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/runtime/jars
 	@touch $@
 
 KILLS ?= 200
-torture: $(STAMP) ## kill drivers and executors of joins at random moments, two hundred times (takes half an hour)
+torture: $(STAMP) ## kill drivers, executors, ad-hoc engines and services at random moments, hundreds of times (takes an hour)
 	@STREAMJOIN_KILLS=$(KILLS) $(PY) -m pytest tests/spark/test_exactly_once.py $(ARGS)
+	@STREAMJOIN_KILLS=$$(($(KILLS) / 10 + 1)) $(PY) -m pytest tests/spark/test_adhoc_killed.py $(ARGS)
+	@STREAMJOIN_KILLS=$$(($(KILLS) / 2 + 1)) $(PY) -m pytest tests/service/test_serve_embedded.py -k killed $(ARGS)
 
 MINUTES ?= 30
 fuzz: $(STAMP) ## compare generated joins and queries with references under fresh seeds: make fuzz MINUTES=30

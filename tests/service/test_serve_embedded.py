@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import os
 import re
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +48,14 @@ format = "parquet"
 path = "out/{query}"
 """
 SQL = "SELECT t.id AS t, q.id AS q FROM trades t JOIN quotes q WITHIN 5 SECONDS ON t.sym = q.sym"
-STEPS, IN_STEP = 6, 10
+KILLS = int(os.environ.get("STREAMJOIN_KILLS", "3"))
+STEPS, IN_STEP = 2 * KILLS, 10
 
 
 def put(directory: Path, step: int) -> None:
     """A file for each stream, complete when it appears; some records are none."""
     ids = range(step * IN_STEP, (step + 1) * IN_STEP)
-    moments = {n: f"2026-01-01T00:{n // 60:02}:{n % 60:02}Z" for n in ids}
+    moments = {n: f"2026-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}Z" for n in ids}
     trades = [json.dumps({"ts": at, "sym": "AB"[n % 2], "id": n}) for n, at in moments.items()]
     quotes = [f"{at},{'AB'[n % 2]},{n}" for n, at in moments.items()]
     for name, lines in (("trades", [*trades, "{"]), ("quotes", [*quotes, "2026-01-01T00:00:00Z,A,-1", "x,y"])):
@@ -64,7 +67,7 @@ def put(directory: Path, step: int) -> None:
 
 def expected() -> set[tuple[int, int]]:
     ids = range(STEPS * IN_STEP)
-    return {(t, q) for t in ids for q in ids if abs(t - q) <= 5 and (t - q) % 2 == 0}
+    return {(t, q) for t in ids for q in range(t - 4, t + 5, 2) if q in ids}
 
 
 def started(service: Process) -> httpx.Client:
@@ -93,7 +96,7 @@ def test_every_row_is_written_once_whenever_it_is_killed(tmp_path: Path) -> None
         (tmp_path / name).mkdir()
     command = ["-m", "streamjoin", "serve"]
     # What is written when a batch begins, in its midst, and at its end.
-    moments = iter(["sources/*/*", "buckets/*", "done/*"])
+    moments = islice(cycle(["sources/*/*", "buckets/*", "done/*"]), KILLS)
     steps = iter(range(STEPS))
     while True:
         with running(command, tmp_path) as service, started(service) as client:
@@ -112,7 +115,8 @@ def test_every_row_is_written_once_whenever_it_is_killed(tmp_path: Path) -> None
                     if query["rows"] >= len(expected()):
                         break
             streams = {one["name"]: one for one in client.get("/streams").json()["streams"]}
-            assert {name: one["rows"] for name, one in streams.items()} == {"trades": 60, "quotes": 60}
+            rows = STEPS * IN_STEP
+            assert {name: one["rows"] for name, one in streams.items()} == {"trades": rows, "quotes": rows}
             assert {name: one["malformed"] for name, one in streams.items()} == {"trades": STEPS, "quotes": STEPS}
             service.process.terminate()
             assert service.ended() == 0, service.lines

@@ -170,6 +170,8 @@ class Engine:
 
         Raises:
             InputError: the data does not fit the stream, or there is no such stream; nothing was taken.
+            CheckpointError: the tuples can't be stored, for example because the disk is full. The engine has ended; one
+                on the same checkpoint goes on from `position`.
             StateError: the engine does not run, or has failed.
         """
         self.push_all({stream: data}, None if position is None else {stream: position})
