@@ -119,12 +119,12 @@ class Meetings:
     """All meetings of a plan."""
 
     def __init__(self) -> None:
-        self._found: dict[PathKey, Meeting] = {}
+        self._by_key: dict[PathKey, Meeting] = {}
         self.touched: dict[PathKey, Meeting] = {}
         """Meetings that changed since they were last made ready."""
 
     def __iter__(self) -> Iterator[Meeting]:
-        return iter(self._found.values())
+        return iter(self._by_key.values())
 
     def add(self, entry: LiveQuery, choice: Choice) -> None:
         """Take a query in."""
@@ -140,7 +140,7 @@ class Meetings:
 
     def forget(self, key: PathKey) -> None:
         """Drop a meeting that nobody is in any more."""
-        del self._found[key]
+        del self._by_key[key]
 
     def _places(self, entry: LiveQuery, choice: Choice) -> Iterator[tuple[Meeting, MeetingNode, Member]]:
         for order in choice.orders:
@@ -149,9 +149,9 @@ class Meetings:
             twin = root.twin
             forward = twin is None or root.driver < twin.driver
             key = root if forward or twin is None else twin
-            if key not in self._found:
-                self._found[key] = Meeting(key, None if twin is None else twin if forward else root)
-            meeting = self._found[key]
+            if key not in self._by_key:
+                self._by_key[key] = Meeting(key, None if twin is None else twin if forward else root)
+            meeting = self._by_key[key]
             node = meeting.forward if forward or meeting.backward is None else meeting.backward
             first, second = (0, 1) if forward else (1, 0)
             yield meeting, node, Member(entry, path, (entry.serial, order[first], order[second]))

@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import Create, check_name, names_after, no_such_query
-from streamjoin.adhoc.core.contract import Action, Core
+from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
-from streamjoin.adhoc.core.unshared import open_core
+from streamjoin.adhoc.engine.assembly import check_arguments, engine_parts, known_names, open_executor
 from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.executor import Executor, StreamInput
+from streamjoin.adhoc.engine.executor import StreamInput
 from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator, in_force, pending_info
 from streamjoin.adhoc.engine.inbox import Inbox
 from streamjoin.adhoc.engine.info import (
@@ -38,16 +38,13 @@ from streamjoin.adhoc.engine.info import (
     QueryInfo,
     StreamInfo,
 )
-from streamjoin.adhoc.engine.journal import Journal, Position
-from streamjoin.adhoc.engine.loop import BatchLoop
-from streamjoin.adhoc.engine.memory_journal import MemoryJournal
+from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.engine.notices import Notices
 from streamjoin.adhoc.engine.preview import preview
-from streamjoin.adhoc.engine.recovery import RecoveredState, recover
+from streamjoin.adhoc.engine.recovery import recover
 from streamjoin.adhoc.engine.scans import refuse_scan, scan_warning
 from streamjoin.adhoc.engine.stored import EngineChange
 from streamjoin.adhoc.engine.stream_readers import StreamReaders
-from streamjoin.adhoc.executors.embedded import EmbeddedExecutor
 from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import MemorySink, Newest, Sink
@@ -102,20 +99,20 @@ class Engine:
         self.budget = budget
         self.settings = settings or Settings()
         self.checkpoint = None if checkpoint is None else str(checkpoint)
-        _check_arguments(spark, self.checkpoint, self.settings, partitions, executor)
+        check_arguments(spark, self.checkpoint, self.settings, partitions, executor)
         self._inbox = Inbox()
         self._notices = Notices()
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._error: StreamJoinError | None = None
         kind = "embedded" if spark is None else "spark" if executor == "driver" else executor
-        self._journal, core, loop = _parts(kind, self.checkpoint, self.settings)
+        self._journal, core, loop = engine_parts(kind, self.checkpoint, self.settings)
         try:
             recovery = recover(self._journal, self.settings)
-            self._executor = _executor(spark, self._journal, trigger, partitions, core)
+            self._executor = open_executor(spark, self._journal, trigger, partitions, core)
             self._catalog = Catalog(core, self._journal, self.settings, spark, sinks)
             self._loop = loop(self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows)
-            self._loop.restore(recovery, _known_names(quarantine, recovery))
+            self._loop.restore(recovery, known_names(quarantine, recovery))
         except BaseException:
             self._journal.close()
             raise
@@ -530,62 +527,3 @@ class Engine:
 
 def _is_done(change: Future[None], seconds: float) -> bool:
     return bool(wait_for([change], seconds).done)
-
-
-def _known_names(quarantine: Collection[str], recovery: RecoveredState) -> set[str]:
-    if isinstance(quarantine, str):
-        raise SpecError(f"quarantine is a list of names, such as [{quarantine!r}]")
-    for name in quarantine:
-        if name not in recovery.state.queries:
-            raise no_such_query(name, recovery.state.queries)
-    return set(quarantine)
-
-
-def _check_arguments(
-    spark: SparkSession | None, checkpoint: str | None, settings: Settings, partitions: int | str | None, executor: str
-) -> None:
-    if executor not in ("driver", "distributed"):
-        raise SpecError(f"executor is 'driver' or 'distributed', not {executor!r}")
-    if executor == "distributed" and spark is None:
-        raise SpecError("the distributed executor runs on Spark: give Engine a Spark session, or leave executor out")
-    if executor == "distributed" and settings.sharing == "nothing":
-        raise SpecError("queries that share nothing are run by the driver: leave executor out")
-    if spark is not None and not hasattr(spark, "sparkContext"):
-        raise SpecError(f"Engine(spark, ...) takes a Spark session or nothing, not {spark!r}; is it checkpoint=?")
-    if spark is not None and checkpoint is None:
-        raise SpecError("an engine on Spark needs a checkpoint: Engine(spark, checkpoint)")
-    if spark is None and partitions is not None:
-        raise SpecError("partitions are tasks of Spark: give Engine a Spark session, or leave partitions out")
-    if partitions is not None and settings.sharing == "nothing":
-        raise SpecError("queries that share nothing are run by the driver: leave partitions out")
-
-
-def _parts(kind: str, checkpoint: str | None, settings: Settings) -> tuple[Journal, Core, type[BatchLoop]]:
-    """The journal, the core and the loop of an engine."""
-    if checkpoint is None:
-        return MemoryJournal(), open_core([], settings), BatchLoop
-    if kind != "distributed":
-        return Journal(checkpoint, kind), open_core([], settings), BatchLoop
-    from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
-    from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-    from streamjoin.adhoc.executors.distributed.loop import DistributedLoop
-
-    return FiledJournal(checkpoint), DriverCore(settings), DistributedLoop
-
-
-def _executor(
-    spark: SparkSession | None,
-    journal: Journal,
-    trigger: str | None,
-    partitions: int | Literal["auto"] | None,
-    core: Any,
-) -> Executor:
-    if spark is None:
-        return EmbeddedExecutor(journal, trigger)
-    from streamjoin.adhoc.executors.distributed.executor import DistributedExecutor
-    from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-    from streamjoin.adhoc.executors.spark import SparkExecutor
-
-    if isinstance(journal, FiledJournal):
-        return DistributedExecutor(spark, journal, trigger, partitions, core)
-    return SparkExecutor(spark, journal, trigger, partitions, core.settings.latency_threshold)

@@ -231,7 +231,7 @@ class Journal:
     def check_spark(self, stream: str, consumed: int) -> None:
         """Refuse a checkpoint of which a part is gone: batches would get their numbers a second time, or be missing."""
         offsets, commits = (self.numbers(f"streams/{safe_name(stream)}/{kind}") for kind in ("offsets", "commits"))
-        newest, committed = (max(found, default=-1) for found in (offsets, commits))
+        newest, committed = (max(numbers, default=-1) for numbers in (offsets, commits))
         if newest < consumed or consumed < committed:
             raise CheckpointError(
                 f"the checkpoint {self.root} is incomplete: the engine's log ends at batch {consumed} of stream "
@@ -296,7 +296,7 @@ def packed_clocks(clocks: Clocks) -> Body:
 
 def held_by(buckets: Mapping[str, Iterable[Bucket]], arrived: Arrived) -> dict[str, list[int]]:
     """The batches whose buckets are held by stream, those that just arrived included."""
-    held = {stream: [bucket.batch for bucket in found] for stream, found in buckets.items()}
+    held = {stream: [bucket.batch for bucket in stored] for stream, stored in buckets.items()}
     for stream, bucket in arrived.buckets.items():
         held.setdefault(stream, []).append(bucket.batch)
     return held

@@ -100,4 +100,4 @@ def safe_name(name: str) -> str:
     >>> safe_name("orders"), safe_name("a b/ü")
     ('orders', 'a~20b~2f~fc')
     """
-    return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"~{ord(found[0]):x}", name)
+    return re.sub(r"[^A-Za-z0-9_-]", lambda match: f"~{ord(match[0]):x}", name)

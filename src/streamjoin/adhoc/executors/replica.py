@@ -128,10 +128,10 @@ class Replica:
         outputs, failures = self._core.results(self._arrived, assignment.shares[number])
         counted = {name: table.num_rows for name, table in outputs.items() if table.num_rows}
         rows = {name: _packed(outputs[name]) for name in counted}
-        told = {name: str(error) for name, error in failures.items()}
+        reasons = {name: str(error) for name, error in failures.items()}
         distinct = self._distinct() if not number else {}
         figures = self._core.share_figures()
-        return ShareRows(rows, counted, told, time.perf_counter() - began, distinct, rebuilt, figures)
+        return ShareRows(rows, counted, reasons, time.perf_counter() - began, distinct, rebuilt, figures)
 
     def _distinct(self) -> dict[str, dict[IndexKey, int]]:
         buckets = self._arrived.buckets if self._arrived is not None else {}
@@ -201,8 +201,8 @@ class Replica:
 
 
 def _packed(table: pa.Table) -> bytes:
-    found: bytes = table.combine_chunks().to_batches()[0].serialize().to_pybytes()
-    return found
+    message: bytes = table.combine_chunks().to_batches()[0].serialize().to_pybytes()
+    return message
 
 
 def unpacked(data: bytes, schema: pa.Schema) -> pa.Table:

@@ -166,8 +166,8 @@ def kafka_errors(options: Mapping[str, str]) -> Iterator[None]:
         yield
     except KafkaException as error:
         reason = error.args[0] if error.args else error
-        told = reason.str() if hasattr(reason, "str") else str(reason)
-        raise StateError(f"Kafka: {without_secrets(told, options)}") from error
+        text = reason.str() if hasattr(reason, "str") else str(reason)
+        raise StateError(f"Kafka: {without_secrets(text, options)}") from error
 
 
 def _starting(text: str) -> str | Mapping[str, Mapping[str, int]]:
@@ -238,9 +238,9 @@ class KafkaReader:
         if error is None:
             return True
         self._assigned = {}
-        told = without_secrets(error.str(), self._source.options)
+        text = without_secrets(error.str(), self._source.options)
         place = f" in partition {message.partition()} of {message.topic()}" if message.topic() else ""
-        raise StateError(f"Kafka: {told}{place}")
+        raise StateError(f"Kafka: {text}{place}")
 
     def _rows(self, messages: Sequence[Message]) -> tuple[pa.Table, pa.Table | None]:
         values = [_bytes(message.value()) for message in messages]
@@ -283,12 +283,12 @@ class KafkaReader:
             names = [name for name in listed if pattern.fullmatch(name)]
         else:
             names = [name.strip() for name in options["subscribe"].split(",")]
-        found = {}
+        partitions = {}
         for name in sorted(names):
             if name not in listed or listed[name].error is not None or not listed[name].partitions:
                 raise StateError(f"Kafka: there is no topic {name!r}")
-            found[name] = sorted(listed[name].partitions)
-        return found
+            partitions[name] = sorted(listed[name].partitions)
+        return partitions
 
     def _start(self, topic: str, partition: int, start: str | Mapping[str, Mapping[str, int]]) -> int:
         from confluent_kafka import TopicPartition
