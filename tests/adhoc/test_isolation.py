@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Budget, Engine, ParquetSink, Settings
@@ -76,6 +78,17 @@ def test_a_join_without_key_or_band_is_announced_and_refused_where_it_is_too_muc
         assert engine.queries() == []
         engine.create(LESS, allow_scan=True)
         engine.create(f"{LESS} AND x.k = y.k")
+
+
+def test_tuples_of_one_moment_do_not_make_a_scan_look_large() -> None:
+    schema = pa.schema({"k": pa.int64(), "t": pa.timestamp("us")})
+    engine = Engine()
+    for name in "lr":
+        engine.register(name, schema=schema, time="t")
+    with engine:
+        for name in "lr":
+            engine.push(name, [{"k": n, "t": datetime(2026, 1, 1)} for n in range(3)])
+        engine.create("SELECT x.k FROM l x JOIN r y WITHIN 1 HOUR ON x.k < y.k")
 
 
 def test_a_batch_that_does_not_end_is_interrupted_by_the_drop_of_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +171,7 @@ def test_a_drop_before_the_start_comes_before_the_batch_that_is_computed_again(t
 
 KILLER = """
 import os, signal, sys
+from datetime import datetime
 from pathlib import Path
 from streamjoin.adhoc.core.shared import Shared
 from tests.adhoc import test_isolation

@@ -41,6 +41,8 @@ def expected_pairs(query: Query, step: JoinStep, streams: Mapping[str, RunningSt
 def _within(new: RunningStream, stored: RunningStream, step: JoinStep) -> float:
     window = step.window
     held = float(window.n) if isinstance(window, CountWindow) else stored.density * window.length
+    # Tuples of one moment say nothing of how many come in a window: not more than there were so far.
+    held = min(held, float(stored.rows))
     return new.rate.value * held
 
 
