@@ -50,7 +50,9 @@ class Fails:
     """Raises at the n-th line of the package that runs in this thread inside the block."""
 
     # From here on the rows are on their way to the caller: an interrupt is one in the caller's own code.
-    HANDING_ON = frozenset({"push", "advance", "finish", "close", "_whole", "_take_tail", "__next__", "_next"})
+    HANDING_ON = frozenset(
+        {"push", "_push_directly", "advance", "finish", "close", "_whole", "_take_tail", "__next__", "_next"}
+    )
 
     def __init__(self, n: int, error: BaseException) -> None:
         self.left, self.error = n, error
@@ -111,6 +113,21 @@ def test_a_push_that_fails_at_any_step_changes_nothing(request_: auto.AlgorithmR
         # Every 23rd line: the failures walk through the push as well as all of its lines would, in less time.
         result, failures = failed_everywhere(lambda: join.push(rows(25, 3), rows(25, 13)), 23)
         assert failures > 5
+        assert result.equals(twin.push(rows(25, 3), rows(25, 13)))
+        assert figures(join) == figures(twin)
+        assert join.push(rows(30, 4), rows(30, 14)).equals(twin.push(rows(30, 4), rows(30, 14)))
+
+
+def test_a_small_push_that_fails_at_any_line_changes_nothing() -> None:
+    """The short way of `joins/engine/direct_push.py`."""
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
+    with patience(0), sj.open(spec, "indexed") as join, sj.open(spec, "nested_loop") as twin:
+        for seed in (1, 2):
+            join.push(rows(30, seed), rows(30, seed + 10))
+            twin.push(rows(30, seed), rows(30, seed + 10))
+        assert join._direct is not None
+        result, failures = failed_everywhere(lambda: join.push(rows(25, 3), rows(25, 13)), 1)
+        assert failures > 60
         assert result.equals(twin.push(rows(25, 3), rows(25, 13)))
         assert figures(join) == figures(twin)
         assert join.push(rows(30, 4), rows(30, 14)).equals(twin.push(rows(30, 4), rows(30, 14)))
@@ -195,6 +212,7 @@ def fails_in_threads(patch: pytest.MonkeyPatch, error: BaseException) -> None:
 
     patch.setattr("streamjoin.joins.engine.refine.Refinement.__call__", fails)
     patch.setattr("streamjoin.joins.engine.refine.Tally.__call__", fails)
+    patch.setattr("streamjoin.joins.indexed.Indexed.pair", fails)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
@@ -219,7 +237,7 @@ def test_what_cannot_be_undone_breaks_the_join_for_good(monkeypatch: pytest.Monk
     join.push(rows(30, 1), rows(30, 11))
     with monkeypatch.context() as patch:
         fails_in_threads(patch, MemoryError("no room"))
-        patch.setattr("streamjoin.joins.engine.operator.Operator._build_anew", lambda self: 1 / 0)
+        patch.setattr("streamjoin.joins.engine.operator.Operator.build_anew", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError) as raised:
             join.push(rows(30, 2), rows(30, 12))
     assert raised.value.__notes__ == ["The call before it could not be undone: the join is broken."]

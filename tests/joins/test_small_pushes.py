@@ -135,6 +135,56 @@ def test_a_push_with_too_many_rows_is_undone() -> None:
         assert shown(pa.concat_tables(pieces)) == shown(twin.push(rows(100, 5), rows(100, 6)))
 
 
+FORMS_OF_TABLES: dict[str, Callable[[pa.Table], Any]] = {
+    "tables": lambda table: table,
+    "record batches": lambda table: table.to_batches()[0],
+    "arrays": lambda table: {name: table[name].to_numpy() for name in table.column_names},
+}
+
+
+@pytest.mark.parametrize("form", FORMS_OF_TABLES.values(), ids=FORMS_OF_TABLES)
+def test_small_pushes_take_the_short_way(form: Callable[[pa.Table], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = sj.JoinSpec(on=sj.Band("i8", "i32", 2), window=WINDOW)
+    names = ["i8", "i32", "f64", "t", "id"]
+    parts = [(rows(n, seed).select(names), rows(n, seed + 1).select(names)) for seed, n in enumerate((9, 9, 30, 1, 9))]
+    with sj.open(spec, "nested_loop") as twin:
+        wanted = [twin.push(left, right) for left, right in parts]
+        wanted += [twin.push(parts[0][0]), twin.push(right=parts[0][1])]
+    with patience(0), sj.open(spec, "indexed") as join:
+        tables = [join.push(*parts[0])]
+        monkeypatch.setattr(join, "_whole", None)
+        tables += [join.push(form(left), form(right)) for left, right in parts[1:]]
+        tables += [join.push(form(parts[0][0])), join.push(right=form(parts[0][1]))]
+        monkeypatch.undo()
+        assert list(map(shown, tables)) == list(map(shown, wanted))
+        # What the short way does not take goes the other way, and both go on with the same windows.
+        left, right = rows(9, 7, nulls=True).select(names), cut(rows(9, 8).select(names))
+        assert shown(join.push(left, right)) == shown(twin_rows(spec, [*parts, (parts[0])], left, right))
+        with pytest.raises(sj.InputError, match="push needs"):
+            join.push()
+        join.close()
+        with pytest.raises(sj.StateError, match="closed"):
+            join.push(*parts[0])
+
+
+def twin_rows(spec: sj.JoinSpec, before: list[tuple[pa.Table, pa.Table]], left: pa.Table, right: pa.Table) -> pa.Table:
+    """The rows of one push after others, by the general way."""
+    with patience(NEVER), sj.open(spec, "nested_loop") as twin:
+        for pair in before:
+            twin.push(*pair)
+        return twin.push(left, right)
+
+
+def test_a_column_that_gets_a_type_later_ends_the_short_way() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=WINDOW)
+    untyped = pa.table({"k": [1, 2], "note": pa.nulls(2)})
+    typed = pa.table({"k": [1, 2], "note": ["a", "b"]})
+    right = pa.table({"k": [2, 3]})
+    with patience(0), sj.open(spec, "indexed") as join, patience(NEVER), sj.open(spec, "nested_loop") as twin:
+        for table in (untyped, untyped, typed, typed):
+            assert join.push(table, right).equals(twin.push(table, right))
+
+
 # -- NumPy ----------------------------------------------------------------------------------------------------
 
 

@@ -191,6 +191,18 @@ def excess(window: float, choice: AlgorithmChoice, arriving: int) -> float:
     return beyond if choice.name == Sweep.name else -beyond
 
 
+def most_for_index(window: float, most: int) -> int:
+    """The largest push, of at most `most` tuples, for which the sweep is not cheaper than the index."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        if sweep_cost(window, middle) >= _index_cost(window):
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
 def rival(bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float) -> AlgorithmChoice | None:
     """The one of sweep and index that is not `choice`, once moving `held` stored tuples to it pays.
 

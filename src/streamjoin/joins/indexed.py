@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.indexes.base import Index, Matches
+from streamjoin.indexes.base import Index, Matches, push_task
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.joins.base import Chunk, Keep, Pairs, Refine, SidePart
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
@@ -78,6 +78,10 @@ class Indexed:
         """Process the tuples in order: look up, expire, insert."""
         return self.take(chunk.upto, self.columns(chunk), refine, 0, chunk.n)
 
+    def pair(self, columns: tuple[Array, ...]) -> tuple[Array, Array]:
+        """`take` for all tuples of some columns, whose pairs need no test."""
+        return push_task(*self.indexes, columns, self._out)
+
     def take(self, upto: Array, columns: tuple[Array, ...], refine: Keep, start: int, stop: int) -> Pairs:
         """Process the tuples from `start` to `stop` as their columns specify.
 
@@ -140,7 +144,11 @@ class Indexed:
 
         The tuples of the next task expire their own side too, so a few positions can wait for them.
         """
-        mins = self._mins = [max(self._mins[0], left_min), max(self._mins[1], right_min)]
+        mins = self._mins
+        if left_min > mins[0]:
+            mins[0] = left_min
+        if right_min > mins[1]:
+            mins[1] = right_min
         for side, index in enumerate(self._distinct()):
             bound = min(mins) if self.shared else mins[side]
             if bound - self._expired[side] >= _LEAST_EXPIRED:

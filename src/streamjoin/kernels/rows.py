@@ -36,7 +36,7 @@ NO_COLUMN = -1
 LINE = 64
 
 # The fields of Arrow's C structure of an array, in bytes from its beginning.
-_LENGTH, _NULL_COUNT, _OFFSET, _N_BUFFERS, _BUFFERS, _CHILDREN, _RELEASE = 0, 8, 16, 24, 40, 48, 64
+_LENGTH, _NULL_COUNT, _OFFSET, _N_BUFFERS, _BUFFERS, _CHILDREN, RELEASE = 0, 8, 16, 24, 40, 48, 64
 STRUCT_WORDS = 10
 
 # Where the values of a result column come from: a side, or the later one of both sides' times.
@@ -66,7 +66,7 @@ def read_batch(struct: int, widths: I64, columns: Array) -> int:
         columns[j, BIT] = at
         columns[j, DATA] = load_64(buffers + 16) if n_buffers > 2 else 0
     n = load_64(struct + _LENGTH)
-    call_at(load_64(struct + _RELEASE), struct)
+    call_at(load_64(struct + RELEASE), struct)
     return n
 
 

@@ -10,6 +10,8 @@ overwrite them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -214,19 +216,21 @@ class SideStore:
         self.base += n
         return n
 
+    def state(self) -> tuple[Any, ...]:
+        """The current tuples; `restore` makes them current again."""
+        parts = [column.saved() for column in self._others.values()] if self._others else ()
+        return self.base, self.count, self.schema, self._valid, self._others, self.block.state(), parts
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Return to the tuples of `state`."""
+        self.base, self.count, self.schema, self._valid, self._others, block, parts = state
+        self.block.restore(block)
+        for part in parts:
+            part()
+
     def saved(self) -> Restore:
         """Return a function that restores these tuples."""
-        state = self.base, self.count, self.schema, self._valid, self._others
-        block = self.block.state()
-        parts = [column.saved() for column in self._others.values()]
-
-        def restore() -> None:
-            self.base, self.count, self.schema, self._valid, self._others = state
-            self.block.restore(block)
-            for part in parts:
-                part()
-
-        return restore
+        return partial(self.restore, self.state())
 
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
         """The values of the named columns at stream positions `seqs`."""

@@ -199,7 +199,10 @@ class Calls(ABC):
 
     def _attempt(self, work: Callable[[], T], *also: Restore) -> T:
         """Do some work, or restore the state if it fails; a failed restore breaks the join."""
-        restore = self._saved()
+        return self._guard(work, self._saved(), *also)
+
+    def _guard(self, work: Callable[[], T], *restores: Restore) -> T:
+        """`_attempt` for work whose state is saved: call `restores` if it fails."""
         state = self._closed, self._results, self._tail
         try:
             self._broken = _AT_WORK
@@ -210,7 +213,7 @@ class Calls(ABC):
         except BaseException as error:
             self._broken = error
             try:
-                for part in (restore, *also):
+                for part in restores:
                     part()
             except BaseException as another:
                 another.add_note("The call before it could not be undone: the join is broken.")

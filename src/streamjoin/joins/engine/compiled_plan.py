@@ -18,6 +18,7 @@ from streamjoin._arrays import Array
 from streamjoin.kernels import encode_rows as kernels
 from streamjoin.kernels.flags import is_compiled
 from streamjoin.kernels.positions import TERMS, VALID, place_roles, place_tuples
+from streamjoin.kernels.push import read_batches, take_rows
 from streamjoin.kernels.rows import (
     INPUT_FIELDS,
     LATER,
@@ -79,7 +80,7 @@ def compile_plan(bound: BoundSpec, in_arrow: tuple[Collection[str], Collection[s
         return None
     encoders: list[Encode] = []
     used: list[Any] = [read_batch, store_rows, gather_pairs]
-    used.append(place_roles if bound.spec.self_join else place_tuples)
+    used += [place_roles] if bound.spec.self_join else [place_tuples, read_batches, take_rows]
     for number, term in enumerate(terms):
         encoder = _encoder(term, schemas, TERMS + 3 * number, first=number == 0)
         if encoder is None:

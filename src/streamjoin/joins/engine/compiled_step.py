@@ -42,6 +42,7 @@ from streamjoin.kernels.positions import (
     place_roles,
     place_tuples,
 )
+from streamjoin.kernels.push import read_batches, take_rows
 from streamjoin.kernels.rows import (
     LATER,
     LINE,
@@ -102,6 +103,7 @@ class EncodedPush:
 
     def __init__(self, words: Array, n_left: int, all_valid: bool, owners: tuple[object, ...]) -> None:
         self.words = words
+        self.ops, self.own_seq = words[OPS], words[OWN_SEQ]
         self.counts = n_left, words.shape[1] - n_left
         self.all_valid = all_valid
         self.owners = owners
@@ -117,7 +119,7 @@ class EncodedPush:
         words = self.words
         first = index_row if in_order else WORD
         return (
-            words[OPS], words[first], words[first + 1], words[first + 2], words[OWN_SEQ], words[MIN_SEQ], words[OWN_MIN]
+            self.ops, words[first], words[first + 1], words[first + 2], self.own_seq, words[MIN_SEQ], words[OWN_MIN]
         )  # fmt: skip
 
 
@@ -134,8 +136,10 @@ class CompiledStep:
         rows = [TERMS + 3 * term for term in range(plan.n_terms)]
         self._stored_rows = np.array([*rows, TICKS] if self._timed else rows, np.int64)
         self._inputs = inputs_for(plan)
-        self._struct = np.zeros(STRUCT_WORDS, np.int64)
-        self._struct_address = self._struct.ctypes.data
+        # Arrow's C structures of a left and a right batch.
+        self._structs = np.zeros((2, STRUCT_WORDS), np.int64)
+        self._left_struct = int(self._structs.ctypes.data)
+        self._right_struct = self._left_struct + STRUCT_WORDS * 8
         self._sides = np.zeros((2, SIDE_FIELDS), np.int64)
         gated = bound.spec.order == "event_time"
         for side, window in enumerate(bound.windows):
@@ -161,6 +165,16 @@ class CompiledStep:
     def index_row(self) -> int:
         """The row of the index words in side order."""
         return self._plan.index_row
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of a push's block of words."""
+        return self._plan.rows
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether pushes take compiled steps by now."""
+        return not self._patience
 
     def is_due(self) -> bool:
         """Whether the kernels are compiled, or so many pushes went without them that compiling pays."""
@@ -209,6 +223,40 @@ class CompiledStep:
         stores[1].include(self._arrow_columns(1, right) if stores[1].arrow_names else _NO_COLUMNS, n_right)
         return True
 
+    def take_in(self, block: EncodedPush, left: Any, right: Any, least: tuple[int, int]) -> bool:
+        """`encode` and `store` for tuples without times, the left ones first, given as record batches or arrays.
+
+        Returns False, with nothing changed, if they need another way.
+        """
+        stores, plan, inputs, words = self._stores, self._plan, self._inputs, block.words
+        left_is_arrow, right_is_arrow = isinstance(left, pa.RecordBatch), isinstance(right, pa.RecordBatch)
+        if left_is_arrow:
+            left._export_to_c(self._left_struct)
+        if right_is_arrow:
+            right._export_to_c(self._right_struct)
+        if left_is_arrow or right_is_arrow:
+            read_batches(self._left_struct, self._right_struct, plan.widths[0], plan.widths[1], inputs)
+        # Only now: a structure that an interrupt has left behind was read as well.
+        if not left_is_arrow:
+            left.describe(inputs[0])
+        if not right_is_arrow:
+            right.describe(inputs[1])
+        n_left, n_right = left.num_rows, right.num_rows
+        for encode in plan.encoders:
+            encode(inputs, words, n_left)
+        stores[0].block.reserve(n_left)
+        stores[1].block.reserve(n_right)
+        column = take_rows(
+            inputs, words, self._stored_rows, stores[0].layout(), stores[1].layout(), stores[0].block.end,
+            stores[1].block.end, stores[0].count, stores[1].count, least[0], least[1], self._sides, n_left,
+            plan.index_row, plan.widths[0].size, plan.widths[1].size,
+        )  # fmt: skip
+        if column != NO_COLUMN:
+            return False
+        stores[0].include(self._arrow_columns(0, left) if stores[0].arrow_names else _NO_COLUMNS, n_left)
+        stores[1].include(self._arrow_columns(1, right) if stores[1].arrow_names else _NO_COLUMNS, n_right)
+        return True
+
     def _read(self, side: int, batch: Any) -> tuple[int, object]:
         """Describe a batch in `_inputs`; returns its rows, and what keeps its memory alive. -1 if it has no form."""
         if isinstance(batch, pa.Table):
@@ -223,8 +271,9 @@ class CompiledStep:
         if not isinstance(batch, pa.RecordBatch):
             batch.describe(self._inputs[side])
             return batch.num_rows, batch
-        batch._export_to_c(self._struct_address)
-        return read_batch(self._struct_address, self._plan.widths[side], self._inputs[side]), batch
+        struct = self._right_struct if side else self._left_struct
+        batch._export_to_c(struct)
+        return read_batch(struct, self._plan.widths[side], self._inputs[side]), batch
 
     def _take_ticks(self, words: Array, ticks: tuple[Array | None, Array | None], n_left: int) -> bool:
         """Fill the row of ticks; False if they do not ascend, so that windows are not ranges of positions."""
@@ -284,7 +333,7 @@ class CompiledStep:
 
     def gather(self, block: EncodedPush, probes: Array, seqs: Array) -> pa.Table:
         """The result rows of pairs; a self-join's are put into the order of the result, in place."""
-        n, (left, right), words = probes.size, self._payload, block.words
+        n, (left, right) = probes.size, self._payload
         if not n:
             return self._no_rows
         if self._self_join:
@@ -295,7 +344,7 @@ class CompiledStep:
         batch = self._gather_fixed(form, form.message, block, probes, seqs) if form.message is not None else None
         if batch is not None and not form.others:
             return pa.Table.from_batches([batch])
-        own, is_right = words[OWN_SEQ][probes], words[OPS][probes] & 1 == 1
+        own, is_right = block.own_seq[probes], block.ops[probes] & 1 == 1
         places = np.where(is_right, seqs, own), np.where(is_right, own, seqs)
         arrays = [] if batch is None else batch.columns
         for place, output in form.others:
@@ -310,7 +359,7 @@ class CompiledStep:
         self._shift[1] = right.block.begin - right.base
         message = pa.allocate_buffer(form.size(probes.size))
         gather_pairs(
-            left.layout(), right.layout(), probes, seqs, block.words[OPS], block.words[OWN_SEQ], self._shift,
+            left.layout(), right.layout(), probes, seqs, block.ops, block.own_seq, self._shift,
             form.numbers, result.header, result.marks, message.address,
         )  # fmt: skip
         return result.read(message)

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins import auto
-from streamjoin.joins.base import Elastic
+from streamjoin.joins.base import Elastic, Overflow
 from streamjoin.joins.engine.calls import Begin, Calls
+from streamjoin.joins.engine.direct_push import DirectPush
 from streamjoin.joins.engine.explain import explain
 from streamjoin.joins.engine.inputs import (
     as_arrow,
@@ -88,6 +89,8 @@ class Join(Calls):
         self._counts = Counts()
         self._bound: BoundSpec | None = None
         self._workers = Workers(workers)
+        # The short way of small pushes, once there is one.
+        self._direct: DirectPush | None = None
         self._bind_if_known()
         super().__init__(max_rows, on_close)
 
@@ -118,7 +121,10 @@ class Join(Calls):
         Raises:
             TooManyRowsError: there are more rows than `max_rows`; the join is unchanged.
         """
-        return self._whole(lambda: self._feeding(left, right, interleave, source))
+        rows = None
+        if self._direct is not None and interleave is None and source is None:
+            rows = self._push_directly(self._direct, left, right)
+        return self._whole(lambda: self._feeding(left, right, interleave, source)) if rows is None else rows
 
     def push_iter(
         self,
@@ -221,6 +227,20 @@ class Join(Calls):
 
     # -- internals -----------------------------------------------------------------------------------------
 
+    def _push_directly(self, direct: DirectPush, left: object, right: object) -> pa.Table | None:
+        """Push the short way; None, with nothing changed, if this push needs the general one."""
+        with self._lock:
+            if self._closed or self._broken is not None or self._results is not None or self._forked:
+                return None
+            if not direct.is_current():
+                self._direct = None
+                return None
+            direct.save()
+            try:
+                return self._guard(lambda: direct.run(left, right, self._max_rows), direct.restore)
+            except Overflow:
+                return None
+
     def _saved(self) -> Restore:
         self._late.trim()
         bound, schemas, waiting, n = self._bound, list(self._schemas), self._waiting, len(self._waiting)
@@ -272,6 +292,8 @@ class Join(Calls):
             work = self._intake.feed(tables, sides, name, left_first=interleave is None)
             if ready:
                 work.ready += ready
+            if self._direct is None:
+                self._direct = DirectPush.of(self._operator, (self._schemas[0], self._schemas[1]))
             return work
 
         return begin

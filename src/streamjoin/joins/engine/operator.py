@@ -71,9 +71,10 @@ class Operator:
         self._open_terms = tuple(t for t in range(len(bound.terms)) if t not in self.algorithm.decides)
         # The counters of algorithms that were replaced.
         self._counted: dict[str, int] = {}
-        self._pairing = False
-        # Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`.
-        self._wasted = 0.0
+        self.pairing = False
+        """Whether the algorithm has begun to change since the state was saved."""
+        self.wasted = 0.0
+        """Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`."""
         self._window = auto.expected_window(bound)
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
@@ -84,6 +85,16 @@ class Operator:
         self.no_rows = bound.schema.empty_table()
         self.later = np.empty(0, np.int64)
         """For each row of the newest step, the place in it of the later tuple, or of the one that decided the row."""
+
+    @property
+    def compiled(self) -> CompiledStep | None:
+        """The compiled steps of small pushes, where the join has them."""
+        return self._compiled
+
+    @property
+    def tests_pairs(self) -> bool:
+        """Whether pairs are tested after the algorithm has found them."""
+        return self.bound.residual is not None or bool(self._open_terms) or self._kind is not None
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None, tail: Tail | None = None) -> Work:
         """Prepare tuples to be joined with the windows and with each other.
@@ -151,7 +162,7 @@ class Operator:
         if not compiled.store(block, ordered, least, shared):
             return None
         clock.append(counts.now())
-        self._pairing = True
+        self.pairing = True
         if indexed is None:
             pairs, comparisons = self._pair(compiled.chunk(block, ordered.is_right), None, limit)
         else:
@@ -211,14 +222,14 @@ class Operator:
 
     def _adapt(self, arriving: int) -> None:
         """Switch between the sweep and an index once the size of pushes makes it pay; a failure changes nothing."""
-        self._wasted = max(0.0, self._wasted + auto.excess(self._window, self.choice, arriving))
-        if not self._wasted:
+        self.wasted = max(0.0, self.wasted + auto.excess(self._window, self.choice, arriving))
+        if not self.wasted:
             return
         held = sum(store.count - store.base for store in self.stores)
-        choice = auto.rival(self.bound, self.choice, arriving, held, self._wasted)
+        choice = auto.rival(self.bound, self.choice, arriving, held, self.wasted)
         if choice is not None:
             self._move(choice)
-            self._wasted = 0.0
+            self.wasted = 0.0
 
     def _move(self, choice: AlgorithmChoice) -> None:
         """Let another algorithm take over."""
@@ -299,7 +310,7 @@ class Operator:
         self, chunk: Chunk, least: Array | None, limit: int | None, reduce: Keep | None = None
     ) -> tuple[Pairs, int]:
         refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least, limit, reduce)
-        self._pairing = True
+        self.pairing = True
         pairs = self.algorithm.process(chunk, refine)
         if limit is not None and pairs.probe.size > limit:
             raise Overflow
@@ -441,7 +452,7 @@ class Operator:
         stores = [store.saved() for store in self.stores]
         stores += [] if self._kind is None else [self._kind.saved()]
         algorithm = self.algorithm.saved()
-        self._pairing = False
+        self.pairing = False
 
         def restore() -> None:
             self.bound, self.choice, self.algorithm, self._open_terms, self._compiled, self.no_rows = state
@@ -450,12 +461,12 @@ class Operator:
             self._descent = list(descent)
             if algorithm is not None:
                 algorithm()
-            elif self._pairing:
-                self._build_anew()
+            elif self.pairing:
+                self.build_anew()
 
         return restore
 
-    def _build_anew(self) -> None:
+    def build_anew(self) -> None:
         """Replace the algorithm by a new one, filled from the stores."""
         old = self.algorithm
         # Its threads read the stores and may still be running after an interrupt.
@@ -468,7 +479,7 @@ class Operator:
         before, now = old.counters(), algorithm.counters()
         self._counted = {name: self._counted.get(name, 0) + before[name] - now[name] for name in now}
         self.algorithm = algorithm
-        self._pairing = False
+        self.pairing = False
 
     def _store_again(self, algorithm: Algorithm) -> None:
         """Store the live tuples in an algorithm, without joining them."""
