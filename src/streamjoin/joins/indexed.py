@@ -23,8 +23,9 @@ from streamjoin.model.predicates import Equi
 from streamjoin.windows.buffer import Restore
 
 _ROOM = 1 << 16
-# Expiring is a call to a kernel: positions wait until there are this many.
-_LEAST_EXPIRED = 1024
+# Expiring is a call to a kernel: positions wait until there are this many. Those of a count window are expired by the
+# tuples that push them out, but for the last few.
+_LEAST_EXPIRED, _LEAST_COUNTED = 1 << 10, 1 << 16
 
 
 def finds_single_words(bound: BoundSpec) -> bool:
@@ -64,6 +65,8 @@ class Indexed:
         self._out = Matches(_ROOM)
         self._mins = [0, 0]
         self._expired = [0, 0]
+        counted = all(window.kind == "count" for window in bound.windows)
+        self._least_expired = _LEAST_COUNTED if counted else _LEAST_EXPIRED
         # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
@@ -151,7 +154,7 @@ class Indexed:
             mins[1] = right_min
         for side, index in enumerate(self._distinct()):
             bound = min(mins) if self.shared else mins[side]
-            if bound - self._expired[side] >= _LEAST_EXPIRED:
+            if bound - self._expired[side] >= self._least_expired:
                 index.expire(bound)
                 self._expired[side] = bound
 
