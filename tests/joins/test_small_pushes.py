@@ -14,6 +14,8 @@ import pytest
 import streamjoin as sj
 from streamjoin.joins import auto
 from streamjoin.joins.engine.compiled_step import patience
+from streamjoin.model.binding import bind
+from streamjoin.testing.conformance import algorithms
 
 NEVER = 10**9
 
@@ -299,7 +301,13 @@ def test_numpy_data_without_columns_is_refused(data: Any, says: str) -> None:
 # -- one index, and the right algorithm -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("algorithm", "index"), [("indexed", "btree"), ("sweep", None)])
+@pytest.mark.parametrize(
+    ("algorithm", "index"),
+    [
+        ("indexed", "btree"), ("sweep", None), ("nested_loop", None), ("three_step", None), ("cell_join", None),
+        ("scalejoin", None), ("scalejoin", "btree"),
+    ],
+)  # fmt: skip
 def test_a_self_join_keeps_the_words_of_a_tuple_once(algorithm: str, index: str | None) -> None:
     table = pa.table({"k": np.arange(5000), "same": np.arange(5000)})
     held = []
@@ -307,8 +315,19 @@ def test_a_self_join_keeps_the_words_of_a_tuple_once(algorithm: str, index: str 
         spec = sj.JoinSpec(on=sj.Band("k", other, 1), window=sj.CountWindow(10_000), self_join=True)
         with sj.open(spec, algorithm, index=index) as join:
             join.push(table)
-            held.append(join._operator.algorithm.nbytes)
+            stored = sum(store.nbytes for store in join._operator.stores)
+            held.append(join.metrics()["bytes"] - stored)
     assert held[0] * 2 == held[1]
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_a_self_join_finds_tuples_that_can_match_in_one_role_only(order: list[int]) -> None:
+    spec = sj.JoinSpec(sj.Equi("k") & sj.Band("a", "a", 5) & sj.Band("c", "d", 5), WINDOW, self_join=True)
+    table = pa.table({"k": [1, 1], "a": [1, 2], "c": pa.array([1, None], pa.int64()), "d": pa.array([None, 1])})
+    for request in algorithms(bind(spec, table.schema)):
+        with sj.open(spec, request.algorithm, index=request.index) as join:
+            rows_of_push = join.push(table.take(pa.array(order)))
+            assert rows_of_push["a_left"].to_pylist() == [1], request
 
 
 def test_auto_follows_the_size_of_pushes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,15 +51,12 @@ class Indexed:
 
     name: ClassVar[str] = "indexed"
 
-    def __init__(
-        self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1, *, by_side: bool = False
-    ) -> None:
-        # With shares, each instance holds one of that many parts of the window; `by_side` keeps a self-join's roles
-        # in an index each.
+    def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1) -> None:
+        # With shares, each instance holds one of that many parts of the window.
         sizes = [-(-window.size // shares) if window.kind == "count" else None for window in bound.windows]
         self._self_join = bound.spec.self_join
         # A self-join whose roles have the same words looks both up in one index; a tuple enters it as a right one.
-        self.shared = not by_side and bound.has_equal_roles
+        self.shared = bound.has_equal_roles
         left = make_index(index, _largest(sizes) if self.shared else sizes[0], **settings)
         self.indexes: tuple[Index, Index] = (left, left if self.shared else make_index(index, sizes[1], **settings))
         self._out = Matches(_ROOM)

@@ -105,8 +105,9 @@ class BoundSpec:
 
     @property
     def has_equal_roles(self) -> bool:
-        """Whether a self-join's tuples have the same index words as left and as right ones."""
-        return self.spec.self_join and all(term.left.name == term.right.name for term in self.index)
+        """Whether a self-join's tuples have the same words as left and as right ones, and can match as both or not."""
+        terms = (*self.terms, *self.index)
+        return self.spec.self_join and all(term.left.name == term.right.name for term in terms)
 
     @property
     def index_decides(self) -> bool:

@@ -35,7 +35,9 @@ class NestedLoop:
         self._narrow = all(bound.terms[t].narrow for t in self.decides)
         dtype = np.uint32 if self._narrow else np.uint64
         self._left = StoredWords(len(self.decides), dtype)
-        self._right = StoredWords(len(self.decides), dtype)
+        # A self-join whose roles have the same words stores a tuple once, for both.
+        self._shared = bound.has_equal_roles
+        self._right = self._left if self._shared else StoredWords(len(self.decides), dtype)
         self._compared = 0
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
@@ -46,7 +48,8 @@ class NestedLoop:
         """Store only the tuples at these places of each side, then scan for each tuple of the chunk."""
         terms = {False: self._terms(chunk.left), True: self._terms(chunk.right)}
         self._left.append(chunk.left, [word for word, _, _ in terms[False]], stored[0])
-        self._right.append(chunk.right, [word for word, _, _ in terms[True]], stored[1])
+        if not self._shared:
+            self._right.append(chunk.right, [word for word, _, _ in terms[True]], stored[1])
         pieces: list[tuple[Array, Array]] = []
         for side, part, other in ((False, chunk.left, self._right), (True, chunk.right, self._left)):
             pieces += self._scan(chunk, part, terms[side], other, refine)
@@ -111,8 +114,9 @@ class NestedLoop:
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
-        self._left.forget(left_min)
-        self._right.forget(right_min)
+        self._left.forget(min(left_min, right_min) if self._shared else left_min)
+        if not self._shared:
+            self._right.forget(right_min)
 
     def saved(self) -> Restore:
         """Return a function that restores both windows."""
@@ -133,6 +137,8 @@ class NestedLoop:
     def refill(self, side: int, columns: list[Array]) -> None:
         """Store the tuples of another instance; `columns` are as `held` returns them."""
         store = (self._left, self._right)[side]
+        if side and self._shared:
+            return
         for buffer, values in zip((store.seqs, *store.words), columns, strict=True):
             buffer.append(values)
 
@@ -146,7 +152,7 @@ class NestedLoop:
     @property
     def nbytes(self) -> int:
         """Bytes held for the words of both sides."""
-        return self._left.nbytes + self._right.nbytes
+        return self._left.nbytes + (0 if self._shared else self._right.nbytes)
 
 
 def _by_position(refine: Refine, at: Array, seqs: Array) -> Keep:

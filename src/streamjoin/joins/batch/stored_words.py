@@ -78,14 +78,17 @@ class TwoTermWindows:
         self._narrow = all(bound.terms[t].narrow for t in self.decides)
         self._dtype = np.dtype(np.uint32 if self._narrow else np.uint64)
         self.left = StoredWords(_TERMS, self._dtype)
-        self.right = StoredWords(_TERMS, self._dtype)
+        # A self-join whose roles have the same words stores a tuple once, for both.
+        self._shared = bound.has_equal_roles
+        self.right = self.left if self._shared else StoredWords(_TERMS, self._dtype)
         self.compared = 0
 
     def take(self, chunk: Chunk) -> tuple[ProbeRanges, ProbeRanges]:
         """Store a chunk; returns the ranges that its left and its right tuples compare."""
         terms = [self._terms(part) for part in (chunk.left, chunk.right)]
         self.left.append(chunk.left, [word for word, _, _ in terms[0]])
-        self.right.append(chunk.right, [word for word, _, _ in terms[1]])
+        if not self._shared:
+            self.right.append(chunk.right, [word for word, _, _ in terms[1]])
         return (
             self._probes(chunk, chunk.left, terms[0], self.right),
             self._probes(chunk, chunk.right, terms[1], self.left),
@@ -106,8 +109,9 @@ class TwoTermWindows:
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
-        self.left.forget(left_min)
-        self.right.forget(right_min)
+        self.left.forget(min(left_min, right_min) if self._shared else left_min)
+        if not self._shared:
+            self.right.forget(right_min)
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores both windows."""
@@ -123,4 +127,4 @@ class TwoTermWindows:
     @property
     def nbytes(self) -> int:
         """Bytes held for the words of both sides."""
-        return self.left.nbytes + self.right.nbytes
+        return self.left.nbytes + (0 if self._shared else self.right.nbytes)

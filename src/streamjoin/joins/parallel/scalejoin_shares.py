@@ -153,18 +153,20 @@ class ScanShares:
 
 
 class IndexShares:
-    """Shares with an index of each side: for keys and bands."""
+    """Shares with an index of each side, or one for both roles of a self-join: for keys and bands."""
 
     def __init__(self, bound: BoundSpec, n: int, index: str, settings: Mapping[str, float]) -> None:
         self._bound, self._index, self._settings = bound, index, settings
         self._turn = [0, 0]
         self._mins = (0, 0)
         self._shares = self._make(n)
+        # An index for both roles of a self-join takes a tuple as a right one.
+        self._sides = (1,) if self._shares[0].shared else (0, 1)
         self._before: dict[str, int] = {}
         self.decides = bound.settled
 
     def _make(self, n: int) -> list[Indexed]:
-        return [Indexed(self._bound, self._index, self._settings, shares=n, by_side=True) for _ in range(n)]
+        return [Indexed(self._bound, self._index, self._settings, shares=n) for _ in range(n)]
 
     @property
     def n(self) -> int:
@@ -175,7 +177,8 @@ class IndexShares:
         """Prepare every share to look up all tuples and insert its own."""
         ops, *columns = self._shares[0].columns(chunk)
         own_ops = [ops & ~np.int64(INSERTS) for _ in range(self.n)]
-        for side, part in enumerate((chunk.left, chunk.right)):
+        for side in self._sides:
+            part = chunk.right if side else chunk.left
             for own, places in zip(own_ops, _in_turn(part, begin, self._turn[side], self.n), strict=True):
                 own[part.at[places]] |= INSERTS
         return Deal(chunk, own=(own_ops,), columns=tuple(columns))
@@ -194,7 +197,7 @@ class IndexShares:
         """Merge the entries of all shares by position, and load them round-robin into new indexes."""
         old, self._shares = self._shares, self._make(n)
         self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
-        for side in (0, 1):
+        for side in self._sides:
             snapshots = [share.indexes[side].snapshot() for share in old]
             words, seqs = (np.concatenate([each[name] for each in snapshots]) for name in ("words", "seqs"))
             order = np.argsort(seqs, kind="stable")
