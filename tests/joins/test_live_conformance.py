@@ -18,7 +18,8 @@ import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.engine.compiled_step import patience
 from streamjoin.joins.live.consumer import Consumer
-from streamjoin.joins.live.driven_join import Call, DrivenJoin
+from streamjoin.joins.live.driven_join import DrivenJoin
+from streamjoin.joins.live.inbox import Call
 from streamjoin.joins.live.runner import Setup
 from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
-from streamjoin.joins.live.driven_join import Call, DrivenJoin
+from streamjoin.joins.live.driven_join import DrivenJoin
 from streamjoin.joins.live.idle import ManualClock
+from streamjoin.joins.live.inbox import Call
 from streamjoin.joins.live.registry import RUNNERS
 from streamjoin.joins.live.runner import Setup
 from streamjoin.model.binding import bind

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,28 +20,14 @@ from streamjoin.joins.engine.calls import Begin
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.lossless import known_schema
 from streamjoin.joins.engine.ordered import Work
+from streamjoin.joins.live.inbox import Call
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Setup
 from streamjoin.model.plain_types import retyped
 
-Event = Literal["add", "push", "advance", "finish", "rest"]
 # A step with too many rows is cut into this many steps.
 _CUT = 8
 _NONE = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a source, as it waits for the driver."""
-
-    event: Event
-    side: int
-    source: str
-    arrived: int
-    rows: pa.Table | None = None
-    """The tuples of a push."""
-    time: int = 0
-    """The ticks of an `advance`."""
 
 
 @dataclass(frozen=True, slots=True)
