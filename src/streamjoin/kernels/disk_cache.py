@@ -99,6 +99,8 @@ class KernelCache(_Cache):
         self._function: Any = function
         self._modules = modules
         self._enabled = True
+        self.is_inner = False
+        """Whether overloads without a wrapper for calls from Python are loaded and stored: see `dispatcher`."""
         for module in modules:
             if _file(module).exists():
                 source(module)
@@ -125,7 +127,8 @@ class KernelCache(_Cache):
             code.co_code,
             _dumps(tuple(cell.cell_contents for cell in cells)) if cells else b"",
         )
-        return self._directory / f"{self._stem}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:20]}.nbc"
+        stem = f"{self._stem}.inner" if self.is_inner else self._stem
+        return self._directory / f"{stem}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:20]}.nbc"
 
     @cached_property
     def held_any(self) -> bool:

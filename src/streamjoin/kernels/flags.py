@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from numba import njit
 
 from streamjoin.kernels.disk_cache import CHECKED, YIELDING, KernelCache, name_of
+from streamjoin.kernels.dispatcher import KernelDispatcher
 
 __all__ = ["CHECKED", "YIELDING", "inlined", "is_compiled", "kernel", "melted"]
 
@@ -26,6 +27,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wra
 def _compiled(function: F, bound: tuple[Callable[..., Any], ...], **options: Any) -> F:
     dispatcher: Any = njit(**_OPTIONS, **options)(function)
     if dispatcher is not function:
+        dispatcher.__class__ = KernelDispatcher
         modules = frozenset({name_of(function), *map(name_of, bound)})
         dispatcher._cache = KernelCache(function, modules)
     compiled: F = dispatcher
@@ -58,4 +60,4 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     """Whether calling a kernel most likely compiles nothing: some overload is in memory or on disk."""
     dispatcher: Any = function
     kept = getattr(dispatcher, "_cache", None)
-    return not isinstance(kept, KernelCache) or bool(dispatcher.overloads) or kept.held_any
+    return not isinstance(kept, KernelCache) or dispatcher.is_callable or kept.held_any
