@@ -438,3 +438,16 @@ def test_threads_of_a_fixed_algorithm_stay_as_they_are() -> None:
             join.set_workers(2)
         with pytest.raises(sj.SpecError, match="from 1 to"):
             join.set_workers(0)
+
+
+def test_metrics_tell_the_bytes_of_window_and_index_per_tuple() -> None:
+    table = pa.table({"k": np.arange(4_096)})
+    for algorithm, most in (("sweep", 40), ("nested_loop", 40), ("indexed", 200)):
+        with sj.open(sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(4_096)), algorithm) as join:
+            join.push(table, table)
+            figures = join.metrics()
+        assert figures["bytes"] == figures["window_bytes"] + figures["index_bytes"]
+        assert figures["index_bytes_per_tuple"] == figures["index_bytes"] / 8_192
+        # A key and a position, with room to spare.
+        assert 8 <= figures["index_bytes_per_tuple"] <= most
+        assert figures["window_bytes_per_tuple"] >= 8

@@ -101,8 +101,10 @@ class PimTreeIndex(ImTreeIndex):
         self.mem[btree.NODES] += more // btree.NODE
 
     def _adopt(self, stored: int) -> None:
+        # While the window fills, T_I is as large as T_S, and its sub-indexes spill for that.
+        settled = self.mem[LIMIT] > self.smallest_run
         many = self.mem[SPILLED] > max(1, _TOLERATED_SPILLS * self.mem[SUB_COUNT])
-        if many and self._adaptive and self.width < WIDTHS[-1]:
+        if settled and many and self._adaptive and self.width < WIDTHS[-1]:
             self.width *= 2
         super()._adopt(stored)
 

@@ -198,7 +198,11 @@ class Join(Calls):
             return self._late.take(self._bound) if self._bound else pa.table({})
 
     def metrics(self) -> dict[str, Any]:
-        """Counters, bytes held and seconds by step, as plain numbers."""
+        """Counters, bytes held and seconds by step, as plain numbers.
+
+        `window_bytes` are the rows of both windows, `index_bytes` what the algorithm keeps to find them; both are given
+        per tuple in the windows as well.
+        """
         with self._lock:
             self._check_whole()
             counts = self._counts
@@ -209,7 +213,11 @@ class Join(Calls):
                 stores = self._operator.stores
                 figures["window_left"] = stores[0].count - stores[0].base
                 figures["window_right"] = stores[1].count - stores[1].base
-                figures["bytes"] = self._operator.nbytes
+                tuples = max(1, figures["window_left"] + figures["window_right"])
+                for part, held in zip(("window", "index"), self._operator.nbytes, strict=True):
+                    figures["bytes"] += held
+                    figures[f"{part}_bytes"] = held
+                    figures[f"{part}_bytes_per_tuple"] = held / tuples
                 figures.update(self._operator.counters())
                 figures["waiting"] += self._intake.waiting
                 figures["waiting"] += self._unread_tuples

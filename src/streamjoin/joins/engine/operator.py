@@ -499,9 +499,9 @@ class Operator:
         return {name: n + self._counted.get(name, 0) for name, n in self.algorithm.counters().items()}
 
     @property
-    def nbytes(self) -> int:
-        """Bytes held by the stored tuples and the algorithm."""
-        return sum(store.nbytes for store in self.stores) + self.algorithm.nbytes
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes held by the stored tuples, and by the algorithm."""
+        return sum(store.nbytes for store in self.stores), self.algorithm.nbytes
 
 
 def _right_payload(bound: BoundSpec) -> pa.Schema:

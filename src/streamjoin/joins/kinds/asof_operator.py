@@ -171,11 +171,11 @@ class AsOfOperator:
         return {"keys": self._numbers.count, "stored": self._right.store.count}
 
     @property
-    def nbytes(self) -> int:
-        """Bytes held by the stored tuples and the keys."""
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes held by the stored tuples, and by what is known of keys and waiting tuples."""
         buffers = (self._right.last, self._heads, *self._waiting)
-        held = sum(store.nbytes for store in self.stores) + sum(buffer.nbytes for buffer in buffers)
-        return held + self._numbers.nbytes
+        known = sum(buffer.nbytes for buffer in buffers) + self._numbers.nbytes
+        return sum(store.nbytes for store in self.stores), known
 
     # -- internals -----------------------------------------------------------------------------------------
 
