@@ -38,7 +38,6 @@ def moving(case: generate.JoinCase, to: int, after: int, run: Callable[[auto.Alg
         return AlgorithmChoice(chosen.algorithm, "told", chosen.index) if len(asked) > after else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "_SMALL_WINDOW", 0)
         patch.setattr(auto, "successor", successor)
         assert run(auto.AlgorithmRequest()) == expected(case), chosen
     # Once it has taken over, nothing is asked any more.
@@ -74,11 +73,24 @@ def stream(n: int) -> pa.Table:
     return pa.table({"k": np.arange(n)})
 
 
-def test_small_windows_are_scanned_whatever_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_small_pushes_are_scanned_whatever_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "is_compiled", lambda _: True)
     assert auto.begin(BOUND, auto.AlgorithmRequest(), 6).provisional
     assert auto.begin(BOUND, auto.AlgorithmRequest()).provisional
-    assert auto.successor(BOUND, 6, 500, 0) is None
+    assert auto.successor(BOUND, 6, 500, 0, 3) is None
+    # A join that goes on gets the index, whose small pushes are compiled.
+    assert auto.successor(BOUND, 6, 500, 0, 1_000) is not None
+
+
+def test_the_index_depends_on_window_and_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "is_compiled", lambda _: True)
+    band = sj.Band("k", "k", 1)
+    for on, window, index in ((sj.Equi("k"), 2**18, "hashed"), (band, 1_000, "btree"), (band, 2**18, "pim_tree")):
+        bound = bind(sj.JoinSpec(on=on, window=sj.CountWindow(window)), *(pa.schema({"k": pa.int64()}),) * 2)
+        choice = auto.successor(bound, 6, 20_000, 0, 1_000)
+        assert choice is not None
+        assert choice.index == index
+        assert auto.choose(bound, auto.AlgorithmRequest(), 10**6).rival == index
 
 
 def test_what_is_compiled_takes_over_as_soon_as_it_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:

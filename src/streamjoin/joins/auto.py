@@ -1,15 +1,16 @@
 """Choice of the algorithm, with the reason.
 
-Batches with an index word use the sweep, whose cost per tuple grows with the logarithm of the window. If the first
-push is so small that, by the cost model, sorting does not pay, an index is used instead. Without an index word, or if
-the windows are so small that scanning is cheapest, the nested loop runs.
+Batches with an index word use the sweep, whose cost per tuple grows with the logarithm of the window. If pushes are so
+small that, by the cost model, sorting does not pay, an index is used instead: a hash table where single words are
+looked up, a B+-tree for small windows, else the PIM-Tree. Without an index word the nested loop runs.
 
 The sweep and the index take over from each other when the size of pushes changes for long enough: a window that was
 filled from history in large batches is then probed by small ones.
 
 A join starts with the nested loop, which is by far the fastest to compile, and switches once scanning costs more than
-the other algorithm would. If that algorithm is not compiled yet, the join switches when scanning has cost as much as
-compiling: the total is then at most twice the cheaper of the two.
+the other algorithm would; after some pushes that includes what a push without compiled steps costs. If that algorithm
+is not compiled yet, the join switches when scanning has cost as much as compiling: the total is then at most twice the
+cheaper of the two.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
 from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
-from streamjoin.joins.cost import Constants, Workload, cheapest, model, sweep_cost
+from streamjoin.joins.cost import PUSH_NS, index_cost, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.kinds.interval_sweep import IntervalSweep
 from streamjoin.joins.registry import KINDS, AlgorithmChoice, AlgorithmKind
@@ -34,13 +34,16 @@ from streamjoin.model.errors import NotSupportedError, SpecError
 AS_OF = "asof"
 """The algorithm of as-of joins by key; only `auto` chooses it."""
 
-_RANGE_INDEXES = ("btree", "b_chain", "ib_chain", "im_tree", "pim_tree")
 # The assumed size of a time window before any data has arrived.
 _UNKNOWN_WINDOW = 1 << 16
-# Scanning this many tuples in vector registers is faster than sorting and merging one.
-_SMALL_WINDOW = 256
+# Up to this many tuples a B+-tree has so few levels that partitioning it does not pay.
+_SMALL_WINDOW = 2048
+# Pushes after which a scan is no longer taken for a join that ends soon.
+_FEW_PUSHES = 64
 # Nanoseconds to compare two tuples: by words in vector registers, or by evaluating the condition over columns.
-_WORD_NS, _CONDITION_NS = 0.1, 20.0
+_WORD_NS, _CONDITION_NS = 0.2, 20.0
+# Nanoseconds of a scan for each tuple, whatever it is compared with.
+_SCAN_TUPLE_NS = 80.0
 # The assumed cost of compiling an algorithm, in nanoseconds.
 _COMPILING_NS = 5e9
 # The assumed cost of sorting or indexing a stored tuple anew, in nanoseconds.
@@ -145,17 +148,12 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
         return AlgorithmChoice(IntervalSweep.name, f"intervals are looked up by {ends}, in classes by length")
     if not bound.index:
         return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
-    counts = [w.size for w in bound.windows if w.kind == "count"]
-    if len(counts) == 2 and max(counts) <= _SMALL_WINDOW and bound.terms:
-        return AlgorithmChoice(
-            NestedLoop.name, f"both windows hold {max(counts)} tuples or fewer: scanning is cheapest"
-        )
-    window = expected_window(bound)
-    if batch is not None and batch > 0 and _index_cost(window) < sweep_cost(window, batch):
+    window, index = expected_window(bound), _cheapest_index(bound)
+    if batch is not None and batch > 0 and index_cost(index, window) < sweep_cost(window, batch):
         why = f"pushes of {batch:,} tuples are too small to sort"
         return replace(_indexed(bound, AlgorithmRequest(Indexed.name), why), adaptive=True)
     by = " with ".join(str(term.term) for term in bound.index)
-    return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True)
+    return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True, rival=index)
 
 
 def _is_as_of_by_key(bound: BoundSpec) -> bool:
@@ -175,28 +173,34 @@ def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None)
     return AlgorithmChoice(NestedLoop.name, reason, provisional=True)
 
 
-def successor(bound: BoundSpec, arriving: int, held: int, compared: int) -> AlgorithmChoice | None:
-    """The algorithm that replaces the scan before `arriving` tuples are joined with `held` per side, if any."""
-    if not _outgrown(bound, arriving, held):
+def successor(bound: BoundSpec, arriving: int, held: int, compared: int, pushes: int = 0) -> AlgorithmChoice | None:
+    """The algorithm that replaces the scan before `arriving` tuples are joined with `held` per side, if any.
+
+    The scan has compared so many pairs in so many pushes.
+    """
+    if not _outgrown(bound, arriving, held, pushes):
         return None
     later = choose(bound, AlgorithmRequest(), arriving)
-    return later if _is_worth_compiling(bound, later, arriving, held, compared) else None
+    return later if _is_worth_compiling(bound, later, arriving, held, compared, pushes) else None
 
 
 def excess(window: float, choice: AlgorithmChoice, arriving: int) -> float:
     """What a push costs with one of sweep and index beyond the other, in nanoseconds; called for every push."""
     if not arriving:
         return 0.0
-    beyond = arriving * (sweep_cost(window, arriving) - _index_cost(window))
+    index = choice.index or choice.rival
+    if index is None:
+        raise AssertionError("an adaptive algorithm without an index beside it")
+    beyond = arriving * (sweep_cost(window, arriving) - index_cost(index, window))
     return beyond if choice.name == Sweep.name else -beyond
 
 
-def most_for_index(window: float, most: int) -> int:
+def most_for_index(window: float, index: str, most: int) -> int:
     """The largest push, of at most `most` tuples, for which the sweep is not cheaper than the index."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
-        if sweep_cost(window, middle) >= _index_cost(window):
+        if sweep_cost(window, middle) >= index_cost(index, window):
             least = middle
         else:
             most = middle - 1
@@ -217,17 +221,21 @@ def rival(bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, w
     return other
 
 
-def _outgrown(bound: BoundSpec, arriving: int, held: int) -> bool:
+def _outgrown(bound: BoundSpec, arriving: int, held: int, pushes: int = 0) -> bool:
     """Whether an index or the sweep is cheaper than scanning for this push."""
     window = expected_window(bound)
-    cost = min(_index_cost(window), sweep_cost(window, max(arriving, 1)))
-    return _pairs(bound, arriving, held) * _pair_ns(bound) > arriving * cost
+    cost = min(index_cost(_cheapest_index(bound), window), sweep_cost(window, max(arriving, 1)))
+    push = PUSH_NS if pushes >= _FEW_PUSHES else 0.0
+    return push + _pairs(bound, arriving, held) * _pair_ns(bound) > arriving * (cost - _SCAN_TUPLE_NS)
 
 
-def _is_worth_compiling(bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int) -> bool:
+def _is_worth_compiling(
+    bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int, pushes: int = 0
+) -> bool:
     """Whether nothing has to be compiled, or scanning, including this push, costs as much as compiling."""
     compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
-    return compiled or (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) >= _COMPILING_NS
+    spent = (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) + pushes * PUSH_NS
+    return compiled or spent >= _COMPILING_NS
 
 
 def _pairs(bound: BoundSpec, arriving: int, held: int) -> float:
@@ -240,9 +248,11 @@ def _pair_ns(bound: BoundSpec) -> float:
     return _WORD_NS if all(term in bound.terms for term in bound.index) else _CONDITION_NS
 
 
-@cache
-def _index_cost(window: float) -> float:
-    return model(Workload(window), Constants())["pim_tree"].total
+def _cheapest_index(bound: BoundSpec) -> str:
+    """The index that takes small pushes."""
+    if finds_single_words(bound):
+        return "hashed"
+    return "btree" if expected_window(bound) <= _SMALL_WINDOW else "pim_tree"
 
 
 def _check_offered(algorithm: str, index: str) -> None:
@@ -255,18 +265,13 @@ def _check_offered(algorithm: str, index: str) -> None:
 
 
 def _indexed(bound: BoundSpec, request: AlgorithmRequest, why: str) -> AlgorithmChoice:
-    """The join over an index: the requested one, the hash table for plain keys, or the cheapest by the cost model."""
+    """The join over an index: the requested one, or the cheapest."""
     if request.index is not None:
         check_index(bound, request.index)
         return AlgorithmChoice(Indexed.name, f"{why}, over {request.index}", request.index, request.index_options)
-    if finds_single_words(bound):
-        return AlgorithmChoice(
-            Indexed.name, f"{why}; equal keys are found in a hash table", "hashed", request.index_options
-        )
-    index = cheapest(Workload(expected_window(bound)), _RANGE_INDEXES)
-    return AlgorithmChoice(
-        Indexed.name, f"{why}; {index} is the cheapest by the cost model", index, request.index_options
-    )
+    index = _cheapest_index(bound)
+    reason = "equal keys are found in a hash table" if index == "hashed" else f"{index} is the cheapest for the window"
+    return AlgorithmChoice(Indexed.name, f"{why}; {reason}", index, request.index_options)
 
 
 def expected_window(bound: BoundSpec) -> float:

@@ -99,22 +99,31 @@ def model(work: Workload, c: Constants) -> dict[str, Steps]:
 
 
 EQUATIONS = {"btree": 2, "b_chain": 3, "ib_chain": 3, "round robin": 4, "im_tree": 5, "pim_tree": 6}
-# The extra cost of a push to the sweep, compared with an index: each push starts a sort, runs and merges.
-_SWEEP_PUSH_NS = 120_000.0
+PUSH_NS = 120_000.0
+"""The extra cost of a push to the sweep or the scan, compared with an index, whose steps are compiled as one."""
 _SWEEP_TUPLE_NS = 80.0
 _SWEEP_RUN_NS = 20.0
+# Windows of fewer tuples cut large pushes into chunks of this many.
+_LEAST_CHUNK = 1 << 12
+# A hash table is looked up in one step, until it no longer fits the caches.
+_HASHED_NS, _HASHED_MISS_NS, _HASHED_FITS = 90.0, 35.0, 1 << 14
 
 
 def sweep_cost(window: float, batch: float) -> float:
     """Nanoseconds per tuple of the sweep for pushes of `batch` tuples."""
-    runs = max(0.0, math.log2(max(window / batch, 1.0)))
-    return _SWEEP_PUSH_NS / batch + _SWEEP_TUPLE_NS + _SWEEP_RUN_NS * runs
+    chunk = min(batch, max(_LEAST_CHUNK, 2 * window))
+    runs = max(0.0, math.log2(max(window / chunk, 1.0)))
+    # Most of a chunk that is larger than the window is compared in vain.
+    vain = max(0.0, math.log2(chunk / (2 * window))) if chunk > 2 * window else 0.0
+    return PUSH_NS / chunk + _SWEEP_TUPLE_NS + _SWEEP_RUN_NS * (runs + vain)
 
 
-def cheapest(work: Workload, names: tuple[str, ...], constants: Constants | None = None) -> str:
-    """The index of `names` that is cheapest by the model."""
-    costs = model(work, constants or Constants())
-    return min(names, key=lambda name: costs[name].total)
+@cache
+def index_cost(index: str, window: float) -> float:
+    """Nanoseconds per tuple of an index."""
+    if index == "hashed":
+        return _HASHED_NS + _HASHED_MISS_NS * max(0.0, math.log2(window / _HASHED_FITS))
+    return model(Workload(window), Constants())[index].total
 
 
 def calibrate(window: float) -> Constants:

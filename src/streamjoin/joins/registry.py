@@ -39,6 +39,8 @@ class AlgorithmChoice:
     """Whether another one may take over as the windows grow."""
     adaptive: bool = False
     """Whether the sweep and the index may take over from each other as the size of pushes changes."""
+    rival: str | None = None
+    """The index that may take over from the sweep."""
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ class DirectPush:
         self._stores = operator.stores
         self._sizes = [window.size for window in operator.bound.windows]
         self._most = _MOST_TUPLES
-        if operator.choice.adaptive:
+        index = operator.choice.index
+        if operator.choice.adaptive and index is not None:
             # Beyond this many tuples the operator may want another algorithm.
-            self._most = auto.most_for_index(auto.expected_window(operator.bound), _MOST_TUPLES)
+            self._most = auto.most_for_index(auto.expected_window(operator.bound), index, _MOST_TUPLES)
         self._numpy = NumpyReader(), NumpyReader()
         self._nothing = tuple(pa.RecordBatch.from_pylist([], schema=schema) for schema in schemas)
         self._make_room(1)

@@ -75,6 +75,8 @@ class Operator:
         """Whether the algorithm has begun to change since the state was saved."""
         self.wasted = 0.0
         """Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`."""
+        # The pushes that were scanned until another algorithm takes over.
+        self._scans = 0
         self._window = auto.expected_window(bound)
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
@@ -215,7 +217,8 @@ class Operator:
         """Switch to another algorithm once scanning costs more; a failure here changes nothing."""
         live = max(store.count - store.base for store in self.stores)
         comparisons = self.algorithm.counters()["compared"]
-        choice = auto.successor(self.bound, arriving, live, comparisons)
+        choice = auto.successor(self.bound, arriving, live, comparisons, self._scans)
+        self._scans += 1
         if choice is not None:
             self._move(choice)
             self.counts.compared = comparisons

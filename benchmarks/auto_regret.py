@@ -1,0 +1,178 @@
+"""What `auto` chooses beside the algorithms it could have chosen: windows, pushes, match rates, workers, conditions.
+
+At each point the windows are filled by large pushes, as from history, and then every algorithm and `auto` get the same
+pushes of the point's size, in turns. The first turns are not counted: there `auto` may change its mind. Its regret is
+how many times as long as the fastest it takes. One worker is measured in CPU time, which other processes do not
+disturb, several by the clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import streamjoin as sj
+from benchmarks.harness import Cell, Context, Experiment, Row, describe
+from streamjoin.joins.engine.compiled_step import patience
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_AUTO = "auto"
+_AIM = 1.2
+_DOMAIN, _GROUPS = 1 << 40, 16
+_KEY, _BAND, _KEY_BAND, _PLANE = "key", "band", "key and band", "two bands"
+_FILL = 1 << 14
+# Turns of each algorithm that are not counted, and that are; a turn takes about this many seconds.
+_SETTLING, _TURNS = 3, 4
+_SECONDS = 0.08
+# A scan of more pairs per push than this is out of the question.
+_MOST_PAIRS = 1 << 29
+_POOL = 8
+
+
+class AutoRegret(Experiment):
+    """The rate of `auto` as a share of the best one."""
+
+    title = "auto_regret: the rate of `auto` as a share of the fastest algorithm's"
+    measure = "share"
+    unit = "of the best"
+    repeats = 3
+    warmups = 0
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The grid; pushes count the tuples of both sides."""
+        conditions = (_KEY, _BAND) if quick else (_KEY, _BAND, _KEY_BAND, _PLANE)
+        windows = (1 << 10, 1 << 14) if quick else (1 << 10, 1 << 14, 1 << 17, 1 << 20)
+        pushes = (2, 64, 4096) if quick else (2, 64, 1024, 8192, 1 << 17)
+        matches = (2.0,) if quick else (0.1, 2.0, 10.0)
+        workers = (1,) if quick else (1, 2)
+        return [
+            dict(zip(("condition", "window", "push", "matches", "workers"), point, strict=True))
+            for point in itertools.product(conditions, windows, pushes, matches, workers)
+        ]
+
+    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+        """None: a point holds its own rivals."""
+        return None
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """All algorithms at one point, in turns."""
+        rng = np.random.default_rng(context.seed)
+        rows = max(1, cell["push"] // 2)
+        fill = [(_batch(rng, cell, _FILL), _batch(rng, cell, _FILL)) for _ in range(-(-cell["window"] // _FILL))]
+        pool = [(_batch(rng, cell, rows), _batch(rng, cell, rows)) for _ in range(_POOL)]
+        joins = {}
+        for name, arguments in _rivals(cell).items():
+            joins[name] = join = sj.open(_spec(cell), workers=cell["workers"], max_rows=None, **arguments)
+            # The steps of small pushes are compiled at once, not after thousands of pushes.
+            with patience(0):
+                for left, right in fill:
+                    join.push(left, right)
+        spent = dict.fromkeys(joins, 0.0)
+        pushed = dict.fromkeys(joins, 0)
+        clock = time.process_time if cell["workers"] == 1 else time.perf_counter
+        for turn in range(_SETTLING + _TURNS):
+            for name, join in joins.items():
+                begin, n = clock(), 0
+                while clock() - begin < _SECONDS:
+                    join.push(*pool[n % _POOL])
+                    n += 1
+                if turn >= _SETTLING:
+                    spent[name] += clock() - begin
+                    pushed[name] += n
+        choice = joins[_AUTO].explain()
+        for join in joins.values():
+            join.close()
+        rates = {name: 2 * rows * pushed[name] / spent[name] for name in joins}
+        best = max((name for name in rates if name != _AUTO), key=rates.__getitem__)
+        return {
+            "share": min(1.0, rates[_AUTO] / rates[best]),
+            "regret": max(1.0, rates[best] / rates[_AUTO]),
+            "best": best,
+            "chosen": choice.partition("algorithm")[2].partition(":")[0].strip(),
+            "tuples_per_s": rates[_AUTO],
+            "best_tuples_per_s": rates[best],
+        }
+
+    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
+        """A heat map for each condition, match rate and number of workers: windows by pushes."""
+        panels = sorted({(row["condition"], row["workers"], row["matches"]) for row in rows})
+        across = max(1, len({panel[2] for panel in panels}))
+        windows, pushes = (sorted({row[name] for row in rows}) for name in ("window", "push"))
+        grid = figure.subplots(-(-len(panels) // across), across, squeeze=False)
+        figure.set_size_inches(4 * across, 2.6 * len(grid))
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            values = np.full((len(windows), len(pushes)), np.nan)
+            for row in rows:
+                if (row["condition"], row["workers"], row["matches"]) == panel:
+                    values[windows.index(row["window"]), pushes.index(row["push"])] = row["regret"]
+            axes.imshow(values, vmin=1.0, vmax=2.0, cmap="RdYlGn_r", origin="lower", aspect="auto")
+            for (y, x), value in np.ndenumerate(values):
+                if not np.isnan(value):
+                    axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7)
+            axes.set_xticks(range(len(pushes)), [f"{push:,}" for push in pushes], fontsize=7)
+            axes.set_yticks(range(len(windows)), [f"2^{window.bit_length() - 1}" for window in windows], fontsize=7)
+            axes.set_title(f"{panel[0]}, {panel[2]:g} matches, {panel[1]} workers", fontsize=8)
+        figure.supxlabel("tuples per push")
+        figure.supylabel("window")
+
+    def verdict(self, rows: Sequence[Row]) -> list[str]:
+        """How many points are within the aim, and the worst of the others."""
+        missed = sorted((row for row in rows if row["regret"] > _AIM), key=lambda row: -row["regret"])
+        within, verdict = len(rows) - len(missed), "missed" if missed else "met"
+        lines = [f"within {_AIM} of the best: {within} of {len(rows)} points: {verdict}"]
+        names = ("condition", "window", "push", "matches", "workers")
+        lines += [
+            f"{describe({name: row[name] for name in names})}: {row['regret']:.2f} times the best, {row['best']}"
+            for row in missed[:12]
+        ]
+        return lines
+
+
+def _spec(cell: Cell) -> sj.JoinSpec:
+    """The join of a point; the band gives a tuple that many partners in a full window."""
+    width = int(cell["matches"] * _DOMAIN / (2 * cell["window"]))
+    on = {
+        _KEY: sj.Equi("k"),
+        _BAND: sj.Band("x", "x", width),
+        _KEY_BAND: sj.Equi("g") & sj.Band("x", "x", _GROUPS * width),
+        # Each of the two bands lets the square root of the share pass.
+        _PLANE: sj.Band("x", "x", _side(cell)) & sj.Band("y", "y", _side(cell)),
+    }[cell["condition"]]
+    return sj.JoinSpec(on=on, window=sj.CountWindow(cell["window"]))
+
+
+def _side(cell: Cell) -> int:
+    return int(_DOMAIN / 2 * min(1.0, cell["matches"] / cell["window"]) ** 0.5)
+
+
+def _batch(rng: np.random.Generator, cell: Cell, n: int) -> pa.Table:
+    """Random rows with the columns of the condition and one payload."""
+    columns = {
+        _KEY: {"k": rng.integers(0, max(1, int(cell["window"] / cell["matches"])), n)},
+        _BAND: {"x": rng.integers(0, _DOMAIN, n)},
+        _KEY_BAND: {"g": rng.integers(0, _GROUPS, n), "x": rng.integers(0, _DOMAIN, n)},
+        _PLANE: {"x": rng.integers(0, _DOMAIN, n), "y": rng.integers(0, _DOMAIN, n)},
+    }[cell["condition"]]
+    return pa.table({**columns, "v": rng.random(n)})
+
+
+def _rivals(cell: Cell) -> dict[str, dict[str, Any]]:
+    """`auto` and every algorithm that could be the fastest at a point."""
+    rivals: dict[str, dict[str, Any]] = {_AUTO: {}, "sweep": {"algorithm": "sweep"}}
+    indexes = ("hashed",) if cell["condition"] == _KEY else ("pim_tree", "btree")
+    rivals |= {f"indexed over {index}": {"algorithm": "indexed", "index": index} for index in indexes}
+    if cell["push"] * cell["window"] <= _MOST_PAIRS:
+        rivals["nested_loop"] = {"algorithm": "nested_loop"}
+    if cell["workers"] > 1 and cell["condition"] != _KEY:
+        rivals["pim_parallel"] = {"algorithm": "pim_parallel"}
+    return rivals
+
+
+EXPERIMENT = AutoRegret()
