@@ -257,11 +257,3 @@ def test_the_plan_names_the_kind() -> None:
     spec = sj.JoinSpec(on="l.t BETWEEN r.u AND r.v", window=sj.CountWindow(10**6))
     with sj.open(spec, **schemas) as join:
         assert "later interval: intervals are looked up by" in join.explain()
-
-
-@pytest.mark.parametrize(
-    "spec", [timed("left", sj.TimeWindow(5)), timed("inner", match=sj.AsOf())], ids=["outer", "as-of"]
-)
-def test_spark_refuses_the_kinds_that_it_does_not_have(spec: sj.JoinSpec) -> None:
-    with pytest.raises(sj.NotSupportedError, match="not supported on Spark yet"):
-        sj.spark.join(None, None, spec)  # type: ignore[arg-type]
