@@ -13,10 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.joins.warming import alone, sample
+from streamjoin.model.asof import AsOf
 from streamjoin.model.binding import bind
 from streamjoin.model.predicates import Band, Equi, JoinPredicate
 from streamjoin.model.spec import JoinSpec
-from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.model.window import CountWindow, TimeWindow
 from streamjoin.spark.stages.gate import Collect, GateOfBatch
 from streamjoin.spark.stages.output import plain
 from streamjoin.spark.stages.parts import Part, opened, unpack
@@ -39,17 +40,18 @@ _CONDITIONS: tuple[JoinPredicate, ...] = (
 def warm() -> None:
     """Run the small joins; without a writable cache the daemon compiles for its own workers only."""
     with alone(), tempfile.TemporaryDirectory(prefix="streamjoin-") as scratch:
-        for number, (on, window, gate) in enumerate(_joins()):
-            spec = JoinSpec(on, window, time="t", order="event_time")
+        for number, (spec, gate) in enumerate(_joins()):
             bound = bind(spec, _SCHEMA, _SCHEMA)
             _run(Blueprint(bound, "join", _RANGES, gate=gate), Path(scratch) / str(number))
 
 
-def _joins() -> Iterator[tuple[JoinPredicate, Window, GatePlan | None]]:
+def _joins() -> Iterator[tuple[JoinSpec, GatePlan | None]]:
     for on in _CONDITIONS:
-        yield on, TimeWindow(_ROWS), None
+        yield JoinSpec(on, TimeWindow(_ROWS), time="t", order="event_time"), None
     source = (SourcePlan("0000"),)
-    yield _CONDITIONS[0], CountWindow(_ROWS), GatePlan((source, source))
+    gate = GatePlan((source, source))
+    yield JoinSpec(_CONDITIONS[0], CountWindow(_ROWS), time="t", order="event_time", how="semi"), gate
+    yield JoinSpec(Equi("i64"), match=AsOf(), time="t", order="event_time"), gate
 
 
 def _run(blueprint: Blueprint, root: Path) -> None:

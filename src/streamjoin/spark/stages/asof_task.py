@@ -21,7 +21,7 @@ from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.model.binding import BoundAsOf
 from streamjoin.spark.stages.kind_task import RangeRows, found, parts_of, seqs_of
 from streamjoin.spark.stages.marks import less
-from streamjoin.spark.stages.output import FoundPairs, ResultRows, Results
+from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
 from streamjoin.storage.segments import Segment, merged
 
 _NONE = -1
@@ -52,7 +52,7 @@ class AsOfRange:
         """The right rows by key, if keys decide."""
         self._nearest: Nearest = self.newest or _ByCondition(rows, match)
 
-    def rows(self) -> Iterator[Results]:
+    def rows(self) -> Iterator[TaskRows]:
         """The rows of all left rows of the batch."""
         left, keyless = self._rows.new[0].owned.rows, self._rows.new[0].keyless
         of, place = self._nearest.partner
@@ -61,13 +61,13 @@ class AsOfRange:
                 for some in parts_of(np.flatnonzero(of == number)):
                     own, partners = left.take(some), segment.take(place[some])
                     ticks = np.maximum(own.ticks, partners.ticks)
-                    yield ResultRows(own.rows, partners.rows, ticks, _places(seqs_of(own)))
+                    yield GatheredRows(own.rows, partners.rows, ticks, _places(seqs_of(own)))
         if self._how != "inner":
             for some in parts_of(np.flatnonzero(of == _NONE)):
                 own = left.take(some)
-                yield ResultRows(own.rows, None, own.ticks, _places(seqs_of(own)))
+                yield GatheredRows(own.rows, None, own.ticks, _places(seqs_of(own)))
             if keyless is not None and keyless.ticks.size:
-                yield ResultRows(keyless.rows, None, keyless.ticks, _places(keyless.seqs))
+                yield GatheredRows(keyless.rows, None, keyless.ticks, _places(keyless.seqs))
 
 
 def _places(seqs: Array) -> tuple[Array, Array, Array]:

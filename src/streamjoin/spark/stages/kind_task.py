@@ -18,7 +18,7 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.kinds.first_pairs import lower_places
 from streamjoin.spark.stages.arrivals import Arrivals
 from streamjoin.spark.stages.marks import MarkState, Places
-from streamjoin.spark.stages.output import FoundPairs, ResultRows, Results
+from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
 from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
@@ -123,7 +123,7 @@ class MarkedRange:
             arrays[f"matched{side}"] = np.concatenate(seqs)
         return arrays
 
-    def rows(self) -> Iterator[Results]:
+    def rows(self) -> Iterator[TaskRows]:
         """The rows of the batch."""
         if self._ranked:
             yield from self._first_matches()
@@ -216,7 +216,7 @@ class MarkedRange:
     def _ages(self, side: int, segment: Segment) -> Array:
         return segment.ages(self._blueprint.counted[side])
 
-    def _leaving(self, side: int) -> Iterator[Results]:
+    def _leaving(self, side: int) -> Iterator[TaskRows]:
         """The unmatched tuples of a side that leave in this batch."""
         state = self._state
         for segment, hits, fresh in self._segments(side):
@@ -239,19 +239,19 @@ class MarkedRange:
             return self._places.by_count(side, seqs_of(part), window)
         return self._places.by_time(part.ticks, window)
 
-    def _one_sided(self, side: int, rows: pa.Table, ticks: Array, seqs: Array, places: Array | None) -> ResultRows:
+    def _one_sided(self, side: int, rows: pa.Table, ticks: Array, seqs: Array, places: Array | None) -> GatheredRows:
         left, right = (None, rows) if side else (rows, None)
         # Several that leave at one place come in gate order: by time, left before right, then by position.
         order = None if places is None else (places, ticks, seqs + (side << 62))
-        return ResultRows(left, right, ticks, order)
+        return GatheredRows(left, right, ticks, order)
 
-    def _first_matches(self) -> Iterator[Results]:
+    def _first_matches(self) -> Iterator[TaskRows]:
         """The left tuples that matched for the first time."""
         for segment, hits, fresh in self._segments(0):
             for some in parts_of(np.flatnonzero(hits.matched & fresh)):
                 part = segment.take(some)
                 order = hits.position[some], np.zeros(some.size, np.int64), hits.partner[some]
-                yield ResultRows(part.rows, None, part.ticks, order)
+                yield GatheredRows(part.rows, None, part.ticks, order)
 
     def _own_places(self, probes: SortedProbes) -> Array:
         if probes.upto is None:

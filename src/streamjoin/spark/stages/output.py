@@ -34,7 +34,7 @@ _RESULTS, _BOUND = 0, 1
 _ROWS = 1 << 18
 
 
-class Results(Protocol):
+class TaskRows(Protocol):
     """Result rows of a task."""
 
     def columns(self, blueprint: Blueprint) -> list[Any]:
@@ -86,7 +86,7 @@ class FoundPairs:
 
 
 @dataclass(frozen=True)
-class ResultRows:
+class GatheredRows:
     """Rows of a kind of join other than inner: one side may be missing.
 
     `ticks` are their times. `places` are what they are sorted by, if the output is ordered: the gate position of a row,
@@ -145,7 +145,7 @@ def _with_order(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([*schema, *(pa.field(name, pa.int64()) for name in names)])
 
 
-def plain(blueprint: Blueprint, results: Iterator[Results]) -> Iterator[pa.RecordBatch]:
+def plain(blueprint: Blueprint, results: Iterator[TaskRows]) -> Iterator[pa.RecordBatch]:
     """Result rows in any order."""
     numbered = blueprint.gate is not None and blueprint.gate.positions
     for rows in results:
@@ -164,7 +164,7 @@ def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
 
 
 def to_order(
-    blueprint: Blueprint, positions: tuple[int, int], results: Iterator[Results], partition: int
+    blueprint: Blueprint, positions: tuple[int, int], results: Iterator[TaskRows], partition: int
 ) -> Iterator[pa.RecordBatch]:
     """Rows packed for the task that owns their position; the end of the batch belongs to the last one."""
     yield markers(blueprint.partitions)

@@ -24,7 +24,7 @@ from streamjoin.spark.stages.kind_task import MarkedRange, RangeRows
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
 from streamjoin.spark.stages.marks import MarkState, Places, less
-from streamjoin.spark.stages.output import Results, bound_to_order, plain, to_order
+from streamjoin.spark.stages.output import TaskRows, bound_to_order, plain, to_order
 from streamjoin.spark.stages.parts import Received, marks, unpack
 from streamjoin.spark.stages.route import part_schema
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
@@ -115,7 +115,7 @@ class RangeOfBatch:
                 "query, or a task that Spark had abandoned, wrote to it in the meantime"
             )
 
-    def join(self, received: tuple[Received, Received]) -> Iterator[Results]:
+    def join(self, received: tuple[Received, Received]) -> Iterator[TaskRows]:
         """Publish this range's piece, then yield its results; a task without a range has neither."""
         if self._partition >= self._split_points.ranges:
             return
@@ -130,7 +130,7 @@ class RangeOfBatch:
         rows = RangeRows(
             self._blueprint, self._split_points, self._partition, (left, right), (_flat(old[0]), _flat(old[1])), beside
         )
-        results: Iterator[Results]
+        results: Iterator[TaskRows]
         if self._blueprint.bound.match is not None:
             results = self._join_as_of(rows, old)
         elif self._blueprint.marked:
@@ -147,7 +147,7 @@ class RangeOfBatch:
     def _stored(self, run: StoredRun, side: int, words: WordRange) -> list[Segment]:
         return stored(self._log, self._blueprint, self._before, [run], side, words)
 
-    def _join_marked(self, rows: RangeRows, old: OldRuns) -> Iterator[Results]:
+    def _join_marked(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
         """The rows of an outer, semi or anti join; its marks are published, then its piece."""
         footer, piece = self._of_gate()
         places = None
@@ -161,7 +161,7 @@ class RangeOfBatch:
         self._publish(rows.new, old)
         return marked.rows()
 
-    def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[Results]:
+    def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
         """The rows of an as-of join; no left row is stored, and by key only the right rows that are needed."""
         tick = self._of_gate()[0]["standing"]["bound"][0]
         as_of = AsOfRange(rows, less(tick, KindGate(self._blueprint).reach))
