@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,9 +33,7 @@ def gated_blueprint(
 ) -> Blueprint:
     inner = spec.how == "inner" and spec.match is None
     gate = GatePlan((tuple(sources[0]), tuple(sources[1])), idle_ms, ordered, positions=inner)
-    bound = bind(spec, *schemas)
-    policy = replace(EAGER, whole=bound.match is not None and bound.match.by_equalities)
-    return Blueprint(bound, "join", partitions, policy, token="0" * 32, gate=gate)
+    return Blueprint(bind(spec, *schemas), "join", partitions, EAGER, token="0" * 32, gate=gate)
 
 
 def gated_batch(

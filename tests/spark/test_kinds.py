@@ -167,6 +167,7 @@ def test_a_result_has_nullable_columns_and_keys_of_the_side_that_is_there(spark:
     assert [(field.name, field.nullable) for field in joined.schema] == [("x", True), ("id_right", True), ("t", False)]
     query = joined.writeStream.format("memory").queryName("kinds").trigger(availableNow=True).start()
     query.awaitTermination()
+    assert join(left, right, replace(FULL, how="anti"), columns=["id"]).columns == ["id"]
     rows = [tuple(row) for row in spark.table("kinds").collect()]
     assert sorted(rows, key=str) == [(7, 100, 0), (None, None, 0)]
 

@@ -11,7 +11,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,7 +159,7 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
         bound,
         _name(options.name, [frame for side in frames for frame in side]),
         most,
-        replace(policy, whole=bound.match is not None and bound.match.by_equalities),
+        policy,
         gate=_gate(spec, sides, (plans[0], plans[-1]), options),
         first=first,
         auto=auto,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -75,6 +75,10 @@ class Blueprint:
     first: int | None = None
     auto: bool = False
     late: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.by_key:
+            object.__setattr__(self, "policy", replace(self.policy, whole=True))
 
     @property
     def windows(self) -> tuple[int, int]:
