@@ -239,16 +239,11 @@ class JoinKinds:
         right = state.right.keep(~_is_among(state.right.refs, pairs[:, width:]))
         decided = (left.partners[:, 0] == _HOPELESS) | self._passed(step, left.refs, now)
         gone = (right.partners[:, 0] == _HOPELESS) | self._right_passed(right.refs[:, 0], now)
-        missing = np.full((int(decided.sum()), 1), NOBODY, np.int64)
-        absent = np.full((int(gone.sum()), width), NOBODY, np.int64)
-        rows = np.concatenate(
-            [
-                pairs,
-                np.concatenate([left.refs[decided], missing], axis=1),
-                np.concatenate([absent, right.refs[gone]], axis=1),
-            ]
-        )
-        return KindState(left.keep(~decided), right.keep(~gone)), rows
+        alone, others = left.refs[decided], right.refs[gone]
+        missing, absent = (np.full(len(numbers), NOBODY, np.int64) for numbers in (alone, others))
+        columns = [np.concatenate([pairs[:, n], alone[:, n], absent]) for n in range(width)]
+        columns.append(np.concatenate([pairs[:, width], missing, others[:, 0]]))
+        return KindState(left.keep(~decided), right.keep(~gone)), np.stack(columns).T
 
     def _passed(self, step: JoinStep, refs: Array, now: BatchProgress) -> Array:
         """Of which tuples of the core the window has passed: no tuple of the step's alias to come can be in it."""
@@ -391,7 +386,7 @@ def _numbers(table: pa.Table) -> Array:
     """The numbers of a part's results, a row for each."""
     if not table.num_rows:
         return np.empty((0, table.num_columns), np.int64)
-    return np.stack([column.to_numpy() for column in table.columns], axis=1)
+    return np.stack([column.to_numpy() for column in table.columns]).T
 
 
 def _before(bound: int, length: int) -> int:
@@ -428,6 +423,14 @@ def _places_of(rows: Array, table: Array) -> Array:
 def _is_among(table: Array, rows: Array) -> Array:
     """Which rows of a table are among others."""
     among = np.zeros(len(table), np.bool_)
+    if table.shape[1] == 1 and len(table) and len(rows):
+        # Numbers are dense: marking them is much cheaper than searching.
+        numbers, wanted = table[:, 0], rows[:, 0]
+        least, most = int(numbers.min()), int(numbers.max())
+        marks = np.zeros(most - least + 1, np.bool_)
+        marks[wanted[(wanted >= least) & (wanted <= most)] - least] = True
+        among[:] = marks[numbers - least]
+        return among
     places = _places_of(rows, table)
     among[places[places >= 0]] = True
     return among

@@ -75,10 +75,17 @@ class ReferenceOutputs:
         """What is kept of results: where only the tuples of the core matter, each of them once."""
         if not self._is_once:
             return results
-        core = np.stack([ref[results.rows] for ref in results.refs[:-1]], axis=1)
-        _, first = np.unique(core, axis=0, return_index=True)
-        rows = results.rows[first]
-        return EndingResults(results.owners[first], np.arange(len(first)), tuple(ref[rows] for ref in results.refs))
+        core = [ref[results.rows] for ref in results.refs[:-1]]
+        if len(core) == 1:
+            # Numbers are dense: marking them is much cheaper than sorting.
+            least = int(core[0].min())
+            marks = np.zeros(int(core[0].max()) - least + 1, np.bool_)
+            marks[core[0] - least] = True
+            core = [least + np.flatnonzero(marks)]
+        else:
+            core = list(np.unique(np.stack(core, axis=1), axis=0).T)
+        count = len(core[0])
+        return EndingResults(results.owners[:count], np.arange(count), (*core, np.zeros(count, np.int64)))
 
     def tables(
         self,
