@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
+export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF", "MATCH_CONDITION", "TOLERANCE", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
 export const UNITS = ["MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS", "ROWS", "UNITS"];
 export const FUNCTIONS = ["ABS", "CEIL", "COALESCE", "FLOOR", "GREATEST", "LEAST", "LENGTH", "LOWER", "POWER", "ROUND", "SQRT", "UPPER"];
 
@@ -93,7 +93,8 @@ function candidates(before, text, streams) {
   const [last, previous] = [tokens.at(-1), tokens.at(-2)];
   if (last?.text === "." && isName(previous)) return known.has(plain(previous)) ? columnsOf(known.get(plain(previous))) : [];
   if (isWord(last, "FROM") || isWord(last, "JOIN")) return streams.map(({ name, columns }) => ({ text: name, kind: "stream", note: `${columns.length} columns` }));
-  if (last?.kind === "number" && isWord(previous, "WITHIN")) return UNITS.map(option("unit"));
+  if (last?.kind === "number" && (isWord(previous, "WITHIN") || isWord(previous, "TOLERANCE"))) return UNITS.map(option("unit"));
+  if (isWord(last, "TOLERANCE")) return [];
   if (isWord(last, "WITHIN") || isWord(last, "AS") || last?.kind === "string") return isWord(last, "AS") || isWord(last, "WITHIN") ? [] : KEYWORDS.map(option("keyword"));
   if (!tokens.length) return ["SELECT"].map(option("keyword"));
   const columns = [...(known.size ? known.values() : streams)].flatMap(columnsOf);
