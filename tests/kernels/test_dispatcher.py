@@ -1,4 +1,4 @@
-"""Kernels that other kernels call: compiled without a wrapper and once for all constants, and callable from Python."""
+"""Kernels that other kernels call: without a wrapper, once for all constants if inlined, and callable from Python."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from streamjoin.kernels.flags import is_compiled, kernel
+from streamjoin.kernels.flags import is_compiled, kernel, melted
 
 
 def kernels() -> tuple[Any, Any]:
-    @kernel
+    @melted
     def scale(values: Any, factor: int) -> int:
         return int(values[0] * factor)
 
@@ -21,7 +21,7 @@ def kernels() -> tuple[Any, Any]:
     return scale, total
 
 
-def test_a_kernel_is_compiled_once_for_all_constants() -> None:
+def test_an_inlined_kernel_is_compiled_once_for_all_constants() -> None:
     scale, total = kernels()
     assert total(np.array([5])) == 30
     assert len(scale.overloads) == 1

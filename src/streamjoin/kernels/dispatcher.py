@@ -1,9 +1,10 @@
-"""What is compiled of a kernel: less for one that only other kernels call, and once for all constants.
+"""What is compiled of a kernel: less for one that only other kernels call.
 
 Numba compiles every function with a wrapper that converts Python objects, and anew for every constant that another
-kernel passes to it. A kernel that is called from another kernel needs neither: it gets an *inner* overload, without a
-wrapper, for the plain types of its arguments. Invariant: an inner overload is not reachable from Python; a call from
-there compiles the overload again, with a wrapper.
+kernel passes to it. A kernel that is called from another kernel gets an *inner* overload instead, without a wrapper. If
+LLVM inlines it in any case (`melted`), it is compiled for the plain types of its arguments: a constant reaches its body
+there. Invariant: an inner overload is not reachable from Python; a call from there compiles the overload again, with
+a wrapper.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ class KernelDispatcher(Dispatcher):
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """The type of a call from another kernel, which compiles the inner overload."""
         signature, folded = self._compiler.fold_argument_types(args, kws)
-        plain = tuple(_unliteral(each) for each in folded)
+        inlined = self.targetoptions.get("forceinline")
+        args = tuple(_unliteral(each) if inlined else each for each in folded)
         with _lock:
-            if plain not in self.overloads:
-                self._compile_inner(plain)
+            if args not in self.overloads:
+                self._compile_inner(args)
         name = self.py_func.__name__
         template = _make_template(f"CallTemplate({name})", key=name, signatures=self.nopython_signatures)
-        return template, signature, plain, {}
+        return template, signature, args, {}
 
     def _compile_inner(self, args: Any) -> None:
         options = self._compiler.targetoptions
