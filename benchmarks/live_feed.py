@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import streamjoin as sj
+from streamjoin.testing.threads import run_threads
 
 Times = npt.NDArray[np.int64]
 _VALUES, _BAND = 10_000, 10
@@ -163,7 +164,7 @@ def saturate(load: LiveLoad, rows: int, seconds: float, seed: int) -> float:
             while time.perf_counter() - begin < seconds:
                 source.push(batches.stamped())
 
-        _together([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
+        run_threads([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
         while (joined := _joined(join)) == before:
             join.wait(0.001)
         took = time.perf_counter() - begin
@@ -191,7 +192,7 @@ def pace(load: LiveLoad, rate: float, push_ms: float, seconds: float, seed: int,
                 source.push(batches.stamped())
                 due += size / each
 
-        _together([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
+        run_threads([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
         took = time.perf_counter() - begin[0]
         tuples = join.metrics()
         join.close()
@@ -240,22 +241,3 @@ def _types(join: sj.Live) -> pa.Schema:
 
 def _nanoseconds(column: pa.Array) -> Times:
     return np.asarray(column.view(pa.int64()).to_numpy(zero_copy_only=False))
-
-
-def _together(steps: Sequence[Callable[[], None]]) -> None:
-    """Run the steps at the same time; the first error ends the experiment."""
-    errors: list[BaseException] = []
-
-    def run(step: Callable[[], None]) -> None:
-        try:
-            step()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]

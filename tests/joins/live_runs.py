@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -19,6 +19,7 @@ from streamjoin.joins.live.broadcast import LiveBatch
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.conformance import IdPair, ids, table
+from streamjoin.testing.threads import run_threads
 from tests.deadlock import no_deadlock
 
 Pairs = list[IdPair]
@@ -51,26 +52,6 @@ def ending() -> Iterator[None]:
             assert not thread.is_alive(), thread.name
 
 
-def run_threads(steps: Sequence[Callable[[], object]], rng: random.Random) -> None:
-    """Run the steps at the same time, and raise the first error."""
-    errors: list[BaseException] = []
-
-    def run(step: Callable[[], object]) -> None:
-        try:
-            step()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(step,), daemon=True) for step in steps]
-    rng.shuffle(threads)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 def pieces(events: Sequence[oracle.Event], rng: random.Random) -> list[Sequence[oracle.Event]]:
     """The events of a source, cut at random."""
     cut, at = [], 0
@@ -98,7 +79,7 @@ def push_event_time(join: sj.Live, case: JoinCase, seed: int, gone: bool = True)
         if gone:
             sources[key].finish()
 
-    run_threads([partial(feed, key) for key in queues], rng)
+    run_threads([partial(feed, key) for key in rng.sample(list(queues), len(queues))])
 
 
 def push_arrival(join: sj.Live, case: JoinCase, seed: int, threads: int = 4) -> None:
@@ -135,7 +116,7 @@ def push_arrival(join: sj.Live, case: JoinCase, seed: int, threads: int = 4) -> 
     shares: list[list[int]] = [[] for _ in range(threads)]
     for number in range(len(work)):
         rng.choice(shares).append(number)
-    run_threads([partial(feed, own) for own in shares if own], rng)
+    run_threads([partial(feed, own) for own in shares if own])
 
 
 def pairs_of(rows: pa.RecordBatch) -> Pairs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import prefetch
+from streamjoin.kernels.searching import gallop
 
 _AHEAD = 24
 
@@ -50,25 +51,12 @@ def sides_of_pairs(probes: Array, seqs: Array, is_right: Array, own_seq: Array, 
 @kernel
 def first_at_least(ticks: Array, bounds: Array, base: int, out: Array) -> None:
     """out[i] = base + the first place in sorted `ticks` that is at least bounds[i]; fast where bounds ascend."""
-    n = ticks.size
     at = 0
     for i in range(bounds.size):
         bound = bounds[i]
         if at > 0 and ticks[at - 1] >= bound:
             at = 0
-        step = 1
-        low = at
-        while low + step < n and ticks[low + step] < bound:
-            low += step
-            step *= 2
-        high = min(low + step, n)
-        while low < high:
-            middle = (low + high) >> 1
-            if ticks[middle] < bound:
-                low = middle + 1
-            else:
-                high = middle
-        at = low
+        at = gallop(ticks, at, bound)
         out[i] = base + at
 
 

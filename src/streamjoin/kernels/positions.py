@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64
+from streamjoin.kernels.searching import gallop
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
 # The rows of a block of words (see `kernels.encode_rows`) that say what each tuple does, in gate order; OPS to OWN_MIN
@@ -134,23 +133,6 @@ def filter_terms(
 
 
 @kernel
-def _first_at_least(ticks: I64, at: int, bound: Any) -> int:
-    """The first place from `at` on in sorted `ticks` that is at least `bound`."""
-    step = 1
-    while at + step < ticks.size and ticks[at + step] < bound:
-        at += step
-        step *= 2
-    end = min(at + step, ticks.size)
-    while at < end:
-        middle = (at + end) >> 1
-        if ticks[middle] < bound:
-            at = middle + 1
-        else:
-            end = middle
-    return at
-
-
-@kernel
 def ascends(ticks: I64, last: int) -> bool:
     """Whether times never fall, after `last`."""
     for i in range(ticks.size):
@@ -184,7 +166,7 @@ def place_tuples(
             bound = tick - sides[other, SIZE] if tick >= _NEVER + sides[other, SIZE] else _NEVER
             # The new ticks of this side ascend, so the bounds do.
             ticks = left_ticks if other == 0 else right_ticks
-            start[other] = _first_at_least(ticks, start[other], bound)
+            start[other] = gallop(ticks, start[other], bound)
             min_seq = sides[other, FIRST] - stored[other] + start[other]
         else:
             min_seq = upto - sides[other, SIZE]
@@ -219,7 +201,7 @@ def place_roles(block: Array, sides: Array, index_row: int, ticks: I64, shared: 
             if sides[other, IS_TIMED]:
                 tick = block[TICKS, at]
                 bound = tick - sides[other, SIZE] if tick >= _NEVER + sides[other, SIZE] else _NEVER
-                start[other] = _first_at_least(ticks, start[other], bound)
+                start[other] = gallop(ticks, start[other], bound)
                 min_seq = sides[0, FIRST] - stored + start[other]
             else:
                 min_seq = upto - sides[other, SIZE] + 1

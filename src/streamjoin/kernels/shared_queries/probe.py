@@ -14,6 +14,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel, melted
+from streamjoin.kernels.searching import gallop
 
 Probes = tuple[Array, Array, Array, Array, Array, Array]
 """The order to probe in, by `lo`; then by probe: lo, hi, time, place among all tuples, set."""
@@ -48,20 +49,7 @@ def _leap_to_word(words: Array, at: int, word: int) -> int:
     near = min(n, at + _NEAR)
     while at < near and words[at] < word:
         at += 1
-    if at < near or at == n:
-        return at
-    step = 1
-    while at + step < n and words[at + step] < word:
-        at += step
-        step *= 2
-    high = min(at + step, n)
-    while at < high:
-        middle = (at + high) >> 1
-        if words[middle] < word:
-            at = middle + 1
-        else:
-            high = middle
-    return at
+    return at if at < near or at == n else gallop(words, at, word)
 
 
 @melted
