@@ -8,7 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamjoin.joins.live.live import running
+from streamjoin.joins.live.lifetime import running
+from streamjoin.joins.live.live import Live
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import live
 
@@ -25,6 +26,7 @@ def no_deadlock(seconds: float = 120) -> Iterator[None]:
         for crew in live():
             crew.stop(error)
         for join in running():
+            assert isinstance(join, Live)
             join._broadcast.fail(error)
             join._reap()
 

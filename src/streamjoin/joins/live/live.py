@@ -8,16 +8,12 @@ no thread of the join is left.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import contextlib
 import logging
-import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,6 +29,7 @@ from streamjoin.joins.live.broadcast import Broadcast, LiveBatch, failure
 from streamjoin.joins.live.consumer import Consumer, Subscription
 from streamjoin.joins.live.driven import DrivenRunner
 from streamjoin.joins.live.idle import IdleWatch, WaitClock
+from streamjoin.joins.live.lifetime import LiveThreads, register
 from streamjoin.joins.live.registry import RUNNERS
 from streamjoin.joins.live.runner import Runner, Setup, Stopped
 from streamjoin.joins.live.settings import LiveLimits
@@ -50,12 +47,6 @@ _COUNTED = ("tuples_left", "tuples_right", "compared", "results", "expired", "wi
 _CALLBACK_SECONDS = 10.0
 # Rates are over the last so many seconds.
 _RATE_SECONDS = 10.0
-_ALL: weakref.WeakSet[Live] = weakref.WeakSet()
-
-
-def running() -> list[Live]:
-    """The live joins of this process that have not ended."""
-    return [live for live in list(_ALL) if not live._done.is_set()]
 
 
 class Live:
@@ -100,15 +91,13 @@ class Live:
         self._done = threading.Event()
         self._forked = False
         self._snapshots = deque([(time.monotonic(), 0, 0)])
-        self._threads = _Threads()
+        self._threads = LiveThreads()
         with self._binding:
             self._bind(self._schemas)
         if idle is not None:
             own = weakref.ref(self)
             self._threads.watch = IdleWatch(idle, clock, lambda: _sources_of(own), _reporter(self._broadcast, own))
-        self._finalizer = weakref.finalize(self, _release, self._broadcast, self._threads)
-        self._finalizer.atexit = False
-        _ALL.add(self)
+        self._finalizer = register(self, self._broadcast, self._threads)
 
     # -- sources -------------------------------------------------------------------------------------------
 
@@ -522,19 +511,6 @@ class Live:
         self._finalizer.detach()
 
 
-@dataclass
-class _Threads:
-    """What has to be stopped when a live join is dropped."""
-
-    runner: Runner | None = None
-    watch: IdleWatch | None = None
-
-    def stop(self) -> None:
-        for part in (self.watch, self.runner):
-            if part is not None:
-                part.stop()
-
-
 def _sources_of(live: weakref.ref[Live]) -> list[LiveSource]:
     join = live()
     if join is None:
@@ -553,29 +529,3 @@ def _reporter(broadcast: Broadcast, live: weakref.ref[Live]) -> Callable[[BaseEx
             join._reap()
 
     return report
-
-
-def _release(broadcast: Broadcast, threads: _Threads) -> None:
-    """Stop a join that was dropped; in another thread, since the collector may run while this one holds a lock."""
-
-    def stop() -> None:
-        broadcast.stop()
-        threads.stop()
-
-    with contextlib.suppress(RuntimeError):
-        threading.Thread(target=stop, name="streamjoin-end", daemon=True).start()
-
-
-def _stop_all() -> None:
-    for live in list(_ALL):
-        live.stop()
-
-
-def _after_fork() -> None:
-    for live in list(_ALL):
-        live._orphan()
-
-
-atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
