@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.joins.live.driven_join import DrivenJoin, JoinedRows
-from streamjoin.joins.live.inbox import Call, Inbox
+from streamjoin.joins.live.inbox import Call, SourceInbox
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
 
@@ -28,7 +28,7 @@ class DrivenRunner:
 
     def __init__(self, setup: Setup, schemas: tuple[pa.Schema, pa.Schema]) -> None:
         self.join = DrivenJoin(setup, schemas)
-        self._inbox = Inbox(setup.queue_rows, setup.queue_bytes, schemas)
+        self._inbox = SourceInbox(setup.queue_rows, setup.queue_bytes, schemas)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._queued = Histogram()

@@ -35,7 +35,7 @@ class Call:
     """The ticks of an `advance`."""
 
 
-class Inbox:
+class SourceInbox:
     """Takes the calls of all sources, from any thread; one thread empties it."""
 
     def __init__(self, most_rows: int, most_bytes: int, schemas: tuple[pa.Schema, pa.Schema]) -> None:
