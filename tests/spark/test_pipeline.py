@@ -334,3 +334,32 @@ def test_the_file_in_the_readme_runs(tmp_path: Path, spark: SparkSession) -> Non
     file.write_text(block)
     assert "batch 0: 4 rows in, 1 out" in said_by(file, spark)
     assert pq.read_table(tmp_path / "out/matches").select(["px", "bid"]).to_pylist() == [{"px": 10.0, "bid": 10.2}]
+
+
+LATER = {
+    "trades": '{"ts": "2026-01-01T00:09:00Z", "sym": "Z", "px": 1.0}\n',
+    "quotes": "2026-01-01T00:09:00Z,Y,1.0\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("join", "rows"),
+    [
+        ('window = "5 seconds"\nhow = "left"', [("A", 10.0, 10.1), ("A", 10.5, 10.4), ("C", 3.0, None)]),
+        ('window = "5 seconds"\nhow = "full"', [("A", 10.0, 10.1), ("A", 10.5, 10.4), ("C", 3.0, None)]),
+        ('how = "left"\nmatch = { tolerance = "5 seconds" }', [("A", 10.0, 10.1), ("A", 10.5, None), ("C", 3.0, None)]),
+    ],
+)
+def test_kinds_of_join_from_a_file(tmp_path: Path, spark: SparkSession, join: str, rows: list[object]) -> None:
+    """Unmatched rows come out once the gate has passed their window, at a later start of the same file."""
+    file = files(tmp_path, FILES.replace('window = "5 seconds"', join))
+    with (tmp_path / "trades" / "1").open("a") as trades:
+        trades.write('{"ts": "2026-01-01T00:00:03Z", "sym": "C", "px": 3.0}\n')
+    check_pipeline(read_pipeline(file), spark)
+    said_by(file, spark)
+    for name, line in LATER.items():
+        (tmp_path / name / "2").write_text(line)
+    said_by(file, spark)
+    lines = [line for path in tmp_path.glob("out/matches/*.json") for line in path.read_text().splitlines()]
+    given = [(row["sym"], row["px"], row.get("bid")) for row in map(json.loads, lines)]
+    assert sorted(given, key=str) == sorted(rows, key=str)
