@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.kernels.batch.sorting import lower_bound, merge_live, sort_entries
+from streamjoin.kernels.batch.sorting import lower_bound, merged_entries, sort_entries
 
 RNG = np.random.default_rng(0)
 N = 3_000
@@ -52,9 +52,8 @@ def test_merging_keeps_the_live_ones_in_order(a: list[tuple[int, int]], b: list[
     a, b = sorted(a, key=lambda e: e[0]), sorted(b, key=lambda e: e[0])
     (a_words, a_seqs), (b_words, b_seqs) = (np.array(run, np.int64).reshape(-1, 2).T.copy() for run in (a, b))
     wanted = [e for e in sorted([*a, *b], key=lambda e: e[0]) if e[1] >= bound]
-    words, seqs = np.empty(len(wanted) + 1, np.int64), np.empty(len(wanted) + 1, np.int64)
-    n = merge_live(a_words, a_seqs, b_words, b_seqs, bound, words, seqs)
-    assert list(zip(words[:n].tolist(), seqs[:n].tolist(), strict=True)) == wanted
+    words, seqs = merged_entries((a_words, a_seqs), (b_words, b_seqs), bound)
+    assert list(zip(words.tolist(), seqs.tolist(), strict=True)) == wanted
 
 
 def test_lower_bound() -> None:

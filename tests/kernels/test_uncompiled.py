@@ -54,8 +54,8 @@ def test_a_sweep_over_descending_probes_is_refused_in_a_checked_build() -> None:
     program = (
         "import numpy as np\n"
         "from streamjoin.kernels.batch.sweep import sweep_run\n"
-        "lo, one = np.array([5, 3]), np.zeros(2, np.int64)\n"
-        "sweep_run(lo, lo, one, one, np.arange(9), np.arange(9), np.array([0, 0, -1]), 2, one, one, 0)\n"
+        "lo, one, out = np.array([5, 3]), np.zeros(2, np.int64), np.zeros(99, np.int64)\n"
+        "sweep_run(lo, lo, one, one, np.arange(9), np.arange(9), one[:0], 0, np.array([0, -1]), 2, out, 0)\n"
     )
     for name in ("NUMBA_DISABLE_JIT", "STREAMJOIN_CHECKED"):
         done = subprocess.run(

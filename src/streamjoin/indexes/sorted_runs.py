@@ -8,11 +8,16 @@ decrease geometrically, so there are O(log(window / chunk)) runs and each tuple 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.batch.sorting import lower_bound, merged_entries
+from streamjoin.kernels.batch.sorting import count_live, cut_runs, merge_live
+from streamjoin.kernels.batch.sweep import tops_of
+from streamjoin.windows.workers import Workers
+
+# Fewer entries of the larger run are not worth a thread of their own.
+_LEAST_PART = 1 << 13
+_MOST_HELD = 1.25
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,11 @@ class SortedRun:
     words: Array
     seqs: Array
     newest: int
+    tops: Array = field(init=False)
+    """The last word of every block."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tops", tops_of(self.words))
 
 
 class SortedRuns:
@@ -39,39 +49,46 @@ class SortedRuns:
         if words.size:
             self.runs.append(SortedRun(words, seqs, newest))
 
-    def due(self) -> bool:
-        """Whether the two newest runs should become one."""
-        return len(self.runs) > 1 and self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size
+    def settle(self, workers: Workers) -> None:
+        """Merge until run sizes decrease geometrically again, and few of the entries have expired."""
+        while len(self.runs) > 1 and (
+            self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size or self._holds_too_many()
+        ):
+            self._merge(workers)
 
-    def pieces(self, parts: int) -> list[tuple[int, int, int, int]]:
-        """The two newest runs cut at common words into `parts` ranges that can be merged independently."""
-        older, newer = self.runs[-2], self.runs[-1]
-        edges = [(0, 0)]
-        for part in range(1, parts):
-            a = older.words.size * part // parts
-            # Equal words must not straddle a cut; otherwise the older run's entries would not come first.
-            a = lower_bound(older.words, older.words[a]) if a < older.words.size else a
-            b = lower_bound(newer.words, older.words[a]) if a < older.words.size else newer.words.size
-            edges.append((a, b))
-        edges.append((older.words.size, newer.words.size))
-        return [(a, a2, b, b2) for (a, b), (a2, b2) in pairwise(edges)]
+    def _holds_too_many(self) -> bool:
+        held = sum(run.words.size for run in self.runs)
+        live = max(run.newest for run in self.runs) + 1 - self._min_seq
+        return held > _MOST_HELD * live
 
-    def merge_piece(self, piece: tuple[int, int, int, int]) -> tuple[Array, Array]:
-        """Merge the live entries of one piece; pieces can be merged in parallel."""
-        a, a2, b, b2 = piece
-        older, newer = self.runs[-2], self.runs[-1]
-        return merged_entries(
-            (older.words[a:a2], older.seqs[a:a2]), (newer.words[b:b2], newer.seqs[b:b2]), self._min_seq
-        )
+    def _merge(self, workers: Workers) -> None:
+        """Merge the live entries of the two newest runs; they are cut at common words, two ranges for each worker."""
+        older, newer = self.runs[-2:]
+        parts = max(1, min(workers.n, older.words.size // _LEAST_PART))
+        edges = cut_runs(older.words, newer.words, 2 * parts)
 
-    def replace_merged(self, words: Array, seqs: Array) -> None:
-        """Replace the two newest runs by the merged entries."""
-        newest = max(self.runs[-1].newest, self.runs[-2].newest)
+        def count(part: int) -> None:
+            for k in (2 * part, 2 * part + 1):
+                (a, b, _), (a_end, b_end, _) = edges[k], edges[k + 1]
+                edges[k + 1, 2] = count_live(older.seqs[a:a_end], self._min_seq)
+                edges[k + 1, 2] += count_live(newer.seqs[b:b_end], self._min_seq)
+
+        workers.map(count, range(parts))
+        edges[:, 2] = edges[:, 2].cumsum()
+        live = int(edges[-1, 2])
+        words, seqs = workers.memory.take(live), workers.memory.take(live)
+
+        def merge(part: int) -> None:
+            merge_live(
+                older.words, older.seqs, newer.words, newer.seqs, edges[2 * part : 2 * part + 3], self._min_seq,
+                words, seqs,
+            )  # fmt: skip
+
+        workers.map(merge, range(parts))
         del self.runs[-2:]
         self.merges += 1
-        self.merged_entries += words.size
-        if words.size:
-            self.runs.append(SortedRun(words, seqs, newest))
+        self.merged_entries += live
+        self.add(words, seqs, max(older.newest, newer.newest))
 
     def forget(self, min_seq: int) -> None:
         """Expire entries below `min_seq`: a run without live entries is dropped at once, others at the next merge."""
@@ -92,4 +109,4 @@ class SortedRuns:
     @property
     def nbytes(self) -> int:
         """Bytes held by all runs."""
-        return sum(run.words.nbytes + run.seqs.nbytes for run in self.runs)
+        return sum(run.words.nbytes + run.seqs.nbytes + run.tops.nbytes for run in self.runs)

@@ -69,6 +69,13 @@ class Pairs:
 class Refine(Protocol):
     """The tests an algorithm leaves undecided. Safe to call from several threads."""
 
+    @property
+    def tests(self) -> bool:
+        """Whether a candidate pair may be refused; if not, it is enough to `count` the pairs."""
+
+    def count(self, n: int) -> None:
+        """Count `n` pairs that need no test."""
+
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
         """The candidate pairs that satisfy the condition; the arguments may be overwritten."""
 

@@ -69,7 +69,7 @@ def _indexed(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Alg
 
 KINDS: Mapping[str, AlgorithmKind] = {
     Handshake.name: AlgorithmKind(
-        lambda bound, choice, workers: Handshake(bound, workers.n, choice.options),
+        lambda bound, choice, workers: Handshake(bound, workers, choice.options),
         scans=True,
         own_threads=True,
         options=frozenset({"batch"}),
@@ -77,7 +77,7 @@ KINDS: Mapping[str, AlgorithmKind] = {
     Indexed.name: AlgorithmKind(_indexed, indexes=INCREMENTAL, needs_word=True),
     LOW_LATENCY_HANDSHAKE: AlgorithmKind(
         lambda bound, choice, workers: low_latency_handshake(
-            bound, workers.n, choice.options, choice.index, choice.index_options
+            bound, workers, choice.options, choice.index, choice.index_options
         ),
         indexes=NODE_INDEXES,
         scans=True,
@@ -101,7 +101,7 @@ KINDS: Mapping[str, AlgorithmKind] = {
         needs_word=True,
     ),
     ScaleJoin.name: AlgorithmKind(
-        lambda bound, choice, workers: ScaleJoin(bound, workers.n, choice.index, choice.index_options),
+        lambda bound, choice, workers: ScaleJoin(bound, workers, choice.index, choice.index_options),
         indexes=SHARE_INDEXES,
         scans=True,
         own_threads=True,

@@ -209,6 +209,36 @@ def packer_across(compress: Callable[..., Any]) -> Any:
     return pack
 
 
+def emitter(compress: Callable[..., Any]) -> Any:
+    """The intrinsic that copies those of eight words whose bits are set, with a number added to each."""
+
+    @intrinsic
+    def emit(typing_context: Any, goal: Any, target: Any, words: Any, source: Any, mask: Any, addend: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.VectorType(_WORD, 8)
+            to, origin = (
+                builder.bitcast(address(context, builder, signature.args[k], args[k], args[k + 1]), vector.as_pointer())
+                for k in (0, 2)
+            )
+            bits = builder.trunc(args[4], ir.IntType(8))
+            chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), 8))
+            total = builder.add(builder.load(origin, align=8), _every_lane(builder, args[5]))
+            builder.store(compress(builder, total, chosen), to, align=8)
+            return context.get_dummy_value()
+
+        return types.void(goal, types.int64, words, types.int64, types.int64, types.int64), codegen
+
+    return emit
+
+
+def _every_lane(builder: Any, word: Any) -> Any:
+    """A vector of eight times the same word."""
+    vector = ir.VectorType(_WORD, 8)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), word, ir.IntType(32)(0))
+    order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), order)
+
+
 # Batcher's odd-even merge sort of eight lanes: the pairs of a layer are compared and exchanged at once.
 _NETWORK = (
     ((0, 1), (2, 3), (4, 5), (6, 7)),
@@ -251,6 +281,25 @@ def _sort_8(typing_context: Any, words: Any, base: Any, count: Any) -> Any:
 
 
 @intrinsic
+def _sort_8_across(typing_context: Any, goal: Any, words: Any, base: Any, count: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector, bits = ir.VectorType(_WORD, 8), ir.VectorType(ir.IntType(1), 8)
+        to, origin = (
+            builder.bitcast(address(context, builder, signature.args[k], args[k], args[2]), vector.as_pointer())
+            for k in (0, 1)
+        )
+        filled = builder.sub(builder.shl(_WORD(1), args[3]), _WORD(1))
+        inside = builder.bitcast(builder.trunc(filled, ir.IntType(8)), bits)
+        lanes = builder.select(inside, builder.load(origin, align=8), ir.Constant(vector, [(1 << 63) - 1] * 8))
+        for pairs in _NETWORK:
+            lanes = _exchange(builder, lanes, pairs)
+        builder.store(lanes, to, align=8)
+        return context.get_dummy_value()
+
+    return types.void(goal, words, types.int64, types.int64), codegen
+
+
+@intrinsic
 def _mix(typing_context: Any, word: Any, bits: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         product = builder.mul(args[0], ir.Constant(_WORD, _MULTIPLIER))
@@ -290,6 +339,17 @@ def _plain_pack_8_across(goal: I64, target: int, words: I64, source: int, mask: 
     goal[target : target + 8] = chosen + [0] * (8 - len(chosen))
 
 
+def _plain_emit_8(goal: I64, target: int, words: I64, source: int, mask: int, addend: int) -> None:
+    """Copy those of eight words whose bits are set, plus `addend`; the rest of the eight words written is arbitrary."""
+    chosen = [words[source + lane] + addend for lane in range(8) if mask >> lane & 1]
+    goal[target : target + 8] = chosen + [0] * (8 - len(chosen))
+
+
+def _plain_sort_8_across(goal: I64, words: I64, base: int, count: int) -> None:
+    """Sort `count` of the eight words from `base` on into another array; the rest of the eight written is arbitrary."""
+    goal[base : base + count] = np.sort(words[base : base + count])
+
+
 def _plain_sort_8(words: I64, base: int, count: int) -> None:
     """Sort the first `count` of eight words without a branch; the others are read, and written back as they were."""
     words[base : base + count] = np.sort(words[base : base + count])
@@ -309,5 +369,7 @@ move_words = choose(_move_words, _plain_move_words)
 _COMPRESS = _compress if llvm_version_info[0] >= _FIRST_WITH_COMPRESS else _compress_by_steps
 pack_8 = choose(packer(_COMPRESS), _plain_pack_8)
 pack_8_across = choose(packer_across(_COMPRESS), _plain_pack_8_across)
+emit_8 = choose(emitter(_COMPRESS), _plain_emit_8)
 sort_8 = choose(_sort_8, _plain_sort_8)
+sort_8_across = choose(_sort_8_across, _plain_sort_8_across)
 mix = choose(_mix, _plain_mix)

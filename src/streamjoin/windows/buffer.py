@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.windows.workers import Workers
 
 Restore = Callable[[], None]
 """Puts back what was there when it was made; calling it again does no harm."""
 
 _LEAST_CAPACITY = 1024
+# Below this many rows a second thread does not pay.
+_LEAST_PART = 1 << 16
+_ALONE = Workers(1)
 
 
 class Buffer:
@@ -106,15 +110,19 @@ class ColumnBlock:
         """The values of an array, oldest first."""
         return self.arrays[number][self.begin : self.end]
 
-    def reserve(self, n: int) -> None:
+    def reserve(self, n: int, workers: Workers = _ALONE) -> None:
         """Make room for `n` more rows; only the numbers of places may change, never the values."""
         if self.end + n <= self._capacity:
             return
         size = len(self)
         capacity = max(_LEAST_CAPACITY, 2 * (size + n))
         arrays = tuple(np.empty((capacity, *array.shape[1:]), array.dtype) for array in self.arrays)
-        for number, array in enumerate(arrays):
-            array[:size] = self.values(number)
+
+        def move(begin: int, end: int) -> None:
+            for number, array in enumerate(arrays):
+                array[begin:end] = self.values(number)[begin:end]
+
+        workers.split(move, size, _LEAST_PART)
         self.arrays, self.begin, self.end, self._capacity = arrays, 0, size, capacity
 
     def state(self) -> tuple[tuple[Array, ...], int, int, int]:

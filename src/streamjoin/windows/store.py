@@ -9,7 +9,7 @@ overwrite them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,12 @@ from streamjoin.kernels.gather import gather, gather_rows
 from streamjoin.model.plain_types import plain_array
 from streamjoin.windows.buffer import ColumnBlock, Restore
 from streamjoin.windows.encoding import fixed_width, flat
-from streamjoin.windows.workers import Workers, cuts
+from streamjoin.windows.workers import Workers
 
 # Below this many rows a second thread does not pay.
 _LEAST_PART = 8192
 _FOREVER = (1 << 63) - 1
+_ALONE = Workers(1)
 
 
 class ArrowColumn:
@@ -85,11 +86,11 @@ def is_fixed(type_: pa.DataType) -> bool:
     return bool(primitive and type_.bit_width in (8, 16, 32, 64))
 
 
-def _fill(out: Array, column: pa.ChunkedArray) -> None:
-    """Write the bits of a column of fixed width to `out`, chunk by chunk."""
+def _pieces(out: Array, column: pa.ChunkedArray) -> Iterator[tuple[Array, Array]]:
+    """The bits of a column of fixed width, chunk by chunk, and the places of `out` that they are for."""
     begin = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
-        out[begin : begin + len(chunk)] = fixed_width(plain_array(chunk)).view(out.dtype)
+        yield out[begin : begin + len(chunk)], fixed_width(plain_array(chunk)).view(out.dtype)
         begin += len(chunk)
 
 
@@ -144,22 +145,31 @@ class SideStore:
         """Whether a column of fixed width has ever had a NULL."""
         return name in self._valid
 
-    def append(self, table: pa.Table, words: list[Array], ticks: Array | None, n: int) -> None:
+    def append(
+        self, table: pa.Table, words: list[Array], ticks: Array | None, n: int, workers: Workers = _ALONE
+    ) -> None:
         """Add `n` tuples in stream order."""
         columns = {field.name: table.column(i) for i, field in enumerate(self.schema)}
         self.mark_nulls([name for name, column in columns.items() if column.null_count])
-        self.block.reserve(n)
+        self.block.reserve(n, workers)
         arrays, rows = self.block.arrays, slice(self.block.end, self.block.end + n)
+        copies: list[tuple[Array, Array]] = []
         for i, name in enumerate(self._wide):
-            _fill(arrays[self._wide_rows][rows, i], columns[name])
+            copies += _pieces(arrays[self._wide_rows][rows, i], columns[name])
         for name, number in self._narrow.items():
-            _fill(arrays[number][rows], columns[name])
+            copies += _pieces(arrays[number][rows], columns[name])
         for name, number in self._valid.items():
-            arrays[number][rows] = columns[name].is_valid().to_numpy(zero_copy_only=False)
-        for number, values in zip(self._words, words, strict=True):
-            arrays[number][rows] = values
+            copies.append((arrays[number][rows], columns[name].is_valid().to_numpy(zero_copy_only=False)))
+        copies += [(arrays[number][rows], values) for number, values in zip(self._words, words, strict=True)]
         if ticks is not None and self.timed:
-            arrays[self._ticks][rows] = ticks
+            copies.append((arrays[self._ticks][rows], ticks))
+
+        def copy(begin: int, end: int) -> None:
+            for target, values in copies:
+                part = slice(values.size * begin // n, values.size * end // n)
+                target[part] = values[part]
+
+        workers.split(copy, n, _LEAST_PART)
         self.include({name: flat(columns[name]) for name in self._others}, n)
 
     def include(self, columns: dict[str, pa.Array], n: int) -> None:
@@ -233,35 +243,34 @@ class SideStore:
         return partial(self.restore, self.state())
 
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
-        """The values of the named columns at stream positions `seqs`."""
-        columns: dict[str, pa.Array] = {}
-        if any(name in self._wide for name in names):
-            columns = self._gather_wide(seqs, workers)
-        others = [name for name in names if name not in self._wide]
-        arrays = workers.spread(lambda name: self._gather_one(name, seqs), others)
+        """The values of the named columns at stream positions `seqs`; each worker gathers a range of rows."""
+        n, width = seqs.size, len(self._wide)
+        narrow = [name for name in names if name in self._narrow]
+        takes_wide = any(name in self._wide for name in names)
+        out, wide_data = workers.memory.take_bytes(8 * n * width if takes_wide else 0)
+        out = out.view(np.int64).reshape(width if takes_wide else 0, n)
+        rows = self.block.values(self._wide_rows).reshape(-1)
+        sources = [self.block.values(self._narrow[name]) for name in narrow]
+        memory = [workers.memory.take_bytes(n * source.itemsize) for source in sources]
+        targets = [array.view(source.dtype) for (array, _), source in zip(memory, sources, strict=True)]
+
+        def gather_part(begin: int, end: int) -> None:
+            if takes_wide:
+                gather_rows(rows, seqs, self.base, out, begin, end)
+            for source, target in zip(sources, targets, strict=True):
+                gather(source, seqs, self.base, target, begin, end)
+
+        workers.split(gather_part, n, _LEAST_PART)
+        columns = {name: self._fixed(name, seqs, data) for name, (_, data) in zip(narrow, memory, strict=True)}
+        if takes_wide:
+            wide = enumerate(self._wide)
+            columns |= {name: self._fixed(name, seqs, wide_data.slice(8 * n * i, 8 * n)) for i, name in wide}
+        others = [name for name in names if name in self._others]
+        arrays = workers.spread(lambda name: self._others[name].gather(seqs, self.base), others)
         return {**columns, **dict(zip(others, arrays, strict=True))}
 
-    def _gather_wide(self, seqs: Array, workers: Workers) -> dict[str, pa.Array]:
-        n, width = seqs.size, len(self._wide)
-        data = pa.allocate_buffer(8 * n * width)
-        out = np.frombuffer(data, np.int64).reshape(width, n)
-        rows = self.block.values(self._wide_rows).reshape(-1)
-        parts = cuts(n, max(1, min(workers.n, n // _LEAST_PART)))
-        workers.map(lambda part: gather_rows(rows, seqs, self.base, out, *part), parts)
-        return {
-            name: pa.Array.from_buffers(
-                self.schema.field(name).type, n, [self._bitmap(name, seqs), data.slice(8 * n * i, 8 * n)]
-            )
-            for i, name in enumerate(self._wide)
-        }
-
-    def _gather_one(self, name: str, seqs: Array) -> pa.Array:
-        if name in self._others:
-            return self._others[name].gather(seqs, self.base)
-        source, n = self.block.values(self._narrow[name]), seqs.size
-        data = pa.allocate_buffer(n * source.itemsize)
-        gather(source, seqs, self.base, np.frombuffer(data, source.dtype), 0, n)
-        return pa.Array.from_buffers(self.schema.field(name).type, n, [self._bitmap(name, seqs), data])
+    def _fixed(self, name: str, seqs: Array, data: pa.Buffer) -> pa.Array:
+        return pa.Array.from_buffers(self.schema.field(name).type, seqs.size, [self._bitmap(name, seqs), data])
 
     def _bitmap(self, name: str, seqs: Array) -> pa.Buffer | None:
         if name not in self._valid:

@@ -1,11 +1,14 @@
-"""A fixed number of threads for the steps of one join; with one, everything runs in the caller's thread."""
+"""The threads and the memory for the steps of one join; with one thread, everything runs in the caller's."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from streamjoin.windows.memory import Memory
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -14,24 +17,43 @@ R = TypeVar("R")
 class Workers:
     """Runs independent parts of a step in parallel. The first error stops the step and reaches the caller."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, *, reuses: bool = False) -> None:
+        """With `reuses`, arrays and results that nobody refers to any more are used again."""
         self.n = n
+        self.memory = Memory(reuses)
         self._pool = _pool(n)
 
     def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-        """`step` of every part, in order. With more than one worker the parts run at the same time."""
+        """`step` of every part, in order. With more than one worker, each takes the next part that nobody has taken."""
         if self._pool is None or len(parts) < 2:
             return [step(part) for part in parts]
-        futures = [self._pool.submit(step, part) for part in parts[1:]]
+        results: list[R | None] = [None] * len(parts)
+        untaken = iter(range(len(parts)))
+
+        def run() -> None:
+            try:
+                for k in untaken:
+                    results[k] = step(parts[k])
+            except BaseException:
+                # The others take no more parts.
+                deque(untaken, maxlen=0)
+                raise
+
+        futures = [self._pool.submit(run) for _ in range(min(self.n, len(parts)) - 1)]
         try:
-            first = step(parts[0])
+            run()
         finally:
             # Do not return while a part still writes to shared arrays.
             errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:
                 raise error
-        return [first, *(future.result() for future in futures)]
+        return cast("list[R]", results)
+
+    def split(self, step: Callable[[int, int], object], n: int, least: int) -> None:
+        """`step` of ranges that cover 0..n, one for each worker; fewer than `least` are not worth a thread."""
+        if n:
+            self.map(lambda part: step(*part), cuts(n, max(1, min(self.n, n // least))))
 
     def spread(self, step: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`step` of every item; items are assigned to the workers round-robin."""
@@ -47,6 +69,7 @@ class Workers:
 
     def close(self) -> None:
         """End the threads."""
+        self.memory.clear()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
 

@@ -6,14 +6,18 @@ tested on the candidates. Words that fit 32 bits on both sides are stored in 32 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Keep, PairBuffer, Pairs, Refine, SidePart
+from streamjoin.joins.batch.packed_pairs import ordered_pieces
 from streamjoin.joins.batch.stored_words import StoredWords, live_places
-from streamjoin.kernels.batch.nested import nested_one, nested_two
+from streamjoin.kernels.batch.nested import GROUP, nested_one, nested_two
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.words import unsigned_words
@@ -22,6 +26,12 @@ from streamjoin.windows.workers import Workers, cuts
 # A tile's intermediate results stay in the second-level cache.
 _TILE_PROBES = 64
 _TILE_STORED = 2048
+# More than one, so that a worker that is done early finds more to do.
+_SCANS_PER_WORKER = 4
+_FEW_PAIRS = 1 << 15
+
+Terms = list[tuple[Array, Array, Array]]
+Scan = Callable[[], list[tuple[Array, Array]]]
 
 
 class NestedLoop:
@@ -42,75 +52,74 @@ class NestedLoop:
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Store the chunk, then scan, for each tuple, the positions that it may match."""
-        return self.share(chunk, refine, (chunk.left.valid_places(), chunk.right.valid_places()))
+        stored = chunk.left.valid_places(), chunk.right.valid_places()
+        return self.share(chunk, refine, stored, (self.terms(chunk.left), self.terms(chunk.right)))
 
-    def share(self, chunk: Chunk, refine: Refine, stored: tuple[Array, Array]) -> Pairs:
+    def share(self, chunk: Chunk, refine: Refine, stored: tuple[Array, Array], terms: tuple[Terms, Terms]) -> Pairs:
         """Store only the tuples at these places of each side, then scan for each tuple of the chunk."""
-        terms = {False: self._terms(chunk.left), True: self._terms(chunk.right)}
-        self._left.append(chunk.left, [word for word, _, _ in terms[False]], stored[0])
+        self._left.append(chunk.left, [word for word, _, _ in terms[0]], stored[0])
         if not self._shared:
-            self._right.append(chunk.right, [word for word, _, _ in terms[True]], stored[1])
-        pieces: list[tuple[Array, Array]] = []
-        for side, part, other in ((False, chunk.left, self._right), (True, chunk.right, self._left)):
-            pieces += self._scan(chunk, part, terms[side], other, refine)
-        probe = np.concatenate([p for p, _ in pieces])
-        seq = np.concatenate([s for _, s in pieces])
+            self._right.append(chunk.right, [word for word, _, _ in terms[1]], stored[1])
+        scans = [
+            self._scan(chunk, chunk.left, terms[0], self._right, refine),
+            self._scan(chunk, chunk.right, terms[1], self._left, refine),
+        ]
+        pieces = [piece for part in self._workers.map(lambda scan: scan(), [*chain(*scans)]) for piece in part]
+        if sum(probes.size for probes, _ in pieces) > _FEW_PAIRS:
+            return ordered_pieces(chunk, pieces, self._workers)
+        probe, seq = (np.concatenate([np.empty(0, np.int64), *(piece[i] for piece in pieces)]) for i in (0, 1))
         # Each side's pairs are in order already; a stable sort by probe only merges the two.
         order = np.argsort(probe, kind="stable")
         return Pairs(probe[order], seq[order])
 
-    def _terms(self, part: SidePart) -> list[tuple[Array, Array, Array]]:
+    def terms(self, part: SidePart) -> Terms:
+        """The words of one side's tuples and the intervals that they match, for each tested term."""
         return [unsigned_words(part.encoded.terms[t], self._narrow) for t in sorted(self.decides)]
 
     def _scan(
         self,
         chunk: Chunk,
         part: SidePart,
-        terms: list[tuple[Array, Array, Array]],
+        terms: Terms,
         other: StoredWords,
         refine: Refine,
-    ) -> list[tuple[Array, Array]]:
+    ) -> list[Scan]:
+        """The scans of one side's tuples: each gives the pairs of a range of them, in order."""
         seqs = other.seqs.values
         first, last = live_places(chunk, part, seqs, self.decides)
         compared = int((last - first).sum())
         self._compared += compared
         words = [buffer.values for buffer in other.words]
         if not terms:
-            return self._scan_grid(part, seqs, first, last, refine)
+            rows = range(0, part.n, _TILE_PROBES)
+            return [partial(self._scan_tiles, part, seqs, first, last, refine, begin) for begin in rows]
 
-        def scan_part(cut: tuple[int, int]) -> tuple[list[Array], list[Array]]:
+        def scan_part(begin: int, end: int) -> list[tuple[Array, Array]]:
             buffer = PairBuffer(_by_position(refine, part.at, seqs), min(compared, PairBuffer.CAPACITY))
-            p = cut[0]
-            while p < cut[1]:
-                p = _fill(words, terms, first, last, p, cut[1], buffer)
-            return buffer.take()
+            p = begin
+            while p < end:
+                p = _fill(words, terms, first, last, p, end, buffer)
+            return list(zip(*buffer.take(), strict=True))
 
-        pieces = self._workers.map(scan_part, cuts(part.n, self._workers.n if part.n > 1 else 1))
-        empty = (np.empty(0, np.int64), np.empty(0, np.int64))
-        return [empty, *(pair for probes, seqs in pieces for pair in zip(probes, seqs, strict=True))]
+        parts = min(_SCANS_PER_WORKER * self._workers.n, -(-part.n // GROUP)) if self._workers.n > 1 else 1
+        return [partial(scan_part, *cut) for cut in cuts(part.n, parts)]
 
-    def _scan_grid(
-        self, part: SidePart, seqs: Array, first: Array, last: Array, refine: Refine
+    def _scan_tiles(
+        self, part: SidePart, seqs: Array, first: Array, last: Array, refine: Refine, begin: int
     ) -> list[tuple[Array, Array]]:
-        """Without exact terms: evaluate the condition for tiles of probes and stored tuples."""
-
-        def tile_row(begin: int) -> tuple[Array, Array]:
-            rows = slice(begin, min(begin + _TILE_PROBES, part.n))
-            low, high = int(first[rows].min()), int(last[rows].max())
-            pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-            for place in range(low, high, _TILE_STORED):
-                places = np.arange(place, min(place + _TILE_STORED, high))
-                holds = refine.grid(part.at[rows], seqs[places])
-                holds &= (first[rows, None] <= places) & (places < last[rows, None])
-                hit_probe, hit_place = np.nonzero(holds)
-                pieces.append((begin + hit_probe, places[hit_place]))
-            probe, place_ = (np.concatenate(column) for column in zip(*pieces, strict=True))
-            order = np.lexsort((place_, probe))
-            return refine(part.at[probe[order]], seqs[place_[order]])
-
-        return self._workers.spread(tile_row, range(0, part.n, _TILE_PROBES)) or [
-            (np.empty(0, np.int64), np.empty(0, np.int64))
-        ]
+        """Without exact terms: evaluate the condition for a group of probes, tile by tile of stored tuples."""
+        rows = slice(begin, min(begin + _TILE_PROBES, part.n))
+        low, high = int(first[rows].min()), int(last[rows].max())
+        pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        for place in range(low, high, _TILE_STORED):
+            places = np.arange(place, min(place + _TILE_STORED, high))
+            holds = refine.grid(part.at[rows], seqs[places])
+            holds &= (first[rows, None] <= places) & (places < last[rows, None])
+            hit_probe, hit_place = np.nonzero(holds)
+            pieces.append((begin + hit_probe, places[hit_place]))
+        probe, place_ = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        order = np.lexsort((place_, probe))
+        return [refine(part.at[probe[order]], seqs[place_[order]])]
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
@@ -166,7 +175,7 @@ def _by_position(refine: Refine, at: Array, seqs: Array) -> Keep:
 
 def _fill(
     words: list[Array],
-    terms: list[tuple[Array, Array, Array]],
+    terms: Terms,
     first: Array,
     last: Array,
     p: int,

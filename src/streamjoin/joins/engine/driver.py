@@ -88,7 +88,7 @@ class Join(Calls):
         self._late = LateRows()
         self._counts = Counts()
         self._bound: BoundSpec | None = None
-        self._workers = Workers(workers)
+        self._workers = Workers(workers, reuses=True)
         # The short way of small pushes, once there is one.
         self._direct: DirectPush | None = None
         self._bind_if_known()

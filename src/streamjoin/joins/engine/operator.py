@@ -273,7 +273,7 @@ class Operator:
 
     def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
         with self.counts.step("store"):
-            stored = self._workers.map(lambda side: self._store(side, *parts[side]), (0, 1))
+            stored = [self._store(side, *parts[side]) for side in (0, 1)]
             chunk, least = self._chunk(is_right, stored)
         if self._kind is not None:
             tables, ticks = (parts[0][0], parts[1][0]), (stored[0][2], stored[1][2])
@@ -328,7 +328,7 @@ class Operator:
         side_ticks = None if ticks is None else ticks[cut]
         self._note_descent(side, side_ticks)
         payload = table if len(store.schema) == table.num_columns else table.select(store.schema.names)
-        store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n)
+        store.append(payload, [term.word for term in piece.terms], side_ticks, piece.n, self._workers)
         return piece, first, side_ticks
 
     def _chunk(self, is_right: Array, parts: list[tuple[Encoded, int, Array | None]]) -> tuple[Chunk, Array | None]:
@@ -345,15 +345,19 @@ class Operator:
             own_seq, upto = np.empty(n, np.int64), np.empty(n, np.int64)
             left_at, right_at = np.empty(left.n, np.int64), np.empty(right.n, np.int64)
             stand(is_right, left_first, right_first, own_seq, upto, left_at, right_at)
-        min_seq = np.empty(n, np.int64)
         least: Array | None = None
-        for side, at, ticks in ((0, left_at, left_ticks), (1, right_at, right_ticks)):
-            exact, bounds = self._live_bounds(1 - side, upto[at], ticks)
-            min_seq[at] = bounds
-            if not exact and least is None:
-                least = np.full(n, NEVER, np.int64)
-            if not exact and least is not None and ticks is not None:
-                least[at] = minus(ticks, self.bound.windows[1 - side].size)
+        if self._counted_windows is not None:
+            # A left tuple's window is of right tuples, and the other way round.
+            min_seq = upto - np.array(self._counted_windows[::-1])[is_right.view(np.uint8)]
+        else:
+            min_seq = np.empty(n, np.int64)
+            for side, at, ticks in ((0, left_at, left_ticks), (1, right_at, right_ticks)):
+                exact, bounds = self._live_bounds(1 - side, upto[at], ticks)
+                min_seq[at] = bounds
+                if not exact and least is None:
+                    least = np.full(n, NEVER, np.int64)
+                if not exact and least is not None and ticks is not None:
+                    least[at] = minus(ticks, self.bound.windows[1 - side].size)
         return (
             Chunk(
                 is_right, own_seq, upto, min_seq,
@@ -387,7 +391,7 @@ class Operator:
 
     def _materialize(self, chunk: Chunk, pairs: Pairs) -> pa.Table:
         """Gather the rows of the pairs, once, column by column."""
-        left, right = positions(chunk, pairs.probe, pairs.seq)
+        left, right = positions(chunk, pairs.probe, pairs.seq, self._workers)
         self.later = pairs.probe
         if self._self_join:
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))

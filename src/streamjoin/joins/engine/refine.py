@@ -18,6 +18,8 @@ from streamjoin.windows.workers import Workers
 
 # Refinement runs inside a worker already.
 _ALONE = Workers(1)
+# Below this many pairs a second thread does not pay.
+_LEAST_PART = 1 << 14
 
 
 class Refinement:
@@ -48,6 +50,8 @@ class Refinement:
         self._reduce = reduce
         self._kept = 0
         self._counting = threading.Lock()
+        self.tests = bool(open_terms) or any(test is not None for test in (bound.residual, reduce, least_ticks))
+        """Whether a pair may be refused."""
         # Several threads count: appending is atomic, adding to a number is not.
         self.compared: list[int] = []
         if open_terms:
@@ -78,6 +82,12 @@ class Refinement:
         if self._limit is not None:
             self._count(probes.size, self._limit)
         return probes, seqs
+
+    def count(self, n: int) -> None:
+        """Count `n` pairs that need no test."""
+        self.compared.append(n)
+        if self._limit is not None:
+            self._count(n, self._limit)
 
     def _count(self, n: int, limit: int) -> None:
         with self._counting:
@@ -120,18 +130,28 @@ class Tally:
         self._limit = limit
         self._kept = 0
         self.compared: list[int] = []
+        self.tests = False
 
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
         """The pairs as they are."""
-        self._kept += probes.size
-        self.compared.append(probes.size)
-        if self._limit is not None and self._kept > self._limit:
-            raise Overflow
+        self.count(probes.size)
         return probes, seqs
 
+    def count(self, n: int) -> None:
+        """Count `n` pairs."""
+        self._kept += n
+        self.compared.append(n)
+        if self._limit is not None and self._kept > self._limit:
+            raise Overflow
 
-def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
+
+def positions(chunk: Chunk, probes: Array, seqs: Array, workers: Workers = _ALONE) -> tuple[Array, Array]:
     """The left and the right tuple's stream position of each pair."""
-    left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
-    sides_of_pairs(probes, seqs, chunk.is_right, chunk.own_seq, left, right)
+    left, right = workers.memory.take(probes.size), workers.memory.take(probes.size)
+
+    def split(begin: int, end: int) -> None:
+        cut = slice(begin, end)
+        sides_of_pairs(probes[cut], seqs[cut], chunk.is_right, chunk.own_seq, left[cut], right[cut])
+
+    workers.split(split, probes.size, _LEAST_PART)
     return left, right

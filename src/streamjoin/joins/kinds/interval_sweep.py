@@ -15,8 +15,10 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.indexes.sorted_runs import SortedRuns
-from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine, SidePart
-from streamjoin.joins.batch.sweep import LEAST_PART, Sweep, SweepProbes
+from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
+from streamjoin.joins.batch.sorted_probes import SweepProbes
+from streamjoin.joins.batch.sweep import LEAST_PART, Sweep
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import arrange
 from streamjoin.model.binding import BoundSpec, IntervalPlan
@@ -84,19 +86,22 @@ class IntervalSweep(Sweep):
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Pair the chunk with both windows and with itself, then add it to them."""
         sides = [_Intervals(part, chunk.min_seq, self._plan) for part in (chunk.left, chunk.right)]
-        pieces = [] if chunk.stored_only else self._sweep(chunk, refine, sides)
+        order = PairOrder(chunk, (sides[0].live, sides[1].live), refine, self._workers)
+        collected = [PackedPairs(order)] if chunk.stored_only else self._sweep(chunk, order, sides)
         for side, stored in zip(sides, self._stored, strict=True):
             for kind, places in side.by_class():
                 runs = stored.setdefault(kind, SortedRuns())
                 runs.add(side.words[places], side.seqs[places], int(side.seqs[places].max()))
-                self._settle_runs(runs)
-        return self._ordered(pieces, chunk.n)
+        return ordered(order, collected)
 
-    def _sweep(self, chunk: Chunk, refine: Refine, sides: list[_Intervals]) -> list[tuple[list[Array], list[Array]]]:
+    def _sweep(self, chunk: Chunk, order: PairOrder, sides: list[_Intervals]) -> list[PackedPairs]:
         left, right = sides
         stored = [
-            (side.reaching(kind), run)
-            for side, others in ((left, self._stored[1]), (right, self._stored[0]))
+            (side.reaching(kind), run, base)
+            for side, others, base in (
+                (left, self._stored[1], order.bases[1]),
+                (right, self._stored[0], order.bases[0]),
+            )
             for kind, runs in others.items()
             for run in runs.runs
         ]
@@ -109,13 +114,13 @@ class IntervalSweep(Sweep):
             arriving.append((left.reaching(kind), others))
         parts = max(1, min(self._workers.n, max(left.words.size, right.words.size) // LEAST_PART))
 
-        def sweep_part(part: int) -> tuple[list[Array], list[Array]]:
-            buffer = PairBuffer(refine)
-            for probes, run in stored:
-                self._over_run(probes, _share(probes, parts, part), run, buffer)
+        def sweep_part(part: int) -> PackedPairs:
+            pairs = PackedPairs(order).open()
+            for probes, run, base in stored:
+                self._over_run(probes, _share(probes, parts, part), run, base, pairs)
             for probes, others in arriving:
-                self._over_each_other(probes, _share(probes, parts, part), chunk, others, buffer)
-            return buffer.take()
+                self._over_each_other(probes, _share(probes, parts, part), chunk, others, pairs)
+            return pairs.closed()
 
         return self._workers.map(sweep_part, range(parts))
 
@@ -124,6 +129,7 @@ class IntervalSweep(Sweep):
         for stored, least in zip(self._stored, (left_min, right_min), strict=True):
             for kind, runs in list(stored.items()):
                 runs.forget(least)
+                runs.settle(self._workers)
                 if not runs.runs:
                     del stored[kind]
 

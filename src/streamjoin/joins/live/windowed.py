@@ -67,6 +67,16 @@ class LockedRefine:
     def __init__(self, refine: Refine, lock: threading.Lock) -> None:
         self._refine, self._lock = refine, lock
 
+    @property
+    def tests(self) -> bool:
+        """Whether a pair may be refused."""
+        return self._refine.tests
+
+    def count(self, n: int) -> None:
+        """Count `n` pairs that need no test."""
+        with self._lock:
+            self._refine.count(n)
+
     def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
         """The pairs that satisfy the conditions."""
         with self._lock:

@@ -13,6 +13,7 @@ from streamjoin.joins.parallel.handshake_base import ChainJoin, batch_of
 from streamjoin.kernels.handshake.handshake import handshake_node
 from streamjoin.kernels.handshake.links import DRAINED
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.workers import Workers
 
 
 class Handshake(ChainJoin):
@@ -20,8 +21,8 @@ class Handshake(ChainJoin):
 
     name: ClassVar[str] = "handshake"
 
-    def __init__(self, bound: BoundSpec, nodes: int, options: Mapping[str, object]) -> None:
-        super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=True)
+    def __init__(self, bound: BoundSpec, workers: Workers, options: Mapping[str, object]) -> None:
+        super().__init__(bound, workers, batch_of(self.name, options), indexed=False, drains=True)
 
     def run_node(self, k: int) -> int:
         """Run node k until it is done or full."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.batch.packed_pairs import ordered_pieces
 from streamjoin.joins.parallel.handshake_chain import Chain
 from streamjoin.kernels.handshake.links import COMPARED, DONE, FULL, PLACES, STOPPED, drive
 from streamjoin.kernels.handshake.logs import log_tuples, set_expiries
@@ -23,6 +24,7 @@ from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.words import TermWords
+from streamjoin.windows.workers import Workers
 
 I64 = npt.NDArray[np.int64]
 
@@ -45,7 +47,9 @@ class ChainJoin(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, bound: BoundSpec, nodes: int, batch: int, *, indexed: bool, drains: bool) -> None:
+    def __init__(self, bound: BoundSpec, workers: Workers, batch: int, *, indexed: bool, drains: bool) -> None:
+        nodes = workers.n
+        self._workers = workers
         self.decides = bound.settled if indexed else frozenset(range(min(2, len(bound.terms))))
         self._indexed = indexed
         self._narrow = not indexed and all(bound.terms[t].narrow for t in self.decides)
@@ -73,7 +77,7 @@ class ChainJoin(ABC):
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Send the chunk through the chain and collect the pairs."""
         is_right, begins = self.log(chunk)
-        pieces: list[tuple[Array, Array]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        pieces: list[tuple[Array, Array]] = []
         if is_right.size:
             self.chain.open()
             self.make_room()
@@ -93,9 +97,7 @@ class ChainJoin(ABC):
 
             self.crew.run(step)
             self.ended()
-        probe, seq = (np.concatenate([pair[i] for pair in pieces]) for i in (0, 1))
-        order = np.lexsort((seq, probe))
-        return Pairs(probe[order], seq[order])
+        return ordered_pieces(chunk, pieces, self._workers)
 
     def log(self, chunk: Chunk, gate: int = 0, dropped: tuple[int, int] = (0, 0)) -> tuple[Array, tuple[int, int]]:
         """Log the tuples that can match; returns their sides in gate order, and the first place of each side.

@@ -16,6 +16,7 @@ from streamjoin.joins.parallel.handshake_chain import Copies
 from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
 from streamjoin.kernels.handshake.low_latency import llhj_node
 from streamjoin.model.binding import BoundSpec
+from streamjoin.windows.workers import Workers
 
 NAME = "low_latency_handshake"
 INDEXES = ("hashed", "pim_tree")
@@ -26,8 +27,8 @@ class ScanningChain(ChainJoin):
 
     name: ClassVar[str] = NAME
 
-    def __init__(self, bound: BoundSpec, nodes: int, options: Mapping[str, object]) -> None:
-        super().__init__(bound, nodes, batch_of(self.name, options), indexed=False, drains=False)
+    def __init__(self, bound: BoundSpec, workers: Workers, options: Mapping[str, object]) -> None:
+        super().__init__(bound, workers, batch_of(self.name, options), indexed=False, drains=False)
         self._copies = Copies(self.chain, np.uint32 if self._narrow else np.uint64)
 
     def make_room(self, spare: int = 0) -> None:
@@ -51,9 +52,14 @@ class IndexedChain(ChainJoin):
     name: ClassVar[str] = NAME
 
     def __init__(
-        self, bound: BoundSpec, nodes: int, options: Mapping[str, object], index: str, settings: Mapping[str, float]
+        self,
+        bound: BoundSpec,
+        workers: Workers,
+        options: Mapping[str, object],
+        index: str,
+        settings: Mapping[str, float],
     ) -> None:
-        super().__init__(bound, nodes, batch_of(self.name, options), indexed=True, drains=False)
+        super().__init__(bound, workers, batch_of(self.name, options), indexed=True, drains=False)
         left, right = (window.size if window.kind == "count" else None for window in bound.windows)
         self._indexes = NodeIndexes(self.chain, index, (left, right), settings)
 
@@ -77,9 +83,9 @@ class IndexedChain(ChainJoin):
 
 
 def low_latency_handshake(
-    bound: BoundSpec, nodes: int, options: Mapping[str, object], index: str | None, settings: Mapping[str, float]
+    bound: BoundSpec, workers: Workers, options: Mapping[str, object], index: str | None, settings: Mapping[str, float]
 ) -> ChainJoin:
     """The chain over scans, or over the named index."""
     if index is None:
-        return ScanningChain(bound, nodes, options)
-    return IndexedChain(bound, nodes, options, index, settings)
+        return ScanningChain(bound, workers, options)
+    return IndexedChain(bound, workers, options, index, settings)

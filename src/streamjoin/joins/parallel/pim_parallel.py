@@ -32,6 +32,8 @@ _LARGEST_TASK = 1 << 16
 _REFINED_AT_ONCE = 1 << 16
 _MOST_CANDIDATES = 1 << 22
 _ALONE = Workers(1)
+# Below this many tuples a second thread does not pay.
+_LEAST_PART = 1 << 14
 
 
 class PimParallel:
@@ -56,13 +58,17 @@ class PimParallel:
         """Join the chunk in tasks; undecided candidates are tested at the end, in parallel."""
         tuples = self._tuples
         tuples.lay(chunk.n, (chunk.left.first_seq, chunk.right.first_seq), (chunk.left.n, chunk.right.n))
-        write(tuples, chunk, 0)
+        write(tuples, chunk, 0, self._workers)
         pairs: Pieces = []
         candidates: Pieces = []
         waiting = 0
 
         def take(probes: Array, seqs: Array) -> None:
             nonlocal waiting
+            if not refine.tests:
+                refine.count(probes.size)
+                pairs.append((probes.copy(), seqs.copy()))
+                return
             candidates.append((probes.copy(), seqs.copy()))
             waiting += probes.size
             # One thread at a time runs this. The tests here are not parallel, but memory stays bounded.
@@ -72,8 +78,8 @@ class PimParallel:
                 waiting = 0
 
         self.shared.run(tuples, take, base=self._mins, grows=self.grows)
-        pairs += _refined(candidates, refine, self._workers)
-        return Pairs(*_joined(pairs))
+        pairs += _refined(candidates, refine, self._workers) if candidates else []
+        return Pairs(*_joined(pairs, self._workers))
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
@@ -106,40 +112,54 @@ class PimParallel:
         return self.shared.nbytes + self._tuples.words.nbytes
 
 
-def write(tuples: Tuples, chunk: Chunk, at: int) -> None:
+def write(tuples: Tuples, chunk: Chunk, at: int, workers: Workers = _ALONE) -> None:
     """Write a chunk's tuples from place `at` on, where there is room for them."""
-    rows = slice(at, at + chunk.n)
-    tuples.row(q.OPS)[rows] = chunk.is_right * np.int64(ON_RIGHT)
-    for side, part in enumerate((chunk.left, chunk.right)):
-        _fill(tuples, side, part, at, INSERTS if chunk.stored_only else PROBES | INSERTS)
-    for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
-        tuples.row(row)[rows] = values
+    use = INSERTS if chunk.stored_only else PROBES | INSERTS
+
+    def write_part(begin: int, end: int) -> None:
+        rows, cut = slice(at + begin, at + end), slice(begin, end)
+        tuples.row(q.OPS)[rows] = chunk.is_right[cut] * np.int64(ON_RIGHT)
+        for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
+            tuples.row(row)[rows] = values[cut]
+        for side, part in enumerate((chunk.left, chunk.right)):
+            low, high = np.searchsorted(part.at, (begin, end))
+            _fill(tuples, side, part, slice(int(low), int(high)), at, use)
+
+    workers.split(write_part, chunk.n, _LEAST_PART)
 
 
-def _fill(tuples: Tuples, side: int, part: SidePart, at: int, use: int) -> None:
-    """Put one side's words in gate order and in line; a tuple that can't match is skipped."""
+def _fill(tuples: Tuples, side: int, part: SidePart, cut: slice, at: int, use: int) -> None:
+    """Put some of one side's words in gate order and in line; a tuple that can't match is skipped."""
     index = part.encoded.index
     if index is None:
         raise AssertionError("pim_parallel needs an index word")
-    valid = np.ones(part.n, np.int64) if part.encoded.valid is None else part.encoded.valid.astype(np.int64)
-    tuples.row(q.OPS)[at + part.at] |= valid * use
+    n, places = cut.stop - cut.start, at + part.at[cut]
+    valid = np.ones(n, np.int64) if part.encoded.valid is None else part.encoded.valid[cut].astype(np.int64)
+    tuples.row(q.OPS)[places] |= valid * use
     for row, values in ((q.WORD, index.word), (q.LO, index.lo), (q.HI, index.hi)):
-        tuples.row(row)[at + part.at] = values
-    first = part.first_seq - tuples.first[side]
-    tuples.lines[side][first : first + part.n] = index.word
-    tuples.counted[side][first : first + part.n] = valid
+        tuples.row(row)[places] = values[cut]
+    first = part.first_seq - tuples.first[side] + cut.start
+    tuples.lines[side][first : first + n] = index.word[cut]
+    tuples.counted[side][first : first + n] = valid
 
 
 def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:
-    probes, seqs = _joined(candidates)
+    probes, seqs = _joined(candidates, workers)
     parts = cuts(probes.size, -(-probes.size // _REFINED_AT_ONCE)) if probes.size else []
     return workers.spread(lambda cut: refine(probes[slice(*cut)], seqs[slice(*cut)]), parts)
 
 
-def _joined(pieces: Pieces) -> tuple[Array, Array]:
-    empty = np.empty(0, np.int64)
-    probes, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
-    return probes, seqs
+def _joined(pieces: Pieces, workers: Workers) -> tuple[Array, Array]:
+    """The pieces one after another."""
+    ends = np.cumsum([0, *(probes.size for probes, _ in pieces)])
+    columns = workers.memory.take(int(ends[-1])), workers.memory.take(int(ends[-1]))
+
+    def copy(k: int) -> None:
+        for column, values in zip(columns, pieces[k], strict=True):
+            column[ends[k] : ends[k + 1]] = values
+
+    workers.map(copy, range(len(pieces)))
+    return columns
 
 
 def _checked(options: Mapping[str, object]) -> tuple[int, bool, dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.batch.nested_loop import NestedLoop
+from streamjoin.joins.batch.nested_loop import NestedLoop, Terms
 from streamjoin.joins.indexed import Indexed
 from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.model.binding import BoundSpec
@@ -31,6 +31,8 @@ class Deal:
     chunk: Chunk
     own: tuple[list[Array], ...] = ()
     columns: tuple[Array, ...] = ()
+    terms: tuple[Terms, Terms] = ([], [])
+    """Of scans: the words of both sides, which all shares read."""
 
 
 class Shares(Protocol):
@@ -101,21 +103,25 @@ class ScanShares:
 
     def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Assign the tuples to shares."""
-        parts = (chunk.left, chunk.right)
-        return Deal(chunk, own=tuple(_in_turn(part, begin, self._turn[s], self.n) for s, part in enumerate(parts)))
+        own = tuple(
+            _in_turn(part, begin, self._turn[side], self.n) for side, part in enumerate((chunk.left, chunk.right))
+        )
+        scan = self._shares[0]
+        return Deal(chunk, own=own, terms=(scan.terms(chunk.left), scan.terms(chunk.right)))
 
     def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
         """Scan one share."""
         chunk = deal.chunk
-        parts, stored = [], []
+        parts, stored, terms = [], [], []
         for side, part in enumerate((chunk.left, chunk.right)):
             low, high = (int(place) for place in np.searchsorted(part.at, (begin, end)))
             own = deal.own[side][k]
             first, last = np.searchsorted(own, (low, high))
             stored.append(own[first:last] - low)
+            terms.append([(word[low:high], lo[low:high], span[low:high]) for word, lo, span in deal.terms[side]])
             parts.append(SidePart(part.encoded.part(slice(low, high)), part.at[low:high], part.first_seq + low))
         piece = replace(chunk, left=parts[0], right=parts[1])
-        return self._shares[k].share(piece, refine, (stored[0], stored[1]))
+        return self._shares[k].share(piece, refine, (stored[0], stored[1]), (terms[0], terms[1]))
 
     def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
         """Record which share comes next."""

@@ -13,6 +13,7 @@ _SMALL = 40
 _DIGIT = 11
 _PATIENCE = 4
 _NEVER = -(1 << 63)
+_LEAST_STEPS = 8
 
 
 @kernel
@@ -136,6 +137,34 @@ def _insertion(words: Array, tags: Array) -> tuple[Array, Array]:
 
 
 @kernel
+def extent(words: Array) -> tuple[int, int]:
+    """The least and the largest word."""
+    least, most = words[0], words[0]
+    for i in range(words.size):
+        least, most = min(least, words[i]), max(most, words[i])
+    return least, most
+
+
+@kernel
+def count_leading(words: Array, least: int, shift: int, counts: Array) -> None:
+    """Add to `counts` how many words there are of each bucket, which is the distance from `least` without low bits."""
+    for i in range(words.size):
+        counts[(np.uint64(words[i]) - np.uint64(least)) >> np.uint64(shift)] += 1
+
+
+@kernel
+def partition_entries(
+    words: Array, tags: Array, least: int, shift: int, places: Array, out_words: Array, out_tags: Array
+) -> None:
+    """Write each entry to the next place of its word's bucket; `places` moves on."""
+    for i in range(words.size):
+        bucket = (np.uint64(words[i]) - np.uint64(least)) >> np.uint64(shift)
+        at = np.uint64(places[bucket])
+        places[bucket] += 1
+        out_words[at], out_tags[at] = words[i], tags[i]
+
+
+@kernel
 def count_live(seqs: Array, bound: int) -> int:
     """How many of `seqs` are at least `bound`."""
     live = 0
@@ -150,45 +179,87 @@ def merge_live(
     a_seqs: Array,
     b_words: Array,
     b_seqs: Array,
+    cuts: Array,
     bound: int,
     out_words: Array,
     out_seqs: Array,
-) -> int:
-    """Merge two sorted runs into the output without entries below `bound`; equal words take a's first.
+) -> None:
+    """Merge two neighbouring ranges of two sorted runs without entries below `bound`; equal words take a's first.
 
-    Returns the number written. The output needs one slot more than there are live entries: every entry is
-    stored and the place only moves on past a live one, which keeps the loop free of unpredictable branches.
+    The rows of `cuts` are where the ranges begin, where they meet and where they end: in a, in b and in the output.
+    Finding an entry's place takes several steps that wait for each other, so two ranges are merged at a time; every
+    entry is stored and the place only moves on past a live one, which keeps the loop free of unpredictable branches.
     """
-    i, j, k = 0, 0, 0
-    na, nb = a_words.size, b_words.size
-    while i < na and j < nb:
-        take_b = b_words[j] < a_words[i]
-        w = b_words[j] if take_b else a_words[i]
-        s = b_seqs[j] if take_b else a_seqs[i]
-        j += take_b
-        i += not take_b
-        out_words[k] = w
-        out_seqs[k] = s
-        k += s >= bound
-    while i < na:
-        out_words[k] = a_words[i]
-        out_seqs[k] = a_seqs[i]
-        k += a_seqs[i] >= bound
-        i += 1
-    while j < nb:
-        out_words[k] = b_words[j]
-        out_seqs[k] = b_seqs[j]
-        k += b_seqs[j] >= bound
-        j += 1
-    return k
+    i, j, k = cuts[0, 0], cuts[0, 1], cuts[0, 2]
+    p, q, r = cuts[1, 0], cuts[1, 1], cuts[1, 2]
+    i_end, j_end, k_end = p, q, r
+    p_end, q_end, r_end = cuts[2, 0], cuts[2, 1], cuts[2, 2]
+    steps = _LEAST_STEPS
+    while steps >= _LEAST_STEPS:
+        steps = min(i_end - i, j_end - j, k_end - k, p_end - p, q_end - q, r_end - r)
+        for _ in range(steps):
+            # Unsigned places spare the test for negative ones, on which the next step would wait.
+            x, y, s, t = a_words[np.uint64(i)], b_words[np.uint64(j)], a_seqs[np.uint64(i)], b_seqs[np.uint64(j)]
+            later = np.int64(y < x)
+            s ^= (s ^ t) & -later
+            out_words[np.uint64(k)], out_seqs[np.uint64(k)] = x ^ ((x ^ y) & -later), s
+            i += 1 - later
+            j += later
+            k += s >= bound
+            x, y, s, t = a_words[np.uint64(p)], b_words[np.uint64(q)], a_seqs[np.uint64(p)], b_seqs[np.uint64(q)]
+            later = np.int64(y < x)
+            s ^= (s ^ t) & -later
+            out_words[np.uint64(r)], out_seqs[np.uint64(r)] = x ^ ((x ^ y) & -later), s
+            p += 1 - later
+            q += later
+            r += s >= bound
+    _merge_rest(a_words, a_seqs, b_words, b_seqs, i, i_end, j, j_end, k, k_end, bound, out_words, out_seqs)
+    _merge_rest(a_words, a_seqs, b_words, b_seqs, p, p_end, q, q_end, r, r_end, bound, out_words, out_seqs)
+
+
+@kernel
+def _merge_rest(
+    a_words: Array, a_seqs: Array, b_words: Array, b_seqs: Array, i: int, i_end: int, j: int, j_end: int,
+    k: int, k_end: int, bound: int, out_words: Array, out_seqs: Array,
+) -> None:  # fmt: skip
+    while k < k_end:
+        if j == j_end or (i < i_end and a_words[i] <= b_words[j]):
+            out_words[k], out_seqs[k] = a_words[i], a_seqs[i]
+            k += a_seqs[i] >= bound
+            i += 1
+        else:
+            out_words[k], out_seqs[k] = b_words[j], b_seqs[j]
+            k += b_seqs[j] >= bound
+            j += 1
+
+
+def cut_runs(a_words: Array, b_words: Array, parts: int) -> Array:
+    """Where two sorted runs are cut into `parts` ranges at common words: places in a, in b, and 0 for the output's."""
+    edges = np.zeros((parts + 1, 3), np.int64)
+    edges[parts, :2] = a_words.size, b_words.size
+    for part in range(1, parts):
+        at = a_words.size * part // parts
+        if at < a_words.size:
+            # Equal words must not be on both sides of a cut; otherwise a's entries would not come first.
+            edges[part, :2] = lower_bound(a_words, a_words[at]), lower_bound(b_words, a_words[at])
+    return edges
 
 
 def merged_entries(a: tuple[Array, Array], b: tuple[Array, Array], bound: int | None = None) -> tuple[Array, Array]:
     """Two sorted runs of (words, seqs) as a new one, without the entries below `bound`; equal words take a's first."""
-    live = a[0].size + b[0].size if bound is None else count_live(a[1], bound) + count_live(b[1], bound)
-    words, seqs = np.empty(live + 1, np.int64), np.empty(live + 1, np.int64)
-    merge_live(*a, *b, _NEVER if bound is None else bound, words, seqs)
-    return words[:live], seqs[:live]
+    edges = cut_runs(a[0], b[0], 2)
+    if bound is None:
+        edges[:, 2] = edges[:, 0] + edges[:, 1]
+    else:
+        for part in (0, 1):
+            edges[part + 1, 2] = edges[part, 2] + sum(
+                count_live(seqs[edges[part, side] : edges[part + 1, side]], bound)
+                for side, seqs in enumerate((a[1], b[1]))
+            )
+    live = int(edges[2, 2])
+    words, seqs = np.empty(live, np.int64), np.empty(live, np.int64)
+    merge_live(*a, *b, edges, _NEVER if bound is None else bound, words, seqs)
+    return words, seqs
 
 
 @kernel

@@ -1,9 +1,9 @@
-"""Sweeping a sorted batch of probes over sorted runs, and putting the pairs found into result order.
+"""Sweeping a sorted batch of probes over sorted runs.
 
-The low ends of the probes' intervals ascend (`make_ascending`); runs are sorted by word. One pass moves a pointer
-forward through the run, leaping over gaps, so a run much larger than the batch costs a logarithm per probe and one
-of the same size costs one step. A pair is (probe, seq): the probe's place in the chunk, which is gate order, and the
-stored tuple's position in its own stream.
+The low ends of the probes' intervals ascend (`make_ascending`); runs are sorted by word. A run has a directory, the
+last word of every block (`tops_of`): one pass moves a pointer forward through the directory, and the block that it
+finds is read a few probes later, when it has arrived from memory. A pair is one word: the probe's place in the chunk,
+which is gate order, above the stored tuple's position (`kernels.batch.pairs`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,26 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.batch.pairs import SEQ_BITS
 from streamjoin.kernels.flags import CHECKED, kernel, melted
-from streamjoin.kernels.machine import prefetch
+from streamjoin.kernels.machine import below_8, below_16, count_bits, emit_8, prefetch, upto_8
 
-_INSERTION = 24
+SLACK = 8
+"""The words behind an output that may be overwritten."""
+
 _LEAST = -(1 << 63)
-
-
 _BLOCK = 16
+_BLOCK_BITS = 4
 _HOPS = 8
 _LINE = 8
 _AHEAD = 12
+_RING = 16
+_ALL = 255
+
+
+def tops_of(words: Array) -> Array:
+    """The directory of a run: the last word of every full block."""
+    return np.ascontiguousarray(words[_BLOCK - 1 :: _BLOCK])
 
 
 @kernel
@@ -107,53 +116,102 @@ def make_ascending(lo: Array, hi: Array) -> None:
             lo[i] = least
 
 
+@melted
+def _next_block(tops: Array, block: int, low: int) -> int:
+    """The first block from `block` on whose last word is not below `low`."""
+    n, hops = tops.size, 0
+    while block + _LINE <= n:
+        smaller = count_bits(below_8(tops, block, low))
+        block += smaller
+        if smaller < _LINE:
+            return block
+        hops += 1
+        if hops == _HOPS:
+            return _gallop(tops, block, low)
+    while block < n and tops[block] < low:
+        block += 1
+    return block
+
+
+@melted
+def _begin_in(words: Array, block: int, low: int) -> int:
+    """The first place from the block on whose word is not below `low`: in the block, or behind it in the last one."""
+    begin = block << _BLOCK_BITS
+    if begin + _BLOCK <= words.size:
+        return begin + count_bits(below_16(words, begin, low))
+    while begin < words.size and words[begin] < low:
+        begin += 1
+    return begin
+
+
+@melted
+def _fetch(words: Array, seqs: Array, block: int) -> None:
+    at = block << _BLOCK_BITS
+    for line in range(0, _BLOCK, _LINE):
+        prefetch(words, at + line)
+        prefetch(seqs, at + line)
+
+
 @kernel
 def sweep_run(
     lo: Array,
     hi: Array,
     probes: Array,
     live: Array,
-    run_words: Array,
-    run_seqs: Array,
+    words: Array,
+    seqs: Array,
+    tops: Array,
+    base: int,
     cursor: Array,
     last: int,
-    out_probe: Array,
-    out_seq: Array,
+    out: Array,
     n_out: int,
 ) -> int:
     """Emit the entries of one run from seq live[i] on for the probes i = cursor[0] to `last`; return the output size.
 
-    Stops when the output is full, with cursor = (next probe, place in the run where its interval begins, place
-    to go on from or -1), and goes on from there when called again.
+    Stops when the output, of which the last `SLACK` words are spare, is full, with cursor = (next probe, place in the
+    run to go on from or -1), and goes on from there when called again.
     """
-    capacity = out_probe.size
-    i, begin, resume = cursor[0], cursor[1], cursor[2]
-    n = run_words.size
-    stride = n // max(1, lo.size)
-    previous = _LEAST
+    capacity = out.size - SLACK
+    i, resume = cursor[0], cursor[1]
+    n, previous = words.size, _LEAST
+    ring = np.empty(_RING, np.int64)
+    block, ahead = 0, i
     while i < last:
-        low, high = lo[i], hi[i]
-        if low <= high:
-            if CHECKED:
-                assert low >= previous, "the low ends of probes must ascend"  # noqa: S101 - only in a checked build
-                previous = low
-            if stride > 1:
-                begin = skip(run_words, run_seqs, begin, low, stride)
-            while begin < n and run_words[begin] < low:
-                begin += 1
-            j = begin if resume < 0 else resume
+        while ahead < last and ahead <= i + _AHEAD:
+            if lo[ahead] <= hi[ahead]:
+                if CHECKED:
+                    assert lo[ahead] >= previous, "the low ends of probes must ascend"  # noqa: S101 - checked build
+                    previous = lo[ahead]
+                block = _next_block(tops, block, lo[ahead])
+                _fetch(words, seqs, block)
+            ring[ahead & (_RING - 1)] = block
+            ahead += 1
+        high = hi[i]
+        if lo[i] <= high:
+            j = _begin_in(words, ring[i & (_RING - 1)], lo[i]) if resume < 0 else resume
             resume = -1
-            probe, least = probes[i], live[i]
-            while j < n and run_words[j] <= high:
-                if n_out == capacity:
-                    cursor[0], cursor[1], cursor[2] = i, begin, j
+            addend, least = (probes[i] << SEQ_BITS) - base, live[i]
+            while j < n:
+                if n_out >= capacity:
+                    cursor[0], cursor[1] = i, j
                     return n_out
-                out_probe[n_out] = probe
-                out_seq[n_out] = run_seqs[j]
-                n_out += run_seqs[j] >= least
-                j += 1
+                if j + _LINE <= n:
+                    fits = upto_8(words, j, high)
+                    mask = fits & ~below_8(seqs, j, least)
+                    emit_8(out, n_out, seqs, j, mask, addend)
+                    n_out += count_bits(mask)
+                    if fits != _ALL:
+                        break
+                    j += _LINE
+                else:
+                    if words[j] > high:
+                        break
+                    out[n_out] = seqs[j] + addend
+                    n_out += seqs[j] >= least
+                    j += 1
         i += 1
-    cursor[0], cursor[1], cursor[2] = i, begin, -1
+    cursor[0], cursor[1] = i, -1
     return n_out
 
 
@@ -165,96 +223,45 @@ def sweep_batch(
     seqs: Array,
     min_seq: Array,
     upto: Array,
-    run_words: Array,
+    words: Array,
     run_probes: Array,
     run_seqs: Array,
+    tops: Array,
+    bases: Array,
     cursor: Array,
     last: int,
-    out_probe: Array,
-    out_seq: Array,
+    out: Array,
     n_out: int,
 ) -> int:
     """`sweep_run` for the two sides of one chunk: the run's entries are probes too, and the later of a pair owns it.
 
-    The tuples that came before a probe are those below its `upto`; in a self-join that leaves out itself.
+    The tuples that came before a probe are those below its `upto`; in a self-join that leaves out itself. `bases` are
+    what is subtracted from the positions of the probes' own side and of the run's.
     """
-    capacity = out_probe.size
-    i, begin, resume = cursor[0], cursor[1], cursor[2]
-    n = run_words.size
-    previous = _LEAST
+    capacity = out.size - SLACK
+    i, resume = cursor[0], cursor[1]
+    n, previous = words.size, _LEAST
+    block = 0
     while i < last:
         low, high = lo[i], hi[i]
         if low <= high:
             if CHECKED:
                 assert low >= previous, "the low ends of probes must ascend"  # noqa: S101 - only in a checked build
                 previous = low
-            while begin < n and run_words[begin] < low:
-                begin += 1
-            j = begin if resume < 0 else resume
+            block = _next_block(tops, block, low)
+            j = _begin_in(words, block, low) if resume < 0 else resume
             resume = -1
             probe, seq = probes[i], seqs[i]
-            while j < n and run_words[j] <= high:
-                if n_out == capacity:
-                    cursor[0], cursor[1], cursor[2] = i, begin, j
+            while j < n and words[j] <= high:
+                if n_out >= capacity:
+                    cursor[0], cursor[1] = i, j
                     return n_out
                 probe_is_later = run_seqs[j] < upto[probe]
                 later = probe if probe_is_later else run_probes[j]
                 earlier = run_seqs[j] if probe_is_later else seq
-                out_probe[n_out] = later
-                out_seq[n_out] = earlier
+                out[n_out] = (later << SEQ_BITS) + earlier - bases[1 if probe_is_later else 0]
                 n_out += min_seq[later] <= earlier and earlier < upto[later]
                 j += 1
         i += 1
-    cursor[0], cursor[1], cursor[2] = i, begin, -1
+    cursor[0], cursor[1] = i, -1
     return n_out
-
-
-@kernel
-def count_before(probes: Array, bounds: Array) -> Array:
-    """How many pairs belong to a probe before each bound."""
-    counts = np.zeros(bounds.size, np.int64)
-    for b in range(bounds.size):
-        bound = bounds[b]
-        n = 0
-        for i in range(probes.size):
-            n += probes[i] < bound
-        counts[b] = n
-    return counts
-
-
-@kernel
-def order_pairs(probes: Array, seqs: Array, begin: int, end: int, out_probe: Array, out_seq: Array) -> None:
-    """Fill the outputs with the pairs of probes begin to end, by probe, then by seq.
-
-    A counting sort by probe, then each small group by itself. Ranges of probes can be ordered in parallel.
-    """
-    n_probes = end - begin
-    place = np.zeros(n_probes + 1, np.int32)
-    for i in range(probes.size):
-        p = probes[i] - begin
-        if 0 <= p < n_probes:
-            place[p + 1] += 1
-    for p in range(n_probes):
-        place[p + 1] += place[p]
-    for i in range(probes.size):
-        p = probes[i] - begin
-        if 0 <= p < n_probes:
-            at = place[p]
-            place[p] = at + 1
-            out_seq[at] = seqs[i]
-    first = 0
-    for p in range(n_probes):
-        last = place[p]
-        for i in range(first, last):
-            out_probe[i] = begin + p
-        if last - first > _INSERTION:
-            out_seq[first:last].sort()
-        else:
-            for i in range(first + 1, last):
-                s = out_seq[i]
-                j = i - 1
-                while j >= first and out_seq[j] > s:
-                    out_seq[j + 1] = out_seq[j]
-                    j -= 1
-                out_seq[j + 1] = s
-        first = last
