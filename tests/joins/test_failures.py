@@ -210,8 +210,8 @@ def fails_in_threads(patch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fails(*_: object) -> None:
         raise error
 
-    patch.setattr("streamjoin.joins.engine.refine.Refinement.__call__", fails)
-    patch.setattr("streamjoin.joins.engine.refine.Tally.__call__", fails)
+    for test in ("Refinement.__call__", "Refinement.count", "Tally.__call__", "Tally.count"):
+        patch.setattr(f"streamjoin.joins.engine.refine.{test}", fails)
     patch.setattr("streamjoin.joins.indexed.Indexed.pair", fails)
 
 

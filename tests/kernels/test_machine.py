@@ -90,3 +90,45 @@ def test_chosen_words_are_packed(copy: Callable[[I64, int, int, int], None]) -> 
         assert moved[3 : 3 + len(chosen)].tolist() == chosen
         outside = np.r_[0:3, 11:32]
         assert moved[outside].tolist() == words[outside].tolist()
+
+
+emit_by_steps = machine.choose(machine.emitter(machine._compress_by_steps), machine._plain_emit_8)
+
+
+@kernel
+def emit(goal: I64, target: int, words: I64, source: int, mask: int, addend: int) -> None:
+    machine.emit_8(goal, target, words, source, mask, addend)
+
+
+@kernel
+def emit_without_the_instruction(goal: I64, target: int, words: I64, source: int, mask: int, addend: int) -> None:
+    emit_by_steps(goal, target, words, source, mask, addend)
+
+
+@pytest.mark.parametrize("copy", [emit, emit_without_the_instruction, machine._plain_emit_8])
+def test_chosen_words_are_emitted_with_a_number_added(copy: Callable[[I64, int, I64, int, int, int], None]) -> None:
+    words = np.arange(100, 132)
+    for mask in [0, 255, 1, 128, 0b10100110]:
+        goal = np.zeros(16, np.int64)
+        copy(goal, 3, words, 15, mask, -7)
+        chosen = [108 + lane for lane in range(8) if mask >> lane & 1]
+        assert goal[3 : 3 + len(chosen)].tolist() == chosen
+        assert not goal[[0, 1, 2, 11, 12, 13, 14, 15]].any()
+
+
+@kernel
+def sort_across(goal: I64, words: I64, base: int, count: int) -> None:
+    machine.sort_8_across(goal, words, base, count)
+
+
+@pytest.mark.parametrize("sort", [sort_across, machine._plain_sort_8_across])
+def test_words_are_sorted_into_another_array(sort: Callable[[I64, I64, int, int], None]) -> None:
+    rng = np.random.default_rng(3)
+    for count in range(9):
+        words, goal = rng.choice(np.array(EXTREMES), 20), np.full(20, 5)
+        before = words.copy()
+        sort(goal, words, 4, count)
+        assert goal[4 : 4 + count].tolist() == sorted(before[4 : 4 + count].tolist())
+        assert goal[:4].tolist() == [5] * 4
+        assert goal[12:].tolist() == [5] * 8
+        assert words.tolist() == before.tolist()

@@ -7,16 +7,17 @@ decrease geometrically, so there are O(log(window / chunk)) runs and each tuple 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.batch.sorting import count_live, cut_runs, merge_live
+from streamjoin.kernels.batch.sorting import count_ranges, cut_runs, merge_live
 from streamjoin.kernels.batch.sweep import tops_of
+from streamjoin.windows.memory import Memory
 from streamjoin.windows.workers import Workers
 
 # Fewer entries of the larger run are not worth a thread of their own.
-_LEAST_PART = 1 << 13
+_LEAST_PART = 1 << 15
 _MOST_HELD = 1.25
 
 
@@ -34,6 +35,46 @@ class SortedRun:
         object.__setattr__(self, "tops", tops_of(self.words))
 
 
+class Merge:
+    """Two runs on their way to one. Each part has two ranges, which one thread merges at a time."""
+
+    def __init__(self, older: SortedRun, newer: SortedRun, min_seq: int, parts: int) -> None:
+        self._older, self._newer, self._min_seq = older, newer, min_seq
+        self._edges = cut_runs(older.words, newer.words, 2 * parts)
+        self.words: Array
+        self.seqs: Array
+
+    def count(self, part: int) -> None:
+        """Count the live entries of a part."""
+        cuts = self._edges[2 * part : 2 * part + 3]
+        count_ranges(self._older.seqs, self._newer.seqs, cuts, self._min_seq)
+
+    def lay_out(self, memory: Memory) -> None:
+        """Make room for the entries; after all were counted."""
+        self._edges[:, 2] = self._edges[:, 2].cumsum()
+        live = int(self._edges[-1, 2])
+        self.words, self.seqs = memory.take(live), memory.take(live)
+
+    def write(self, part: int) -> None:
+        """Merge a part."""
+        older, newer, cuts = self._older, self._newer, self._edges[2 * part : 2 * part + 3]
+        merge_live(older.words, older.seqs, newer.words, newer.seqs, cuts, self._min_seq, self.words, self.seqs)
+
+
+def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:
+    """Merge the runs of both sides at the same time until none are due."""
+    while due := [runs for runs in sides if runs.due()]:
+        shares = [max(1, min(workers.n // len(due), runs.runs[-2].words.size // _LEAST_PART)) for runs in due]
+        merges = [runs.merge(share) for runs, share in zip(due, shares, strict=True)]
+        tasks = [(merge, part) for merge, share in zip(merges, shares, strict=True) for part in range(share)]
+        workers.map(lambda task: task[0].count(task[1]), tasks)
+        for merge in merges:
+            merge.lay_out(workers.memory)
+        workers.map(lambda task: task[0].write(task[1]), tasks)
+        for runs, merge in zip(due, merges, strict=True):
+            runs.replace_merged(merge)
+
+
 class SortedRuns:
     """Sorted runs, oldest and largest first."""
 
@@ -45,50 +86,29 @@ class SortedRuns:
         self._min_seq = 0
 
     def add(self, words: Array, seqs: Array, newest: int) -> None:
-        """Add sorted entries as the newest run. `settle` keeps the number of runs small afterwards."""
+        """Add sorted entries as the newest run. `settle` keeps the number of runs small."""
         if words.size:
             self.runs.append(SortedRun(words, seqs, newest))
 
-    def settle(self, workers: Workers) -> None:
-        """Merge until run sizes decrease geometrically again, and few of the entries have expired."""
-        while len(self.runs) > 1 and (
-            self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size or self._holds_too_many()
-        ):
-            self._merge(workers)
-
-    def _holds_too_many(self) -> bool:
+    def due(self) -> bool:
+        """Whether the two newest runs should become one: sizes no longer fall geometrically, or much has expired."""
+        if len(self.runs) < 2:
+            return False
         held = sum(run.words.size for run in self.runs)
         live = max(run.newest for run in self.runs) + 1 - self._min_seq
-        return held > _MOST_HELD * live
+        return self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size or held > _MOST_HELD * live
 
-    def _merge(self, workers: Workers) -> None:
-        """Merge the live entries of the two newest runs; they are cut at common words, two ranges for each worker."""
-        older, newer = self.runs[-2:]
-        parts = max(1, min(workers.n, older.words.size // _LEAST_PART))
-        edges = cut_runs(older.words, newer.words, 2 * parts)
+    def merge(self, parts: int) -> Merge:
+        """A merge of the live entries of the two newest runs, cut at common words."""
+        return Merge(self.runs[-2], self.runs[-1], self._min_seq, parts)
 
-        def count(part: int) -> None:
-            for k in (2 * part, 2 * part + 1):
-                (a, b, _), (a_end, b_end, _) = edges[k], edges[k + 1]
-                edges[k + 1, 2] = count_live(older.seqs[a:a_end], self._min_seq)
-                edges[k + 1, 2] += count_live(newer.seqs[b:b_end], self._min_seq)
-
-        workers.map(count, range(parts))
-        edges[:, 2] = edges[:, 2].cumsum()
-        live = int(edges[-1, 2])
-        words, seqs = workers.memory.take(live), workers.memory.take(live)
-
-        def merge(part: int) -> None:
-            merge_live(
-                older.words, older.seqs, newer.words, newer.seqs, edges[2 * part : 2 * part + 3], self._min_seq,
-                words, seqs,
-            )  # fmt: skip
-
-        workers.map(merge, range(parts))
+    def replace_merged(self, merge: Merge) -> None:
+        """Replace the two newest runs by what was merged."""
+        newest = max(run.newest for run in self.runs[-2:])
         del self.runs[-2:]
         self.merges += 1
-        self.merged_entries += live
-        self.add(words, seqs, max(older.newest, newer.newest))
+        self.merged_entries += merge.words.size
+        self.add(merge.words, merge.seqs, newest)
 
     def forget(self, min_seq: int) -> None:
         """Expire entries below `min_seq`: a run without live entries is dropped at once, others at the next merge."""

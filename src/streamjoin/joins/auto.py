@@ -26,7 +26,7 @@ from streamjoin.joins.cost import PUSH_NS, index_cost, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.kinds.interval_sweep import IntervalSweep
 from streamjoin.joins.registry import KINDS, AlgorithmChoice, AlgorithmKind
-from streamjoin.kernels.batch.sweep import sweep_batch
+from streamjoin.kernels.batch.sweep import sweep_chunk
 from streamjoin.kernels.flags import is_compiled
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
@@ -215,7 +215,7 @@ def rival(bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, w
     if wasted < _MOVING_NS * held:
         return None
     other = choose(bound, AlgorithmRequest(), arriving)
-    kernel = sweep_batch if other.index is None else INDEXES[other.index].task
+    kernel = sweep_chunk if other.index is None else INDEXES[other.index].task
     if other.name == choice.name or not (is_compiled(kernel) or wasted >= _COMPILING_NS):
         return None
     return other
@@ -233,7 +233,7 @@ def _is_worth_compiling(
     bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int, pushes: int = 0
 ) -> bool:
     """Whether nothing has to be compiled, or scanning, including this push, costs as much as compiling."""
-    compiled = is_compiled(sweep_batch if later.index is None else INDEXES[later.index].task)
+    compiled = is_compiled(sweep_chunk if later.index is None else INDEXES[later.index].task)
     spent = (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) + pushes * PUSH_NS
     return compiled or spent >= _COMPILING_NS
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import prefetch
@@ -14,7 +16,7 @@ _AHEAD = 24
 def gather(source: Array, places: Array, base: int, out: Array, begin: int, end: int) -> None:
     """out[i] = source[places[i] - base] for i from begin to end."""
     for i in range(begin, end):
-        out[i] = source[places[i] - base]
+        out[np.uint64(i)] = source[np.uint64(places[np.uint64(i)] - base)]
 
 
 @kernel
@@ -22,26 +24,31 @@ def gather_rows(source: Array, places: Array, base: int, out: Array, begin: int,
     """out[c, i] = source[places[i] - base, c] for i from begin to end; source is row after row in one array.
 
     Two columns at a time: both are in one cache line, and an inner loop over columns would cost more. Rows are
-    anywhere in the window, so each is prefetched some rows ahead.
+    anywhere in the window, so each is prefetched some rows ahead. Places are unsigned, which spares a test for negative
+    ones.
     """
     columns = out.shape[0]
+    last = max(begin, end - _AHEAD)
     for c in range(0, columns - 1, 2):
-        for i in range(begin, end):
-            if i + _AHEAD < end:
-                prefetch(source, (places[i + _AHEAD] - base) * columns + c)
-            at = (places[i] - base) * columns + c
-            out[c, i] = source[at]
-            out[c + 1, i] = source[at + 1]
+        first, second = out[c], out[c + 1]
+        for i in range(begin, last):
+            prefetch(source, (places[np.uint64(i + _AHEAD)] - base) * columns + c)
+            at = np.uint64((places[np.uint64(i)] - base) * columns + c)
+            first[np.uint64(i)], second[np.uint64(i)] = source[at], source[at + np.uint64(1)]
+        for i in range(last, end):
+            at = np.uint64((places[np.uint64(i)] - base) * columns + c)
+            first[np.uint64(i)], second[np.uint64(i)] = source[at], source[at + np.uint64(1)]
     if columns % 2:
+        first = out[columns - 1]
         for i in range(begin, end):
-            out[columns - 1, i] = source[(places[i] - base) * columns + columns - 1]
+            first[np.uint64(i)] = source[np.uint64((places[np.uint64(i)] - base) * columns + columns - 1)]
 
 
 @kernel
 def sides_of_pairs(probes: Array, seqs: Array, is_right: Array, own_seq: Array, left: Array, right: Array) -> None:
     """Split (probe, seq) pairs into the left and the right tuple's position."""
     for i in range(probes.size):
-        p = probes[i]
+        p = np.uint64(probes[i])
         if is_right[p]:
             left[i], right[i] = seqs[i], own_seq[p]
         else:

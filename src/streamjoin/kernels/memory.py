@@ -11,10 +11,12 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
+from streamjoin.kernels.flags import melted
 from streamjoin.kernels.machine import choose
 
 _WORD = ir.IntType(64)
@@ -81,6 +83,28 @@ def _call_at(typing_context: Any, function: Any, argument: Any) -> Any:
     return types.void(types.int64, types.int64), codegen
 
 
+@intrinsic
+def _as_pointer(typing_context: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], _WORD.as_pointer())
+
+    pointer: Any = types.CPointer
+    return pointer(types.int64)(types.int64), codegen
+
+
+_pointer_to: Any = _as_pointer
+
+
+@melted
+def _words_at(address: int, n: int) -> Any:
+    return carray(_pointer_to(address), (n,))
+
+
+def _plain_words_at(address: int, n: int) -> Any:
+    """The `n` words at an address as an array."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * int(n)).from_address(int(address)))
+
+
 def _plain_call_at(function: int, argument: int) -> None:
     """Call a C function that takes an address and returns nothing."""
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(function))(int(argument))
@@ -94,3 +118,4 @@ load_8, load_16, load_32, load_64 = (_loader(bits) for bits in (8, 16, 32, 64))
 store_8, store_16, store_32, store_64 = (_storer(bits) for bits in (8, 16, 32, 64))
 prefetch_at = choose(_prefetch_at, _plain_prefetch_at)
 call_at = choose(_call_at, _plain_call_at)
+words_at = choose(_words_at, _plain_words_at)

@@ -116,7 +116,7 @@ class ColumnBlock:
             return
         size = len(self)
         capacity = max(_LEAST_CAPACITY, 2 * (size + n))
-        arrays = tuple(np.empty((capacity, *array.shape[1:]), array.dtype) for array in self.arrays)
+        arrays = tuple(workers.memory.take_rows(capacity, array) for array in self.arrays)
 
         def move(begin: int, end: int) -> None:
             for number, array in enumerate(arrays):

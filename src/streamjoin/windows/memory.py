@@ -1,13 +1,14 @@
 """Arrays whose memory is used again once nobody refers to it.
 
 Fresh memory is expensive: the system clears every page on its first use, and threads that do so at the same time wait
-for each other. A join needs arrays of about the same sizes for every push: sorted runs, pairs, result columns. Results
-belong to the caller and may live on: an array is reused only when neither it, a view of it nor an Arrow buffer over it
-is referred to any more.
+for each other. A join needs arrays of about the same sizes for every push: stored columns, sorted runs, pairs, result
+columns. Results belong to the caller and may live on: an array is reused only when neither it, a view of it nor an
+Arrow buffer over it is referred to any more.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 
@@ -22,7 +23,23 @@ _LARGEST = 1 << 26
 _SPARE = 8
 _LINE = 8
 # An array that was free for so many requests is given back to the system.
-_PATIENCE = 64
+_PATIENCE = 256
+
+
+class _Block:
+    """An array that is lent, and when it was last in use."""
+
+    __slots__ = ("owner", "used")
+
+    def __init__(self, owner: Array, used: int) -> None:
+        self.owner, self.used = owner, used
+
+    def references(self) -> int:
+        """How many references there are to the array."""
+        return sys.getrefcount(self.owner)
+
+
+_UNUSED = _Block(np.empty(0), 0).references()
 
 
 class Memory:
@@ -30,8 +47,7 @@ class Memory:
 
     def __init__(self, reuses: bool) -> None:
         self._largest = _LARGEST if reuses else 0
-        self._owners: list[Array] = []
-        self._requested: list[int] = []
+        self._blocks: list[_Block] = []
         self._requests = 0
         self._taking = threading.Lock()
 
@@ -41,14 +57,39 @@ class Memory:
             return np.empty(n, np.int64)
         with self._taking:
             self._requests += 1
-            owner = self._free(n)
-            if owner is None:
+            block = self._free(n)
+            if block is None:
                 # Sizes vary a little from push to push.
-                owner = np.empty(n + n // _SPARE + _LINE, np.int64)
-                self._owners.append(owner)
-                self._requested.append(self._requests)
-            first = -owner.ctypes.data // 8 % _LINE
-            return owner[first : first + n]
+                block = _Block(np.empty(n + n // _SPARE + _LINE, np.int64), self._requests)
+                self._blocks.append(block)
+            block.used = self._requests
+            first = -block.owner.ctypes.data // 8 % _LINE
+            return block.owner[first : first + n]
+
+    def _free(self, n: int) -> _Block | None:
+        """The smallest free array with room for `n` words and not many more; gives back what is free for long."""
+        best: _Block | None = None
+        kept = []
+        for block in self._blocks:
+            size = block.owner.size
+            if block.references() > _UNUSED:
+                block.used = self._requests
+            elif n + _LINE <= size <= 2 * n and (best is None or size < best.owner.size):
+                best = block
+            if self._requests - block.used <= _PATIENCE:
+                kept.append(block)
+        if best is not None and self._requests - best.used > _PATIENCE:
+            kept.append(best)
+        self._blocks = kept
+        return best
+
+    def take_rows(self, n: int, like: Array) -> Array:
+        """Room for `n` rows of the same type and width as those of another array."""
+        nbytes = n * like.dtype.itemsize * math.prod(like.shape[1:])
+        if not _LEAST <= nbytes // 8 <= self._largest:
+            return np.empty((n, *like.shape[1:]), like.dtype)
+        words = self.take(-(-nbytes // 8))
+        return words.view(np.uint8)[:nbytes].view(like.dtype).reshape(n, *like.shape[1:])
 
     def take_bytes(self, n: int) -> tuple[Array, pa.Buffer]:
         """`n` bytes with arbitrary values, as an array to write to and as Arrow memory."""
@@ -62,37 +103,9 @@ class Memory:
     def clear(self) -> None:
         """Give all memory back; arrays in use stay as they are."""
         with self._taking:
-            self._owners, self._requested = [], []
-
-    def _free(self, n: int) -> Array | None:
-        """The smallest free array with room for `n` words and not many more; gives back what is free for long."""
-        best, kept = -1, []
-        sizes = [owner.size for owner in self._owners]
-        for k, size in enumerate(sizes):
-            if references(self._owners, k) > UNUSED:
-                self._requested[k] = self._requests
-            elif n + _LINE <= size <= 2 * n and (best < 0 or size < sizes[best]):
-                best = k
-            if self._requests - self._requested[k] <= _PATIENCE or k == best:
-                kept.append(k)
-        owner = None if best < 0 else self._owners[best]
-        if best >= 0:
-            self._requested[best] = self._requests
-        if len(kept) < len(self._owners):
-            self._owners = [self._owners[k] for k in kept]
-            self._requested = [self._requested[k] for k in kept]
-        return owner
+            self._blocks = []
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, free or not."""
-        return sum(owner.nbytes for owner in self._owners)
-
-
-def references(owners: list[Array], place: int) -> int:
-    """How many references there are to an array, counting the list's."""
-    return sys.getrefcount(owners[place])
-
-
-UNUSED = references([np.empty(0)], 0)
-"""The references to an array that only its list refers to."""
+        return sum(block.owner.nbytes for block in self._blocks)

@@ -25,6 +25,7 @@ from streamjoin.windows.workers import Workers
 
 # Below this many rows a second thread does not pay.
 _LEAST_PART = 8192
+_LEAST_COPIED = 1 << 15
 _FOREVER = (1 << 63) - 1
 _ALONE = Workers(1)
 
@@ -94,6 +95,39 @@ def _pieces(out: Array, column: pa.ChunkedArray) -> Iterator[tuple[Array, Array]
         begin += len(chunk)
 
 
+class Gathering:
+    """Columns of a store while their values are gathered, range by range."""
+
+    def __init__(self, store: SideStore, names: list[str], seqs: Array, workers: Workers) -> None:
+        self._store, self._seqs, n = store, seqs, seqs.size
+        self._wide = store.wide if any(name in store.wide for name in names) else []
+        width = len(self._wide)
+        out, self._wide_data = workers.memory.take_bytes(8 * n * width)
+        self._wide_rows, self._out = store.wide_rows, out.view(np.int64).reshape(width, n)
+        self._narrow = {name: store.narrow(name) for name in names if store.is_narrow(name)}
+        self._narrow_out = {
+            name: workers.memory.take_bytes(n * source.itemsize) for name, source in self._narrow.items()
+        }
+        self._others = [name for name in names if name in store.arrow_names]
+
+    def rows(self, begin: int, end: int) -> None:
+        """Gather the columns of fixed width of some rows."""
+        if self._wide:
+            gather_rows(self._wide_rows, self._seqs, self._store.base, self._out, begin, end)
+        for name, source in self._narrow.items():
+            target = self._narrow_out[name][0].view(source.dtype)
+            gather(source, self._seqs, self._store.base, target, begin, end)
+
+    def columns(self, workers: Workers) -> dict[str, pa.Array]:
+        """All columns, once all rows are gathered."""
+        store, seqs, n = self._store, self._seqs, 8 * self._seqs.size
+        columns = {name: store.fixed(name, seqs, data) for name, (_, data) in self._narrow_out.items()}
+        for i, name in enumerate(self._wide):
+            columns[name] = store.fixed(name, seqs, self._wide_data.slice(n * i, n))
+        arrays = workers.spread(lambda name: store.arrow(name, seqs), self._others)
+        return {**columns, **dict(zip(self._others, arrays, strict=True))}
+
+
 class SideStore:
     """One side's live tuples: payload columns, the words of exact terms, and times."""
 
@@ -122,6 +156,28 @@ class SideStore:
     def words(self) -> list[Array]:
         """The words of each exact term."""
         return [self.block.values(number) for number in self._words]
+
+    @property
+    def wide(self) -> list[str]:
+        """The columns of 8 bytes."""
+        return self._wide
+
+    @property
+    def wide_rows(self) -> Array:
+        """The values of the columns of 8 bytes, row after row."""
+        return self.block.values(self._wide_rows).reshape(-1)
+
+    def is_narrow(self, name: str) -> bool:
+        """Whether a column has a fixed width of less than 8 bytes."""
+        return name in self._narrow
+
+    def narrow(self, name: str) -> Array:
+        """The values of a narrower column."""
+        return self.block.values(self._narrow[name])
+
+    def arrow(self, name: str, seqs: Array) -> pa.Array:
+        """The values at stream positions of a column that stays in Arrow arrays."""
+        return self._others[name].gather(seqs, self.base)
 
     @property
     def ticks(self) -> Array | None:
@@ -169,7 +225,7 @@ class SideStore:
                 part = slice(values.size * begin // n, values.size * end // n)
                 target[part] = values[part]
 
-        workers.split(copy, n, _LEAST_PART)
+        workers.split(copy, n, _LEAST_COPIED)
         self.include({name: flat(columns[name]) for name in self._others}, n)
 
     def include(self, columns: dict[str, pa.Array], n: int) -> None:
@@ -244,32 +300,16 @@ class SideStore:
 
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
         """The values of the named columns at stream positions `seqs`; each worker gathers a range of rows."""
-        n, width = seqs.size, len(self._wide)
-        narrow = [name for name in names if name in self._narrow]
-        takes_wide = any(name in self._wide for name in names)
-        out, wide_data = workers.memory.take_bytes(8 * n * width if takes_wide else 0)
-        out = out.view(np.int64).reshape(width if takes_wide else 0, n)
-        rows = self.block.values(self._wide_rows).reshape(-1)
-        sources = [self.block.values(self._narrow[name]) for name in narrow]
-        memory = [workers.memory.take_bytes(n * source.itemsize) for source in sources]
-        targets = [array.view(source.dtype) for (array, _), source in zip(memory, sources, strict=True)]
+        gathering = self.gathering(names, seqs, workers)
+        workers.split(gathering.rows, seqs.size, _LEAST_PART)
+        return gathering.columns(workers)
 
-        def gather_part(begin: int, end: int) -> None:
-            if takes_wide:
-                gather_rows(rows, seqs, self.base, out, begin, end)
-            for source, target in zip(sources, targets, strict=True):
-                gather(source, seqs, self.base, target, begin, end)
+    def gathering(self, names: list[str], seqs: Array, workers: Workers) -> Gathering:
+        """Memory for the values of the named columns at positions `seqs`, which may be written later."""
+        return Gathering(self, names, seqs, workers)
 
-        workers.split(gather_part, n, _LEAST_PART)
-        columns = {name: self._fixed(name, seqs, data) for name, (_, data) in zip(narrow, memory, strict=True)}
-        if takes_wide:
-            wide = enumerate(self._wide)
-            columns |= {name: self._fixed(name, seqs, wide_data.slice(8 * n * i, 8 * n)) for i, name in wide}
-        others = [name for name in names if name in self._others]
-        arrays = workers.spread(lambda name: self._others[name].gather(seqs, self.base), others)
-        return {**columns, **dict(zip(others, arrays, strict=True))}
-
-    def _fixed(self, name: str, seqs: Array, data: pa.Buffer) -> pa.Array:
+    def fixed(self, name: str, seqs: Array, data: pa.Buffer) -> pa.Array:
+        """A column of fixed width from its gathered values."""
         return pa.Array.from_buffers(self.schema.field(name).type, seqs.size, [self._bitmap(name, seqs), data])
 
     def _bitmap(self, name: str, seqs: Array) -> pa.Buffer | None:

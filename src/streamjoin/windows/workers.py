@@ -1,17 +1,26 @@
-"""The threads and the memory for the steps of one join; with one thread, everything runs in the caller's."""
+"""The threads and the memory for the steps of one join; with one thread, everything runs in the caller's.
+
+A thread that needs the interpreter's lock waits for the one that has it, and being woken takes longer than many a
+step. So a step should be one kernel call for each worker, and a worker is woken once for a step and wakes nobody but,
+if it is the last one, the caller.
+"""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import count, pairwise
+from queue import SimpleQueue
 from typing import TypeVar, cast
 
 from streamjoin.windows.memory import Memory
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Orders = SimpleQueue[Callable[[], None] | None]
 
 
 class Workers:
@@ -21,34 +30,62 @@ class Workers:
         """With `reuses`, arrays and results that nobody refers to any more are used again."""
         self.n = n
         self.memory = Memory(reuses)
-        self._pool = _pool(n)
+        self._orders: list[Orders] = []
+        self._threads: list[threading.Thread] = []
 
     def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """`step` of every part, in order. With more than one worker, each takes the next part that nobody has taken."""
-        if self._pool is None or len(parts) < 2:
+        helpers = min(self.n, len(parts)) - 1
+        if helpers < 1:
             return [step(part) for part in parts]
         results: list[R | None] = [None] * len(parts)
         untaken = iter(range(len(parts)))
+        errors: list[BaseException] = []
 
         def run() -> None:
             try:
                 for k in untaken:
                     results[k] = step(parts[k])
-            except BaseException:
+            except BaseException as error:  # passed on to the caller
+                errors.append(error)
                 # The others take no more parts.
                 deque(untaken, maxlen=0)
-                raise
 
-        futures = [self._pool.submit(run) for _ in range(min(self.n, len(parts)) - 1)]
+        done = self._send(run, helpers)
         try:
             run()
         finally:
             # Do not return while a part still writes to shared arrays.
-            errors = [future.exception() for future in futures]
-        for error in errors:
-            if error is not None:
-                raise error
+            done.acquire()
+        if errors:
+            raise errors[0]
         return cast("list[R]", results)
+
+    def _send(self, order: Callable[[], None], helpers: int) -> threading.Lock:
+        """Let the first threads run `order`; the lock returned is free once all of them have."""
+        while len(self._orders) < helpers:
+            self._hire()
+        done, returns = threading.Lock(), count(1)
+        done.acquire()
+
+        def carry_out() -> None:
+            order()
+            if next(returns) == helpers:
+                done.release()
+
+        for orders in self._orders[:helpers]:
+            orders.put(carry_out)
+        return done
+
+    def _hire(self) -> None:
+        orders: Orders = SimpleQueue()
+        # A thread holds no reference to its owner, so workers that were not closed can be collected.
+        thread = threading.Thread(target=_serve, args=(orders,), name=f"streamjoin_{len(self._orders)}", daemon=True)
+        # Not at exit: a thread woken during interpreter shutdown may never finish.
+        weakref.finalize(self, orders.put, None).atexit = False
+        thread.start()
+        self._orders.append(orders)
+        self._threads.append(thread)
 
     def split(self, step: Callable[[int, int], object], n: int, least: int) -> None:
         """`step` of ranges that cover 0..n, one for each worker; fewer than `least` are not worth a thread."""
@@ -63,20 +100,28 @@ class Workers:
 
     def settle(self) -> None:
         """Wait until no part is running: an interrupt may have ended `map` before its threads were done."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = _pool(self.n)
+        if self._orders:
+            self._send(_nothing, len(self._orders)).acquire()
 
     def close(self) -> None:
         """End the threads."""
         self.memory.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        threads, self._threads = self._threads, []
+        orders, self._orders = self._orders, []
+        for each in orders:
+            each.put(None)
+        for thread in threads:
+            thread.join()
 
 
-def _pool(n: int) -> ThreadPoolExecutor | None:
-    # The caller's thread works too, so n workers need n - 1 more.
-    return ThreadPoolExecutor(n - 1, thread_name_prefix="streamjoin") if n > 1 else None
+def _serve(orders: Orders) -> None:
+    while (order := orders.get()) is not None:
+        order()
+        del order
+
+
+def _nothing() -> None:
+    """An order that every thread carries out after those before it."""
 
 
 def cuts(n: int, parts: int) -> list[tuple[int, int]]:

@@ -34,7 +34,7 @@ class PairOrder:
 
     def __init__(self, chunk: Chunk, live: tuple[Array, Array], refine: Refine | None, workers: Workers) -> None:
         """`live` are the least positions that the left and the right tuples match; without `refine` all pairs stay."""
-        if chunk.n >> PROBE_BITS:
+        if (chunk.n - 1) >> PROBE_BITS > 0:
             raise AssertionError(f"{chunk.n} tuples are too many for one chunk")
         self.chunk = chunk
         self.refine = refine
@@ -73,16 +73,16 @@ class PackedPairs:
     def flush(self) -> None:
         """Count and test the pairs of the block, and begin another."""
         if self.n:
-            pairs = self._tested(self.block[: self.n])
-            self._keep(pairs)
-            self.n = 0
-            if pairs.size:
+            if self._keep(self._tested(self.block[: self.n])):
                 self.open()
+            self.n = 0
 
-    def _keep(self, pairs: Array) -> None:
+    def _keep(self, pairs: Array) -> bool:
+        """Whether there are any pairs, which are kept."""
         if pairs.size:
             count_buckets(pairs, self.order.shift, self.counts)
             self.blocks.append(pairs)
+        return pairs.size > 0
 
     def _tested(self, pairs: Array) -> Array:
         order = self.order
@@ -98,8 +98,8 @@ class PackedPairs:
         return pairs[: probes.size]
 
     def closed(self) -> PackedPairs:
-        """Itself, once every pair is in `blocks`."""
-        self.flush()
+        """Itself, with every pair in `blocks` and no room for more."""
+        self._keep(self._tested(self.block[: self.n]))
         return self
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.joins.base import SidePart
 from streamjoin.joins.batch.packed_pairs import bucket_ranges
-from streamjoin.kernels.batch.sorting import count_leading, extent, partition_entries, sort_entries
-from streamjoin.kernels.batch.sweep import arrange, make_ascending, tops_of
+from streamjoin.kernels.batch.sorting import count_leading, extent, partition_entries
+from streamjoin.kernels.batch.sweep import HI, LO, WORD, sort_probes, tops_of
 from streamjoin.windows.workers import Workers, cuts
 
 # A range of fewer tuples is not worth a thread of its own.
@@ -25,120 +25,110 @@ _BUCKET_BITS = 9
 
 @dataclass(frozen=True)
 class SweepProbes:
-    """Tuples of one side of a chunk, sorted by word."""
+    """Tuples of one side of a chunk, sorted by word: the rows that `kernels.batch.sweep` names."""
 
-    words: Array
-    lo: Array
-    hi: Array
-    probes: Array
-    live: Array
-    seqs: Array
-    newest: int = 0
+    rows: Array
+    entries: Array
+    newest: int
     tops: Array = field(init=False)
     """The last word of every block."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tops", tops_of(self.words))
+        object.__setattr__(self, "tops", tops_of(self.entries[WORD]))
+
+    @property
+    def n(self) -> int:
+        """The number of tuples."""
+        return int(self.rows.shape[1])
 
 
 def sorted_probes(parts: Sequence[SidePart], min_seq: Array, workers: Workers) -> list[SweepProbes]:
     """Both sides of a chunk."""
-    sides = [_SortingSide(part, min_seq) for part in parts]
-    n = max(1, sum(side.n for side in sides))
-    shares = [max(1, min(workers.n * side.n // n, side.n // _LEAST_PART)) for side in sides]
-    if max(shares) == 1:
-        workers.map(_SortingSide.sort_alone, sides)
-    else:
-        tasks = [(side, k) for side, share in zip(sides, shares, strict=True) for k in range(share)]
-        workers.map(lambda side: side.begin(shares[side is sides[1]]), sides)
+    n = max(1, sum(part.n for part in parts))
+    shares = [max(1, min(workers.n * part.n // n, part.n // _LEAST_PART)) for part in parts]
+    sides = [_SortingSide(part, min_seq, share, workers) for part, share in zip(parts, shares, strict=True)]
+    tasks = [(side, k) for side, share in zip(sides, shares, strict=True) for k in range(share)]
+    if max(shares) > 1:
         workers.map(lambda task: task[0].count(task[1]), tasks)
         for side in sides:
             side.lay_out()
         workers.map(lambda task: task[0].partition(task[1]), tasks)
-        workers.map(lambda task: task[0].sort(task[1]), tasks)
+    workers.map(lambda task: task[0].sort(task[1]), tasks)
     return [side.probes() for side in sides]
 
 
 class _SortingSide:
-    """One side while it is sorted."""
+    """One side while it is sorted by `parts` workers."""
 
-    def __init__(self, part: SidePart, min_seq: Array) -> None:
+    def __init__(self, part: SidePart, min_seq: Array, parts: int, workers: Workers) -> None:
         if part.encoded.index is None:
             raise AssertionError("sweep needs an index word")
         self._part, self._min_seq, self._index = part, min_seq, part.encoded.index
-        self._places = part.valid_places()
-        self.n = self._places.size
-        self._given = self._index.word if self.n == part.n else self._index.word[self._places]
-        self._words: Array
-        self._columns: list[Array] = []
-        self._ranges: list[tuple[int, int]] = []
-        self._ends: list[tuple[int, int] | None] = []
-
-    def sort_alone(self) -> None:
-        """Sort all tuples in this thread."""
-        self._words, places = sort_entries(self._given, self._places)
-        self._columns = [np.empty(self.n, np.int64) for _ in range(5)]
-        self._arrange(places, slice(0, self.n))
-
-    def begin(self, parts: int) -> None:
-        """Make room for partitioning the tuples by `parts` workers."""
-        least, most = extent(self._given) if self.n else (0, 0)
-        self._least, self._shift = least, max(0, (int(most) - int(least)).bit_length() - _BUCKET_BITS)
-        self._cuts = [slice(*cut) for cut in cuts(self.n, parts)]
-        self._counts = np.zeros((len(self._cuts), 1 << _BUCKET_BITS), np.int64)
-        self._words, self._unsorted, self._tags, *self._columns = (np.empty(self.n, np.int64) for _ in range(8))
+        self._tags = part.valid_places()
+        self.n = self._tags.size
+        self._words = self._index.word if self.n == part.n else self._index.word[self._tags]
+        self._rows = workers.memory.take(4 * self.n).reshape(4, self.n)
+        # In memory of their own: they become a run.
+        self._entries = workers.memory.take(2 * self.n).reshape(2, self.n)
+        self._cuts: list[slice] = []
+        self._workers = workers
+        self._ranges = [(0, self.n)]
+        self._ends: Array = np.array([[1, 0]] * parts)
+        if parts > 1:
+            self._cuts = [slice(*cut) for cut in cuts(self.n, parts)]
+            self._counts = np.zeros((len(self._cuts), 1 << _BUCKET_BITS), np.int64)
+            self._least, most = extent(self._words) if self.n else (0, 0)
+            self._shift = max(0, (int(most) - int(self._least)).bit_length() - _BUCKET_BITS)
 
     def count(self, k: int) -> None:
         """Count the words of each bucket in part k."""
-        count_leading(self._given[self._cuts[k]], self._least, self._shift, self._counts[k])
+        if k < len(self._cuts):
+            count_leading(self._words[self._cuts[k]], self._least, self._shift, self._counts[k])
 
     def lay_out(self) -> None:
         """Decide where each part writes the tuples of each bucket, and which buckets each worker sorts."""
+        if not self._cuts:
+            return
         counts = self._counts
         ends = counts.T.cumsum().reshape(counts.shape[::-1]).T
         self._counts = ends - counts
         edges = np.append(self._counts[0], self.n)
         self._ranges = [(int(edges[a]), int(edges[b])) for a, b in bucket_ranges(edges, len(self._cuts))]
-        self._ends = [None] * len(self._ranges)
+        self._buckets = self._workers.memory.take(2 * self.n).reshape(2, self.n)
 
     def partition(self, k: int) -> None:
         """Write the tuples of part k to their buckets."""
-        cut = self._cuts[k]
-        partition_entries(
-            self._given[cut], self._places[cut], self._least, self._shift, self._counts[k], self._unsorted, self._tags
-        )
+        if k < len(self._cuts):
+            cut = self._cuts[k]
+            partition_entries(
+                self._words[cut], self._tags[cut], self._least, self._shift, self._counts[k], *self._buckets
+            )
 
     def sort(self, k: int) -> None:
         """Sort the k-th range of buckets."""
-        if k >= len(self._ranges) or self._ranges[k][0] == self._ranges[k][1]:
-            return
-        cut = slice(*self._ranges[k])
-        words, places = sort_entries(self._unsorted[cut], self._tags[cut])
-        self._words[cut] = words
-        self._arrange(places, cut)
-        lo, hi = self._columns[0][cut], self._columns[1][cut]
-        ends = lo[lo <= hi]
-        if ends.size:
-            self._ends[k] = int(ends[0]), int(ends[-1])
-
-    def _arrange(self, places: Array, cut: slice) -> None:
-        part, columns = self._part, [column[cut] for column in self._columns]
-        arrange(places, self._index.lo, self._index.hi, part.at, self._min_seq, part.first_seq, *columns)
-        make_ascending(columns[0], columns[1])
+        if k < len(self._ranges):
+            begin, end = self._ranges[k]
+            words, tags = (self._words, self._tags) if len(self._ranges) == 1 else self._buckets
+            sort_probes(
+                words[begin:end], tags[begin:end], self._index.lo, self._index.hi, self._part.at, self._min_seq,
+                self._part.first_seq, begin, self._rows, self._entries, self._ends[k],
+            )  # fmt: skip
 
     def probes(self) -> SweepProbes:
         """The sorted tuples."""
-        lo, hi, probes, live, seqs = self._columns
-        self._join_ranges(lo, hi)
-        return SweepProbes(self._words, lo, hi, probes, live, seqs, self._part.first_seq + self._part.n - 1)
+        self._join_ranges(self._rows[LO], self._rows[HI])
+        return SweepProbes(self._rows, self._entries, self._part.first_seq + self._part.n - 1)
 
     def _join_ranges(self, lo: Array, hi: Array) -> None:
         """Make the low ends of ranges ascend that do so each by itself."""
         least = 2**63 - 1
-        for (begin, end), ends in zip(reversed(self._ranges), reversed(self._ends), strict=True):
-            if ends is None:
+        for k in range(len(self._ranges) - 1, -1, -1):
+            begin, end = self._ranges[k]
+            first, last = self._ends[k].tolist()
+            if first > last:
+                # No interval of these is other than empty.
                 continue
-            if ends[1] > least:
+            if last > least:
                 too_high = (lo[begin:end] > least) & (lo[begin:end] <= hi[begin:end])
                 lo[begin:end][too_high] = least
-            least = min(least, ends[0])
+            least = min(least, first)

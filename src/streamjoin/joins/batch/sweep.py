@@ -13,18 +13,18 @@ from typing import ClassVar
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.indexes.sorted_runs import SortedRun, SortedRuns
+from streamjoin.indexes.sorted_runs import SortedRuns, settle
 from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
-from streamjoin.joins.batch.sorted_probes import SweepProbes, sorted_probes
+from streamjoin.joins.batch.sorted_probes import sorted_probes
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.batch.sweep import sweep_batch, sweep_run
+from streamjoin.kernels.batch.sweep import LIVE, RUN_FIELDS, SEQ, WORD, sweep_chunk
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
-from streamjoin.windows.workers import Workers, cuts
+from streamjoin.windows.workers import Workers
 
 # Below this many probes a second thread does not pay.
-LEAST_PART = 2048
+LEAST_PART = 4096
 _STEPS = ("sort", "sweep", "order_pairs", "merge")
 
 
@@ -51,54 +51,41 @@ class Sweep:
         clock = [perf_counter_ns()]
         left, right = sorted_probes((chunk.left, chunk.right), chunk.min_seq, self._workers)
         clock.append(perf_counter_ns())
-        parts = max(1, min(self._workers.n, max(left.words.size, right.words.size) // LEAST_PART))
-        tasks = list(zip(cuts(left.words.size, parts), cuts(right.words.size, parts), strict=False))
-        tasks += [((a, b), (0, 0)) for a, b in cuts(left.words.size, parts)[len(tasks) :]]
-        tasks += [((0, 0), (a, b)) for a, b in cuts(right.words.size, parts)[len(tasks) :]]
+        order = PairOrder(chunk, (left.rows[LIVE], right.rows[LIVE]), refine, self._workers)
+        table = self._table()
 
-        order = PairOrder(chunk, (left.live, right.live), refine, self._workers)
-
-        def sweep_part(task: tuple[tuple[int, int], tuple[int, int]]) -> PackedPairs:
+        def sweep_part(ranges: Array) -> PackedPairs:
             pairs = PackedPairs(order).open()
-            for run in self._right.runs:
-                self._over_run(left, task[0], run, order.bases[1], pairs)
-            for run in self._left.runs:
-                self._over_run(right, task[1], run, order.bases[0], pairs)
-            self._over_each_other(left, task[0], chunk, right, pairs)
+            state = np.array([0, ranges[table[0, 0] if len(table) else 0, 0], -1])
+            while state[0] <= len(table):
+                pairs.n = sweep_chunk(
+                    left.rows, right.rows, left.entries[SEQ], right.entries, right.tops, table, ranges, chunk.min_seq,
+                    chunk.upto, order.bases, state, pairs.block, pairs.n,
+                )  # fmt: skip
+                if state[0] <= len(table):
+                    pairs.flush()
             return pairs.closed()
 
+        parts = max(1, min(self._workers.n, max(left.n, right.n) // LEAST_PART))
+        edges = np.arange(parts + 1) * np.array([[left.n], [right.n]]) // parts
+        tasks = [np.ascontiguousarray(edges[:, k : k + 2]) for k in range(parts)]
         collected = self._workers.map(sweep_part, tasks)
         clock.append(perf_counter_ns())
         for runs, probes in zip(self._windows, (left, right), strict=False):
-            runs.add(probes.words, probes.seqs, probes.newest)
+            runs.add(probes.entries[WORD], probes.entries[SEQ], probes.newest)
         pairs = ordered(order, collected)
         clock.append(perf_counter_ns())
         self._spent[:-1] += np.diff(clock)
         return pairs
 
-    def _over_run(
-        self, side: SweepProbes, part: tuple[int, int], run: SortedRun, base: int, pairs: PackedPairs
-    ) -> None:
-        cursor = np.array([part[0], -1], np.int64)
-        while cursor[0] < part[1]:
-            pairs.n = sweep_run(
-                side.lo, side.hi, side.probes, side.live, run.words, run.seqs, run.tops, base,
-                cursor, part[1], pairs.block, pairs.n,
-            )  # fmt: skip
-            if cursor[0] < part[1]:
-                pairs.flush()
-
-    def _over_each_other(
-        self, side: SweepProbes, part: tuple[int, int], chunk: Chunk, other: SweepProbes, pairs: PackedPairs
-    ) -> None:
-        cursor = np.array([part[0], -1], np.int64)
-        while cursor[0] < part[1]:
-            pairs.n = sweep_batch(
-                side.lo, side.hi, side.probes, side.seqs, chunk.min_seq, chunk.upto, other.words, other.probes,
-                other.seqs, other.tops, pairs.order.bases, cursor, part[1], pairs.block, pairs.n,
-            )  # fmt: skip
-            if cursor[0] < part[1]:
-                pairs.flush()
+    def _table(self) -> Array:
+        """Where the runs of both sides are, for `sweep_chunk`: those of the right are for left probes."""
+        rows = [
+            (side, *(array.ctypes.data for array in (run.words, run.seqs, run.tops)), run.words.size, run.tops.size)
+            for side, runs in enumerate((self._right, self._left))
+            for run in runs.runs
+        ]
+        return np.array(rows, np.int64).reshape(-1, RUN_FIELDS)
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
@@ -106,8 +93,7 @@ class Sweep:
         self._left.forget(left_min)
         self._right.forget(right_min)
         # Only now: merging before would keep what has just expired.
-        for runs in self._windows:
-            runs.settle(self._workers)
+        settle(self._windows, self._workers)
         self._spent[-1] += perf_counter_ns() - begin
 
     def saved(self) -> Restore:

@@ -10,6 +10,7 @@ can't be restored is rebuilt from the stores.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail
 from streamjoin.joins.kinds.gathering import gather_kind
 from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
-from streamjoin.kernels.gather import first_at_least, leading_below
+from streamjoin.kernels.gather import first_at_least, leading_below, sides_of_pairs
 from streamjoin.kernels.positions import UPTO, stand
 from streamjoin.model.binding import BoundSpec, matched_columns
 from streamjoin.windows.buffer import Restore
@@ -42,6 +43,10 @@ _STEPS = ("encode", "store", "pair", "gather")
 _NO_POSITIONS = (0, 0)
 _LEAST_CHUNK = 1 << 12
 _LARGEST_CHUNK = 1 << 18
+# A step costs each worker some time however little it has to do.
+_LARGEST_SHARED_CHUNK = 1 << 19
+_MANY_WORKERS = 4
+_LEAST_GATHERED = 1 << 13
 _LARGEST_COMPILED = 1 << 17
 
 
@@ -269,7 +274,8 @@ class Operator:
         live = 0
         for window, store in zip(self.bound.windows, self.stores, strict=True):
             live += window.size if window.kind == "count" else store.count - store.base
-        return max(_LEAST_CHUNK, min(_LARGEST_CHUNK, live))
+        largest = _LARGEST_SHARED_CHUNK if self._workers.n > _MANY_WORKERS else _LARGEST_CHUNK
+        return max(_LEAST_CHUNK, min(largest, live))
 
     def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
         with self.counts.step("store"):
@@ -391,22 +397,42 @@ class Operator:
 
     def _materialize(self, chunk: Chunk, pairs: Pairs) -> pa.Table:
         """Gather the rows of the pairs, once, column by column."""
-        left, right = positions(chunk, pairs.probe, pairs.seq, self._workers)
         self.later = pairs.probe
         if self._self_join:
+            left, right = positions(chunk, pairs.probe, pairs.seq)
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
-            left, right, self.later = left[order], right[order], pairs.probe[order] >> 1
-        return self._rows_at(left, right)
+            self.later = pairs.probe[order] >> 1
+            return self._rows_at(left[order], right[order])
+        left, right = (self._workers.memory.take(pairs.probe.size) for _ in (0, 1))
+
+        def split(begin: int, end: int) -> None:
+            part = slice(begin, end)
+            sides_of_pairs(pairs.probe[part], pairs.seq[part], chunk.is_right, chunk.own_seq, left[part], right[part])
+
+        return self._rows_from(left, right, split)
 
     def _rows_at(self, left: Array, right: Array) -> pa.Table:
         """The result rows of pairs of positions."""
-        rows, time = {}, self.bound.time
+        return self._rows_from(left, right, None)
+
+    def _rows_from(self, left: Array, right: Array, place: Callable[[int, int], None] | None) -> pa.Table:
+        """The result rows of pairs of positions, which `place` writes for a range of them first."""
+        gatherings, time = {}, self.bound.time
         for side, seqs in (("left", left), ("right", right)):
             names = [c.source for c in self.bound.columns if c.side == side]
             own_time = [] if time is None else [time.left if side == "left" else time.right]
-            rows[side] = self._payload[side == "right"].gather(
+            gatherings[side] = self._payload[side == "right"].gathering(
                 list(dict.fromkeys(names + own_time)), seqs, self._workers
             )
+
+        def gather(begin: int, end: int) -> None:
+            if place is not None:
+                place(begin, end)
+            for gathering in gatherings.values():
+                gathering.rows(begin, end)
+
+        self._workers.split(gather, left.size, _LEAST_GATHERED)
+        rows = {side: gathering.columns(self._workers) for side, gathering in gatherings.items()}
         arrays = [rows[c.side][c.source] for c in self.bound.columns]
         if time is not None:
             arrays.append(later([rows["left"][time.left], rows["right"][time.right]], time.type))

@@ -18,8 +18,6 @@ from streamjoin.windows.workers import Workers
 
 # Refinement runs inside a worker already.
 _ALONE = Workers(1)
-# Below this many pairs a second thread does not pay.
-_LEAST_PART = 1 << 14
 
 
 class Refinement:
@@ -145,13 +143,8 @@ class Tally:
             raise Overflow
 
 
-def positions(chunk: Chunk, probes: Array, seqs: Array, workers: Workers = _ALONE) -> tuple[Array, Array]:
+def positions(chunk: Chunk, probes: Array, seqs: Array) -> tuple[Array, Array]:
     """The left and the right tuple's stream position of each pair."""
-    left, right = workers.memory.take(probes.size), workers.memory.take(probes.size)
-
-    def split(begin: int, end: int) -> None:
-        cut = slice(begin, end)
-        sides_of_pairs(probes[cut], seqs[cut], chunk.is_right, chunk.own_seq, left[cut], right[cut])
-
-    workers.split(split, probes.size, _LEAST_PART)
+    left, right = np.empty(probes.size, np.int64), np.empty(probes.size, np.int64)
+    sides_of_pairs(probes, seqs, chunk.is_right, chunk.own_seq, left, right)
     return left, right

@@ -9,23 +9,57 @@ before the probe's start meets it on average, so candidates are few whatever the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.indexes.sorted_runs import SortedRuns
+from streamjoin.indexes.sorted_runs import SortedRun, SortedRuns, settle
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
-from streamjoin.joins.batch.sorted_probes import SweepProbes
 from streamjoin.joins.batch.sweep import LEAST_PART, Sweep
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.batch.sweep import arrange
+from streamjoin.kernels.batch.sweep import arrange, sweep_batch, sweep_run, tops_of
 from streamjoin.model.binding import BoundSpec, IntervalPlan
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers, cuts
 
 _MIN = np.int64(-(1 << 63))
+
+
+@dataclass(frozen=True)
+class _ClassProbes:
+    """Tuples of one side of a chunk, sorted by the starts of their intervals, as probes of one class of the other."""
+
+    words: Array
+    lo: Array
+    hi: Array
+    probes: Array
+    live: Array
+    seqs: Array
+
+    def over_run(self, part: tuple[int, int], run: SortedRun, base: int, pairs: PackedPairs) -> None:
+        """Sweep some of the tuples over a run."""
+        cursor = np.array([part[0], -1], np.int64)
+        while cursor[0] < part[1]:
+            pairs.n = sweep_run(
+                self.lo, self.hi, self.probes, self.live, run.words, run.seqs, run.tops, base,
+                cursor, part[1], pairs.block, pairs.n,
+            )  # fmt: skip
+            if cursor[0] < part[1]:
+                pairs.flush()
+
+    def over(self, part: tuple[int, int], chunk: Chunk, other: _ClassProbes, pairs: PackedPairs) -> None:
+        """Sweep some of the tuples over the other side of the chunk."""
+        cursor, tops = np.array([part[0], -1], np.int64), tops_of(other.words)
+        while cursor[0] < part[1]:
+            pairs.n = sweep_batch(
+                self.lo, self.hi, self.probes, self.seqs, chunk.min_seq, chunk.upto, other.words, other.probes,
+                other.seqs, tops, pairs.order.bases, cursor, part[1], pairs.block, pairs.n,
+            )  # fmt: skip
+            if cursor[0] < part[1]:
+                pairs.flush()
 
 
 class _Intervals:
@@ -45,12 +79,12 @@ class _Intervals:
         lengths = (self.end - self.words).view(np.uint64)
         self.classes = _bit_lengths(lengths)
 
-    def reaching(self, length_class: int) -> SweepProbes:
+    def reaching(self, length_class: int) -> _ClassProbes:
         """As probes of the intervals of one class."""
         reach = np.uint64((1 << length_class) - 1)
         before = (self.words.view(np.uint64) ^ np.uint64(1 << 63)) < reach
         low = np.where(before, _MIN, (self.words.view(np.uint64) - reach).view(np.int64))
-        return SweepProbes(self.words, low, self.end, self.probes, self.live, self.seqs)
+        return _ClassProbes(self.words, low, self.end, self.probes, self.live, self.seqs)
 
     def by_class(self) -> Iterator[tuple[int, Array]]:
         """The places of each class, in the order of their starts."""
@@ -107,7 +141,7 @@ class IntervalSweep(Sweep):
         ]
         arriving = []
         for kind, places in right.by_class():
-            others = SweepProbes(
+            others = _ClassProbes(
                 right.words[places], right.words[places], right.end[places], right.probes[places], right.live[places],
                 right.seqs[places],
             )  # fmt: skip
@@ -117,9 +151,9 @@ class IntervalSweep(Sweep):
         def sweep_part(part: int) -> PackedPairs:
             pairs = PackedPairs(order).open()
             for probes, run, base in stored:
-                self._over_run(probes, _share(probes, parts, part), run, base, pairs)
+                probes.over_run(_share(probes, parts, part), run, base, pairs)
             for probes, others in arriving:
-                self._over_each_other(probes, _share(probes, parts, part), chunk, others, pairs)
+                probes.over(_share(probes, parts, part), chunk, others, pairs)
             return pairs.closed()
 
         return self._workers.map(sweep_part, range(parts))
@@ -129,7 +163,7 @@ class IntervalSweep(Sweep):
         for stored, least in zip(self._stored, (left_min, right_min), strict=True):
             for kind, runs in list(stored.items()):
                 runs.forget(least)
-                runs.settle(self._workers)
+                settle([runs], self._workers)
                 if not runs.runs:
                     del stored[kind]
 
@@ -163,6 +197,6 @@ class IntervalSweep(Sweep):
         return sum(runs.nbytes for side in self._stored for runs in side.values())
 
 
-def _share(probes: SweepProbes, parts: int, part: int) -> tuple[int, int]:
+def _share(probes: _ClassProbes, parts: int, part: int) -> tuple[int, int]:
     ranges = cuts(probes.words.size, parts)
     return ranges[part] if part < len(ranges) else (0, 0)

@@ -14,10 +14,11 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.indexes.pim_shared import SETTINGS, SharedPimTree
-from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
+from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
 from streamjoin.kernels.pim_parallel import work_queue as q
-from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.kernels.pim_parallel.writing import write_tuples
+from streamjoin.kernels.trees.task import INSERTS, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
@@ -32,6 +33,7 @@ _LARGEST_TASK = 1 << 16
 _REFINED_AT_ONCE = 1 << 16
 _MOST_CANDIDATES = 1 << 22
 _ALONE = Workers(1)
+_ALL_VALID = np.empty(0, np.bool_)
 # Below this many tuples a second thread does not pay.
 _LEAST_PART = 1 << 14
 
@@ -113,34 +115,23 @@ class PimParallel:
 
 
 def write(tuples: Tuples, chunk: Chunk, at: int, workers: Workers = _ALONE) -> None:
-    """Write a chunk's tuples from place `at` on, where there is room for them."""
+    """Write a chunk's tuples from place `at` on, where there is room for them, and each side's words in line."""
+    sides: list[Any] = []
+    for part in (chunk.left, chunk.right):
+        index, valid = part.encoded.index, part.encoded.valid
+        if index is None:
+            raise AssertionError("pim_parallel needs an index word")
+        sides += [index.word, index.lo, index.hi, _ALL_VALID if valid is None else valid, part.first_seq]
+    lines = np.array([tuples.line_at, tuples.first]).T.copy()
     use = INSERTS if chunk.stored_only else PROBES | INSERTS
 
     def write_part(begin: int, end: int) -> None:
-        rows, cut = slice(at + begin, at + end), slice(begin, end)
-        tuples.row(q.OPS)[rows] = chunk.is_right[cut] * np.int64(ON_RIGHT)
-        for row, values in ((q.SEQ, chunk.own_seq), (q.MIN_SEQ, chunk.min_seq), (q.UPTO, chunk.upto)):
-            tuples.row(row)[rows] = values[cut]
-        for side, part in enumerate((chunk.left, chunk.right)):
-            low, high = np.searchsorted(part.at, (begin, end))
-            _fill(tuples, side, part, slice(int(low), int(high)), at, use)
+        write_tuples(
+            tuples.words, tuples.stride, tuples.apart, lines, at, begin, end, use,
+            chunk.is_right, chunk.own_seq, chunk.min_seq, chunk.upto, *sides,
+        )  # fmt: skip
 
     workers.split(write_part, chunk.n, _LEAST_PART)
-
-
-def _fill(tuples: Tuples, side: int, part: SidePart, cut: slice, at: int, use: int) -> None:
-    """Put some of one side's words in gate order and in line; a tuple that can't match is skipped."""
-    index = part.encoded.index
-    if index is None:
-        raise AssertionError("pim_parallel needs an index word")
-    n, places = cut.stop - cut.start, at + part.at[cut]
-    valid = np.ones(n, np.int64) if part.encoded.valid is None else part.encoded.valid[cut].astype(np.int64)
-    tuples.row(q.OPS)[places] |= valid * use
-    for row, values in ((q.WORD, index.word), (q.LO, index.lo), (q.HI, index.hi)):
-        tuples.row(row)[places] = values[cut]
-    first = part.first_seq - tuples.first[side] + cut.start
-    tuples.lines[side][first : first + n] = index.word[cut]
-    tuples.counted[side][first : first + n] = valid
 
 
 def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:

@@ -13,7 +13,7 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import sort_8_across
 
-SEQ_BITS = 44
+SEQ_BITS = 43
 PROBE_BITS = 63 - SEQ_BITS
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _LANES = 8
@@ -49,8 +49,8 @@ def partition_pairs(pairs: Array, shift: int, places: Array, out: Array) -> None
     """Write each pair to the next place of its bucket; `places` moves on."""
     for i in range(pairs.size):
         bucket = np.uint64(pairs[i] >> shift)
-        at = places[bucket]
-        places[bucket] = at + 1
+        at = np.uint64(places[bucket])
+        places[bucket] += 1
         out[at] = pairs[i]
 
 

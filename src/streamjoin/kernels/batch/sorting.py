@@ -53,14 +53,14 @@ def _by_leading_bits(words: Array, tags: Array) -> tuple[Array, Array, bool]:
     half_words, half_tags = np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):
         bucket = ((np.uint64(words[i]) - base) >> shift) & mask
-        at = low[bucket]
-        low[bucket] = at + 1
+        at = np.uint64(low[bucket])
+        low[bucket] += 1
         half_words[at], half_tags[at] = words[i], tags[i]
     out_words, out_tags = np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):
         bucket = (np.uint64(half_words[i]) - base) >> shift >> digit
-        at = high[bucket]
-        high[bucket] = at + 1
+        at = np.uint64(high[bucket])
+        high[bucket] += 1
         out_words[at], out_tags[at] = half_words[i], half_tags[i]
     return out_words, out_tags, _finish(out_words, out_tags)
 
@@ -233,6 +233,14 @@ def _merge_rest(
             j += 1
 
 
+@kernel
+def count_ranges(a_seqs: Array, b_seqs: Array, cuts: Array, bound: int) -> None:
+    """Write the number of entries of each range that are at least `bound` to the end of its cut: see `merge_live`."""
+    for k in range(cuts.shape[0] - 1):
+        live = count_live(a_seqs[cuts[k, 0] : cuts[k + 1, 0]], bound)
+        cuts[k + 1, 2] = live + count_live(b_seqs[cuts[k, 1] : cuts[k + 1, 1]], bound)
+
+
 def cut_runs(a_words: Array, b_words: Array, parts: int) -> Array:
     """Where two sorted runs are cut into `parts` ranges at common words: places in a, in b, and 0 for the output's."""
     edges = np.zeros((parts + 1, 3), np.int64)
@@ -247,18 +255,13 @@ def cut_runs(a_words: Array, b_words: Array, parts: int) -> Array:
 
 def merged_entries(a: tuple[Array, Array], b: tuple[Array, Array], bound: int | None = None) -> tuple[Array, Array]:
     """Two sorted runs of (words, seqs) as a new one, without the entries below `bound`; equal words take a's first."""
+    least = _NEVER if bound is None else bound
     edges = cut_runs(a[0], b[0], 2)
-    if bound is None:
-        edges[:, 2] = edges[:, 0] + edges[:, 1]
-    else:
-        for part in (0, 1):
-            edges[part + 1, 2] = edges[part, 2] + sum(
-                count_live(seqs[edges[part, side] : edges[part + 1, side]], bound)
-                for side, seqs in enumerate((a[1], b[1]))
-            )
+    count_ranges(a[1], b[1], edges, least)
+    edges[2, 2] += edges[1, 2]
     live = int(edges[2, 2])
     words, seqs = np.empty(live, np.int64), np.empty(live, np.int64)
-    merge_live(*a, *b, edges, _NEVER if bound is None else bound, words, seqs)
+    merge_live(*a, *b, edges, least, words, seqs)
     return words, seqs
 
 

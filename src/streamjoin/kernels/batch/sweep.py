@@ -12,8 +12,19 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.pairs import SEQ_BITS
+from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.flags import CHECKED, kernel, melted
 from streamjoin.kernels.machine import below_8, below_16, count_bits, emit_8, prefetch, upto_8
+from streamjoin.kernels.memory import words_at
+
+LO, HI, PROBE, LIVE = range(4)
+"""The rows of a side's probes: the interval of words, the place in the chunk, the least position that it matches."""
+
+WORD, SEQ = range(2)
+"""The rows of a side's entries: its word and its position."""
+
+RUN_FIELDS = 6
+"""Of a run in a table: the side of its probes, the addresses of words, seqs and directory, and their sizes."""
 
 SLACK = 8
 """The words behind an output that may be overwritten."""
@@ -94,11 +105,11 @@ def arrange(
 ) -> None:
     """The sweep's columns of each tuple, in the order of its words."""
     for i in range(places.size):
-        place = places[i]
+        place = np.uint64(places[i])
         probe = at[place]
         out_lo[i], out_hi[i] = lo[place], hi[place]
-        out_probe[i], out_live[i] = probe, min_seq[probe]
-        out_seq[i] = first_seq + place
+        out_probe[i], out_live[i] = probe, min_seq[np.uint64(probe)]
+        out_seq[i] = first_seq + places[i]
 
 
 @kernel
@@ -114,6 +125,42 @@ def make_ascending(lo: Array, hi: Array) -> None:
         if lo[i] <= hi[i]:
             least = min(least, lo[i])
             lo[i] = least
+
+
+@kernel
+def sort_probes(
+    words: Array,
+    tags: Array,
+    lo: Array,
+    hi: Array,
+    at: Array,
+    min_seq: Array,
+    first_seq: int,
+    begin: int,
+    probes: Array,
+    entries: Array,
+    ends: Array,
+) -> None:
+    """Sort tuples by word, given their places, and write their probes and entries from column `begin` on.
+
+    `ends` gets the first and the last low end of those whose interval is not empty, if there are any.
+    """
+    words, places = sort_entries(words, tags)
+    end = begin + words.size
+    entries[WORD, begin:end] = words
+    low, high = probes[LO, begin:end], probes[HI, begin:end]
+    arrange(
+        places, lo, hi, at, min_seq, first_seq, low, high, probes[PROBE, begin:end], probes[LIVE, begin:end],
+        entries[SEQ, begin:end],
+    )  # fmt: skip
+    make_ascending(low, high)
+    first = True
+    for i in range(words.size):
+        if low[i] <= high[i]:
+            ends[1] = low[i]
+            if first:
+                ends[0] = low[i]
+                first = False
 
 
 @melted
@@ -264,4 +311,48 @@ def sweep_batch(
                 j += 1
         i += 1
     cursor[0], cursor[1] = i, -1
+    return n_out
+
+
+@kernel
+def sweep_chunk(
+    left: Array,
+    right: Array,
+    left_seqs: Array,
+    right_entries: Array,
+    right_tops: Array,
+    runs: Array,
+    ranges: Array,
+    min_seq: Array,
+    upto: Array,
+    bases: Array,
+    state: Array,
+    out: Array,
+    n_out: int,
+) -> int:
+    """Sweep a range of each side's probes over the other side's runs, and of the left ones over the right ones.
+
+    One call for all of it, as a thread that comes back to the interpreter waits for the others. The rows of `runs` are
+    described at `RUN_FIELDS`. `state` is (number of runs that are done, cursor of the next); it is beyond the last run
+    when all is done, and otherwise the output is full.
+    """
+    while state[0] < runs.shape[0]:
+        run = runs[state[0]]
+        side = run[0]
+        probes = left if side == 0 else right
+        n_out = sweep_run(
+            probes[LO], probes[HI], probes[PROBE], probes[LIVE], words_at(run[1], run[4]), words_at(run[2], run[4]),
+            words_at(run[3], run[5]), bases[1 - side], state[1:], ranges[side, 1], out, n_out,
+        )  # fmt: skip
+        if state[1] < ranges[side, 1]:
+            return n_out
+        state[0] += 1
+        state[1] = ranges[runs[state[0], 0] if state[0] < runs.shape[0] else 0, 0]
+        state[2] = -1
+    if state[0] == runs.shape[0]:
+        n_out = sweep_batch(
+            left[LO], left[HI], left[PROBE], left_seqs, min_seq, upto, right_entries[WORD], right[PROBE],
+            right_entries[SEQ], right_tops, bases, state[1:], ranges[0, 1], out, n_out,
+        )  # fmt: skip
+        state[0] += state[1] >= ranges[0, 1]
     return n_out
