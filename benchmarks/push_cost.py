@@ -11,17 +11,15 @@ index merges are in them.
 from __future__ import annotations
 
 import gc
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
+from benchmarks.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.report import plot_lines
 from streamjoin.joins.engine.compiled_step import patience
@@ -29,22 +27,16 @@ from streamjoin.joins.engine.compiled_step import patience
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLES, BATCHES, ARRAYS, RIVAL = "push of tables", "push of record batches", "push of NumPy arrays", "C++ B+-tree"
+TABLES, BATCHES, ARRAYS = "push of tables", "push of record batches", "push of NumPy arrays"
 SIZES = (1, 32, 1024)
 _BAND, _MATCHES = 500, 2
 _HISTORY = 1 << 16
 # Reading the clock of the CPU costs microseconds: pushes are measured in groups.
 _GROUP = 16
 _TUPLES, _LEAST_PUSHES, _MOST_PUSHES = 1 << 18, 100, 1 << 14
-_SOURCE = Path(__file__).parent / "btree_window_join.cpp"
 # Rows a side and push: the most times the cost of making its tables; the least times the tuples per second in C++.
 _COST_AIMS = {1: 3.0, 32: 4.0}
 _SPEED_AIMS = {32: 2.0, 1024: 6.0}
-
-
-def compiler() -> str | None:
-    """The C++ compiler of this machine, if there is one."""
-    return shutil.which("g++") or shutil.which("clang++")
 
 
 class PushCost(Experiment):
@@ -111,14 +103,9 @@ class PushCost(Experiment):
         }
 
     def _run_rival(self, cell: Cell, context: Context, pushes: int, spread: int) -> Mapping[str, Any]:
-        program = context.scratch / "btree_window_join"
-        if not program.exists():
-            command = [str(compiler()), "-O3", "-march=native", "-std=c++17", "-o", str(program), str(_SOURCE)]
-            subprocess.run(command, check=True, timeout=300)
-        numbers = (cell["window"], cell["rows"], pushes, _BAND, spread, context.seed)
-        command = [str(program), *map(str, numbers)]
-        output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
-        seconds, results = float(output.split()[0]), int(output.split()[1])
+        seconds, results = run_rival(
+            context.scratch, cell["window"], cell["rows"], pushes, band=_BAND, spread=spread, seed=context.seed
+        )
         return {
             "tuples_per_s": 2 * cell["rows"] * pushes / seconds,
             "push_us": seconds / pushes * 1e6,

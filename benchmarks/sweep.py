@@ -1,8 +1,8 @@
 """`sweep` against window and batch size: a band join of 16-byte tuples, result rows gathered into Arrow.
 
 Every system joins the same two streams by |l.key - r.key| <= d, with d set so that a tuple meets two partners
-in a full window. Baselines in the same process: our nested loop, and what people do without a stream join, a
-micro-batch re-join of the window with DuckDB.
+in a full window; at the target also 0.1 and 10. Baselines beside it: our nested loop; what people do without a stream
+join, a micro-batch re-join of the window with DuckDB; and a C++ join over B+-trees, one thread, with 24-byte tuples.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
+from benchmarks.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.hardware import explained
 from benchmarks.harness import Cell, Context, Experiment, Row, human
 from benchmarks.workload import BandWorkload
@@ -30,6 +31,10 @@ _SECONDS = 1.0
 _POOL = 16
 _LARGEST_REJOIN = 20
 _TARGET = {"window": 1 << 20, "batch": 1 << 16}
+_RATES = (2.0, 0.1, 10.0)
+# Windows and, for one worker and for two, the aims in times the C++ join.
+_RIVAL_AIMS = {20: (12, 20), 23: (12, 20)}
+_RIVAL_BAND, _RIVAL_PUSHES = 500, 4
 
 
 class DuckDBRejoin:
@@ -82,24 +87,39 @@ class Sweep(Experiment):
         points = dict.fromkeys([(w, target_b) for w in windows] + [(target_w, b) for b in batches])
         cells: list[Cell] = []
         for w, b in points:
-            at = {"window": 1 << w, "batch": 1 << b}
+            at = {"window": 1 << w, "batch": 1 << b, "match_rate": 2.0}
             if w <= _LARGEST_REJOIN:
                 cells.append({**at, "system": "duckdb re-join", "workers": 1})
             if w <= 17:
                 cells.append({**at, "system": "nested_loop", "workers": 1})
             cells += [{**at, "system": "sweep", "workers": workers} for workers in (1, 2)]
+            if b == target_b and (w in _RIVAL_AIMS or quick) and compiler() is not None:
+                cells.append({**at, "system": RIVAL, "workers": 1})
+        others = ({"window": 1 << target_w, "batch": 1 << target_b, "match_rate": rate} for rate in _RATES[1:])
+        for at in others:
+            cells += [{**at, "system": "sweep", "workers": workers} for workers in (1, 2)]
+            cells += [{**at, "system": RIVAL, "workers": 1}] if compiler() is not None else []
         return cells
 
     def baseline(self, cell: Cell) -> Cell | None:
         """DuckDB on the same point, as long as it gets there in seconds."""
-        if cell["system"] == "duckdb re-join" or cell["window"] > 1 << _LARGEST_REJOIN:
+        if cell["system"] in ("duckdb re-join", RIVAL) or cell["window"] > 1 << _LARGEST_REJOIN:
             return None
+        if cell["match_rate"] != _RATES[0]:
+            return None if compiler() is None else {**cell, "system": RIVAL, "workers": 1}
         return {**cell, "system": "duckdb re-join", "workers": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill both windows, then push batches for about a second."""
         window, batch = cell["window"], cell["batch"]
-        load = BandWorkload(window, seed=context.seed)
+        load = BandWorkload(window, match_rate=cell["match_rate"], seed=context.seed)
+        if cell["system"] == RIVAL:
+            spread = max(1, round(window * (2 * _RIVAL_BAND + 1) / cell["match_rate"]))
+            seconds, rows = run_rival(
+                context.scratch, window, batch, _RIVAL_PUSHES, band=_RIVAL_BAND, spread=spread, seed=context.seed
+            )
+            tuples = 2 * batch * _RIVAL_PUSHES
+            return {"tuples_per_s": tuples / seconds, "rows_per_tuple": rows / tuples}
         if cell["system"] == "duckdb re-join":
             rejoin = DuckDBRejoin(window, load.band)
             rejoin.fill(load.table("left", 0, window), load.table("right", 0, window))
@@ -114,6 +134,7 @@ class Sweep(Experiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the window, and against the batch."""
+        rows = [row for row in rows if row["match_rate"] == _RATES[0]]
         named = [{**row, "system": f"{row['system']} x{row['workers']}"} for row in rows]
         left, right = figure.subplots(1, 2)
         batches = {row["batch"] for row in rows}
@@ -133,7 +154,7 @@ class Sweep(Experiment):
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The aims at the target point."""
-        at = [r for r in rows if all(r[k] == v for k, v in _TARGET.items())]
+        at = [r for r in rows if all(r[k] == v for k, v in _TARGET.items()) and r["match_rate"] == _RATES[0]]
         speed = {(r["system"], r["workers"]): r["tuples_per_s"] for r in at}
         if ("sweep", 2) not in speed:
             return ["the aims are set at a window of 2^20 and batches of 2 x 65,536: run without --quick"]
@@ -143,7 +164,25 @@ class Sweep(Experiment):
             f"one worker: {human(one)} tuples/s; aim 8 M: {'met' if one >= 8e6 else 'missed'}",
             f"two workers: {two / one:.2f} times one; aim 1.7: {explained(two / one, 1.7)}",
             f"one worker is {one / rejoin:.0f} times the DuckDB re-join beside it",
+            *_over_rival(rows),
         ]
+
+
+def _over_rival(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    speeds = {(r["window"], r["match_rate"], r["system"], r["workers"]): r["tuples_per_s"] for r in rows
+              if r["batch"] == _TARGET["batch"]}  # fmt: skip
+    for power, aims in _RIVAL_AIMS.items():
+        for rate in _RATES:
+            rival = speeds.get((1 << power, rate, RIVAL, 1))
+            for workers, aim in zip((1, 2), aims, strict=True):
+                ours = speeds.get((1 << power, rate, "sweep", workers))
+                if ours is not None and rival is not None:
+                    lines.append(
+                        f"w = 2^{power}, match rate {rate:g}, {workers} worker(s): {ours / rival:.1f} times the C++ "
+                        f"B+-tree join; aim {aim}: {'met' if ours >= aim * rival else 'missed'}"
+                    )
+    return lines
 
 
 def _measure(push: Push, load: BandWorkload, start: int, batch: int) -> dict[str, Any]:
@@ -161,7 +200,7 @@ def _measure(push: Push, load: BandWorkload, start: int, batch: int) -> dict[str
     tuples = 2 * batch * pushes
     return {
         "tuples_per_s": tuples / took,
-        "match_rate": rows / tuples,
+        "rows_per_tuple": rows / tuples,
         "p50_ms": float(np.median(latencies)) * 1e3,
     }
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import push_cost
+from benchmarks.btree_rival import RIVAL, compiler
 from benchmarks.harness import Context
-from benchmarks.push_cost import RIVAL, TABLES, PushCost
+from benchmarks.push_cost import TABLES, PushCost
 
 
 def test_every_system_finds_as_many_rows(tmp_path: Path) -> None:
     experiment, context = PushCost(), Context(0, True, tmp_path)
     systems = {cell["system"] for cell in experiment.cells(quick=True)}
-    assert (RIVAL in systems) == (push_cost.compiler() is not None)
+    assert (RIVAL in systems) == (compiler() is not None)
     for system in systems:
         figures = experiment.run({"window": 1 << 12, "rows": 32, "system": system}, context)
         assert 1.7 < figures["rows_per_tuple"] < 2.3, system
