@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,10 @@ def check(runs: int, seed: int, systems: tuple[tuple[str, str | None], ...] = SY
                 workers, batch = int(rng.integers(1, 6)), int(rng.choice([1, 4, 64]))
                 options = {"batch": batch} if "handshake" in system[0] else {}
                 feed = (feed_from_threads if order == "event_time" else feed_in_order)(rng, events)
-                consumer = run_live(runner_of(setup_of(spec, system, workers, options)), feed)
+                setup = replace(setup_of(spec, system, workers, options), ordered=bool(rng.integers(2)))
+                runner = runner_of(setup)
+                assert runner.in_order or not setup.ordered
+                consumer = run_live(runner, feed)
                 assert consumer.ids() == expected, (run, seed, system, name, spec, workers, batch)
 
 

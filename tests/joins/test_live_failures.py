@@ -21,11 +21,10 @@ from streamjoin.joins.live.driven import DrivenRunner
 from streamjoin.joins.live.driven_join import DrivenJoin
 from streamjoin.joins.live.idle import ManualClock
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup
-from streamjoin.joins.live.sorting import Sorter
 from streamjoin.joins.live.source import LiveSource
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import expected
-from tests.joins.live_runs import check_punctuations, ending, opened, pairs_of, push_event_time, read_all
+from tests.joins.live_runs import check_punctuations, ending, opened, pairs_of, push_event_time
 from tests.seeds import examples
 
 SPEC = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(1_000), time="t", order="event_time")
@@ -196,36 +195,16 @@ def part(delivery: Delivery, places: list[int]) -> Delivery:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(case=generate.cases(order="event_time"), seed=st.integers(0, 999))
-def test_the_sorting_operator_restores_the_order(
+def test_rows_as_they_are_found_are_all_there_and_punctuations_hold(
     case: generate.JoinCase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schemas = case.schemas
     runners = {"auto": lambda setup: ShufflingRunner(setup, schemas, seed)}
     monkeypatch.setattr(live_module, "RUNNERS", runners)
     wanted = expected(case)
-    with opened(case, AlgorithmRequest()) as join:
-        push_event_time(join, case, seed)
-        join.close()
-        assert read_all(join) == wanted
-        assert join.metrics()["unsorted_rows"] == 0
     with opened(case, AlgorithmRequest(), ordered=False) as join:
         push_event_time(join, case, seed)
         join.close()
         batches = list(join.batches())
     assert sorted(pair for batch in batches for pair in pairs_of(batch.rows)) == sorted(wanted)
     check_punctuations(case, batches)
-
-
-def test_the_sorting_operator_holds_back_what_is_not_complete() -> None:
-    sorter = Sorter()
-
-    def delivery(later: list[int], earlier: list[int], reached: int) -> Delivery:
-        places = [np.array(values, np.int64) for values in (later, earlier)]
-        rows = pa.table({"later": places[0], "earlier": places[1]})
-        return Delivery(rows, places[0], places[1], np.zeros(len(later), np.int64), reached, None)
-
-    assert sorter.sort(delivery([5, 2, 5], [1, 0, 0], 2)).rows.num_rows == 0
-    assert sorter.waiting == 3
-    assert sorter.sort(delivery([3], [9], 4)).rows.to_pydict() == {"later": [2, 3], "earlier": [0, 9]}
-    assert sorter.sort(delivery([], [], 6)).rows.to_pydict() == {"later": [5, 5], "earlier": [0, 1]}
-    assert sorter.waiting == 0

@@ -84,6 +84,19 @@ def _consume(mem: I64, at: int, out: I64) -> int:
     return torn
 
 
+@kernel
+def _take_turns(words: I64, mine: int, turns: int) -> None:
+    """Raise the word whenever it is this thread's turn, and sleep until then."""
+    for _ in range(turns):
+        seen = atomics.load(words, COUNTER)
+        while seen % 2 != mine:
+            # Far longer than the test may take: only `wake` ends it.
+            atomics.sleep_on(words, COUNTER, seen, 1_000_000_000)
+            seen = atomics.load(words, COUNTER)
+        atomics.add(words, COUNTER, 1)
+        atomics.wake(words, COUNTER)
+
+
 def together(*steps: Callable[[], object]) -> None:
     threads = [threading.Thread(target=step) for step in steps]
     for thread in threads:
@@ -103,6 +116,13 @@ def check_counting(threads: int, times: int) -> None:
         assert count_with(step, threads, times)[COUNTER] == threads * times
     words = count_with(_guarded, threads, times)
     assert (words[GUARDED], words[WORST], words[LOCK]) == (threads * times, 1, 0)
+
+
+def check_sleep(turns: int) -> None:
+    """Threads that sleep on a word wake each other."""
+    words = np.zeros(64, np.int64)
+    together(lambda: _take_turns(words, 0, turns), lambda: _take_turns(words, 1, turns))
+    assert words[COUNTER] == 2 * turns
 
 
 def check_exchange(threads: int, times: int) -> None:
@@ -129,6 +149,7 @@ if __name__ == "__main__":
     n = int(sys.argv[1])
     check_counting(8, n)
     check_exchange(8, n)
+    check_sleep(n)
     for capacity in (1, 2, 64):
         check_queue(capacity, 3, n)
     print("held")

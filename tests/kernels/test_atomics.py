@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from streamjoin.kernels.handshake import spsc
-from tests.kernels.shared_words import check_counting, check_exchange, check_queue
+from tests.deadlock import no_deadlock
+from tests.kernels.shared_words import check_counting, check_exchange, check_queue, check_sleep
 
 TIMES = 20_000
 
@@ -19,6 +20,11 @@ TIMES = 20_000
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_nothing_is_lost_between_threads(threads: int) -> None:
     check_counting(threads, TIMES)
+
+
+def test_threads_that_sleep_wake_each_other() -> None:
+    with no_deadlock(60):
+        check_sleep(2_000)
 
 
 def test_an_exchanged_value_comes_out_once() -> None:

@@ -1,4 +1,4 @@
-"""Atomic loads, stores and exchanges on the elements of an int64 array, and yielding the processor.
+"""Atomic loads, stores and exchanges on the elements of an int64 array, yielding the processor, and sleeping.
 
 Memory orders are no stronger than needed: a load acquires, a store releases, a read-modify-write does both. A thread
 that `load`s a stored value sees everything written before the `store`. `fence` is for the one pattern that this does
@@ -13,6 +13,7 @@ equivalent, made atomic by one lock.
 # ruff: noqa: ARG001 - intrinsics are called with more than they use
 from __future__ import annotations
 
+import platform
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +21,21 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from streamjoin.kernels.flags import YIELDING
 from streamjoin.kernels.machine import I64, address, choose, read_counter
 
+# Once per call of the kernel, also inside a loop.
+_on_stack: Any = cgutils.alloca_once
 _YIELD_EVERY = int(YIELDING or 0)
+
+# Linux sleeps on a word of memory (futex); elsewhere a sleeper looks again from time to time.
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if platform.system() == "Linux" else None
+_WAIT, _WAKE = 128, 129  # within this process
+_EVERYONE = (1 << 31) - 1
+_LOOK_AGAIN_US = 50
 
 
 def _call(builder: Any, name: str, *args: Any) -> None:
@@ -115,6 +125,46 @@ def _pause(typing_context: Any, microseconds: Any) -> Any:
     return types.void(types.int64), codegen
 
 
+def _futex(builder: Any, word: Any, operation: int, value: Any, timeout: Any) -> None:
+    """The system call futex(word, operation, value, timeout)."""
+    number = ir.IntType(64)
+    prototype = ir.FunctionType(number, [number], var_arg=True)
+    function = builder.module.globals.get("syscall") or ir.Function(builder.module, prototype, "syscall")
+    none = ir.IntType(8).as_pointer()(None)
+    builder.call(function, [number(_FUTEX), word, number(operation), value, timeout, none, number(0)])
+
+
+@intrinsic
+def _sleep_on(typing_context: Any, words: Any, index: Any, expected: Any, microseconds: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _FUTEX is None:
+            _call(builder, "usleep", ir.IntType(32)(_LOOK_AGAIN_US))
+            return context.get_dummy_value()
+        number = ir.IntType(64)
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
+        # A `timespec`: seconds, nanoseconds.
+        until = _on_stack(builder, number, 2)
+        builder.store(builder.udiv(args[3], number(1_000_000)), until)
+        rest = builder.mul(builder.urem(args[3], number(1_000_000)), number(1_000))
+        builder.store(rest, builder.gep(until, [ir.IntType(32)(1)]))
+        _futex(builder, pointer, _WAIT, args[2], until)
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _wake(typing_context: Any, words: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _FUTEX is not None:
+            number = ir.IntType(64)
+            pointer = address(context, builder, signature.args[0], args[0], args[1])
+            _futex(builder, pointer, _WAKE, number(_EVERYONE), ir.IntType(8).as_pointer()(None))
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64), codegen
+
+
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -154,6 +204,15 @@ def _plain_pause(microseconds: int) -> None:
     time.sleep(microseconds / 1e6)
 
 
+def _plain_sleep_on(words: I64, index: int, expected: int, microseconds: int) -> None:
+    if _plain_load(words, index) == expected:
+        time.sleep(min(microseconds, _LOOK_AGAIN_US) / 1e6)
+
+
+def _plain_wake(words: I64, index: int) -> None:
+    """Sleepers look again by themselves."""
+
+
 load: Callable[[I64, int], int] = choose(_load, _plain_load)
 """The word at `index`, and all that its writer had written before."""
 store: Callable[[I64, int, int], None] = choose(_store, _plain_store)
@@ -167,3 +226,7 @@ exchange: Callable[[I64, int, int], int] = choose(_change("xchg"), _plain_change
 fence: Callable[[], None] = choose(_fence, lambda: None)
 give_way = choose(_give_way, _plain_give_way)
 pause = choose(_pause, _plain_pause)
+sleep_on: Callable[[I64, int, int, int], None] = choose(_sleep_on, _plain_sleep_on)
+"""Sleep while the word at `index` is `expected`, in its lower half, until `wake` or for so many microseconds."""
+wake: Callable[[I64, int], None] = choose(_wake, _plain_wake)
+"""Wake all that sleep on the word at `index`, after it was changed."""

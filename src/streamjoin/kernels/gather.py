@@ -6,7 +6,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import prefetch
+from streamjoin.kernels.machine import I64, prefetch
 from streamjoin.kernels.searching import gallop
 
 _AHEAD = 24
@@ -53,6 +53,21 @@ def sides_of_pairs(probes: Array, seqs: Array, is_right: Array, own_seq: Array, 
             left[i], right[i] = seqs[i], own_seq[p]
         else:
             left[i], right[i] = own_seq[p], seqs[i]
+
+
+@kernel
+def place_pairs(later: I64, seqs: I64, first: int, own: I64, times: I64, left: I64, right: I64, arrived: I64) -> None:
+    """The left and the right position of each pair, and when its later tuple arrived.
+
+    `own` has each gate position's own position from `first` on, doubled, plus 1 for the right side; `times` likewise.
+    """
+    for i in range(later.size):
+        place = later[i] - first
+        arrived[i] = times[place]
+        if own[place] & 1:
+            left[i], right[i] = seqs[i], own[place] >> 1
+        else:
+            left[i], right[i] = own[place] >> 1, seqs[i]
 
 
 @kernel

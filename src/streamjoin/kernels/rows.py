@@ -26,6 +26,7 @@ from streamjoin.kernels.memory import (
     store_32,
     store_64,
 )
+from streamjoin.kernels.positions import OPS, OWN_SEQ, place_tuples
 
 INPUT_FIELDS = 5
 ADDRESS, STRIDE, VALIDITY, BIT, DATA = range(INPUT_FIELDS)
@@ -120,6 +121,27 @@ def store_rows(
         target = layout[n_columns + k, ADDRESS] + 8 * end
         for i in range(n):
             store_64(target + 8 * i, words[rows[k], begin + i])
+    return NO_COLUMN
+
+
+@kernel
+def store_push(
+    columns: Array, n_columns: int, words: Array, rows: I64, layout: Array, end: int, sides: Array, n_left: int,
+    index_row: int, own: I64, arrived: I64, now: int,
+) -> int:  # fmt: skip
+    """`store_rows` and `place_tuples` for a push of one side, in arrival order and without times.
+
+    own[i] becomes the position of tuple i, doubled, plus 1 for the right side, and arrived[i] the time `now`.
+    """
+    n = words.shape[1]
+    column = store_rows(columns, n_columns, words, 0, n, rows, layout, end)
+    if column != NO_COLUMN:
+        return column
+    none = np.empty(0, np.int64)
+    place_tuples(words, np.empty(0, np.bool_), sides, n_left, index_row, none, none)
+    for i in range(n):
+        own[i] = words[OWN_SEQ, i] << 1 | (words[OPS, i] & 1)
+        arrived[i] = now
     return NO_COLUMN
 
 

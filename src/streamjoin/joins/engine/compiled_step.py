@@ -20,6 +20,7 @@ from streamjoin.joins.engine.compiled_plan import CompiledPlan, OutputSource, co
 from streamjoin.joins.engine.later import later
 from streamjoin.joins.engine.ordered import Ordered
 from streamjoin.joins.engine.result_message import ResultMessage
+from streamjoin.kernels.machine import I64
 from streamjoin.kernels.positions import (
     AT,
     FIRST,
@@ -51,6 +52,7 @@ from streamjoin.kernels.rows import (
     STRUCT_WORDS,
     gather_pairs,
     read_batch,
+    store_push,
     store_rows,
 )
 from streamjoin.model.binding import BoundSpec, TimePlan
@@ -257,9 +259,43 @@ class CompiledStep:
         stores[1].include(self._arrow_columns(1, right) if stores[1].arrow_names else _NO_COLUMNS, n_right)
         return True
 
+    def begin(self) -> None:
+        """Take the compiled steps from the first push on, even if that compiles them."""
+        self._patience = 0 if _fixed_patience is None else _fixed_patience
+
+    def take_push(self, side: int, batch: Any, own: I64, arrived: I64, now: int) -> EncodedPush | None:
+        """Encode and store a push of one side, in arrival order and without times; None if kernels can't read it.
+
+        `own` and `arrived` get, for each tuple, its position doubled plus its side, and the time `now`.
+        """
+        n, owner = self._read(side, batch)
+        if n < 0:
+            return None
+        stores, sides, n_left = self._stores, self._sides, 0 if side else n
+        store = stores[side]
+        words = np.empty((self._plan.rows, n), np.int64)
+        unmatched = 0
+        for encode in self._plan.encoders:
+            unmatched += encode(self._inputs, words, n_left)
+        store.block.reserve(n)
+        sides[0, FIRST], sides[1, FIRST] = stores[0].count, stores[1].count
+        sides[0, LEAST] = sides[1, LEAST] = 0
+        while True:
+            column = store_push(
+                self._inputs[side], len(store.schema), words, self._stored_rows, store.layout(), store.block.end,
+                sides, n_left, self._plan.index_row, own, arrived, now,
+            )  # fmt: skip
+            if column == NO_COLUMN:
+                break
+            store.mark_nulls([store.schema.names[column]])
+        store.include(_NO_COLUMNS, n)
+        return EncodedPush(words, n_left, unmatched == 0, (owner,))
+
     def _read(self, side: int, batch: Any) -> tuple[int, object]:
         """Describe a batch in `_inputs`; returns its rows, and what keeps its memory alive. -1 if it has no form."""
         if isinstance(batch, pa.Table):
+            if not batch.num_rows:
+                return 0, None
             batches = batch.to_batches()
             if len(batches) != 1:
                 batches = batch.combine_chunks().to_batches()
@@ -288,6 +324,8 @@ class CompiledStep:
 
     def _write(self, side: int, words: Array, begin: int, n: int) -> None:
         """Write a side's new rows, whose words begin at `begin`, behind its stored ones."""
+        if not n:
+            return
         store = self._stores[side]
         store.block.reserve(n)
         while True:

@@ -36,6 +36,7 @@ class Intake:
         self, bound: BoundSpec, operator: Operator | AsOfOperator, sources: Sources, counts: Counts, late: LateRows
     ) -> None:
         self._bound = bound
+        self._empty = _no_tuples(bound)
         self._operator = operator
         self._counts = counts
         self._late = late
@@ -73,8 +74,7 @@ class Intake:
 
         `is_right` says which side each tuple belongs to, in arrival order; `left_first` that the left ones come first.
         """
-        bound = self._bound
-        tables = [_fitted(inputs[LEFT], bound.left_schema), _fitted(inputs[RIGHT], bound.right_schema)]
+        tables = [self._fitted(side, inputs[side]) for side in (LEFT, RIGHT)]
         if self._is_plain and not self._self_join:
             self._counts.tuples_left += tables[LEFT].num_rows
             self._counts.tuples_right += tables[RIGHT].num_rows
@@ -108,7 +108,7 @@ class Intake:
             return self._released(self._gate, everything)
         if not everything:
             return None
-        tables = (self._bound.left_schema.empty_table(), self._bound.right_schema.empty_table())
+        tables = (self._fitted(LEFT, None), self._fitted(RIGHT, None))
         none = np.empty(0, np.int64) if self._operator.has_times else None
         ordered = Ordered(tables, (none, none), np.empty(0, np.bool_))
         return self._operator.begin(ordered, self._bounds(), Tail(NEVER, last=True))
@@ -127,8 +127,7 @@ class Intake:
         if self._gate is None:
             raise AssertionError("event-time order without a gate")
         self._gate.check([(side, source)])
-        tables = [schema.empty_table() for schema in (self._bound.left_schema, self._bound.right_schema)]
-        tables[side] = _fitted(table, tables[side].schema)
+        tables = [self._fitted(each, table if each == side else None) for each in (LEFT, RIGHT)]
         if side == LEFT:
             self._counts.tuples_left += table.num_rows
         else:
@@ -146,7 +145,7 @@ class Intake:
 
     def saved(self) -> Restore:
         """Return a function that restores the order of the input and the operator."""
-        bound = self._bound
+        bound, empty = self._bound, self._empty
         parts = [self._operator.saved()]
         if self._gate is not None:
             parts.append(self._gate.saved())
@@ -154,7 +153,7 @@ class Intake:
             parts += [horizon.saved() for horizon in self._horizons if horizon is not None]
 
         def restore() -> None:
-            self._bound = bound
+            self._bound, self._empty = bound, empty
             for part in parts:
                 part()
 
@@ -170,7 +169,7 @@ class Intake:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
         if self._gate is not None:
             self._gate.retype((bound.left_schema, bound.right_schema))
-        self._bound = bound
+        self._bound, self._empty = bound, _no_tuples(bound)
 
     def finish(self, side: int, source: str) -> None:
         """Stop waiting for a source."""
@@ -187,6 +186,13 @@ class Intake:
     def nbytes(self) -> int:
         """Bytes held by waiting tuples."""
         return 0 if self._gate is None else self._gate.nbytes
+
+    def _fitted(self, side: int, table: pa.Table | None) -> pa.Table:
+        """A push with the stored columns: all, unless the result has only some of them."""
+        empty = self._empty[side]
+        if table is None:
+            return empty
+        return table if table.num_columns == empty.num_columns else table.select(empty.schema.names)
 
     def _timed(self, tables: list[pa.Table], is_right: Array, source: str) -> tuple[list[Array | None], Array]:
         """Each side's ticks where they are needed; rows without a usable time are set aside."""
@@ -277,8 +283,5 @@ def _one_time(time: object, type_: pa.DataType) -> pa.Array:
     return pa.array([time], type_)
 
 
-def _fitted(table: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """A push with the stored columns: all, unless the result has only some of them."""
-    if table is None:
-        return schema.empty_table()
-    return table if table.num_columns == len(schema) else table.select(schema.names)
+def _no_tuples(bound: BoundSpec) -> tuple[pa.Table, pa.Table]:
+    return bound.left_schema.empty_table(), bound.right_schema.empty_table()

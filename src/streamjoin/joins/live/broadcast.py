@@ -1,9 +1,8 @@
 """The output half of a live join: every consumer gets every row, at its own pace, from a bounded queue.
 
-A runner hands over deliveries; where the runner is out of order and order is requested, they pass the sorting operator
-first. A full queue makes the runner wait, and through it the sources. Rows wait for the first consumer in a queue of
-their own, which it takes over. Invariants: all queues get the same batches in the same order; a consumer that closed
-or was dropped holds up nobody.
+A runner hands over deliveries. A full queue makes the runner wait, and through it the sources. Rows wait for the first
+consumer in a queue of their own, which it takes over. Invariants: all queues get the same batches in the same order;
+a consumer that closed or was dropped holds up nobody.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from streamjoin._arrays import Array
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.row_bytes import RowBytes
 from streamjoin.joins.live.runner import Delivery, Stopped
-from streamjoin.joins.live.sorting import Sorter
 from streamjoin.model.errors import StateError
 from streamjoin.windows.clock import NEVER
 
@@ -105,15 +103,13 @@ class ConsumerQueue:
 class Broadcast:
     """Distributes the deliveries of one runner."""
 
-    def __init__(self, result_rows: int, result_bytes: int, batch_rows: int, ordered: bool) -> None:
+    def __init__(self, result_rows: int, result_bytes: int, batch_rows: int) -> None:
         self.lock = threading.Lock()
         self._room = threading.Condition(self.lock)
         self._deliverers = 0
         # Deliveries are taken one at a time, so that all consumers get one order.
         self._turn = threading.Lock()
         self._result_rows, self._result_bytes, self._batch_rows = result_rows, result_bytes, batch_rows
-        self._ordered = ordered
-        self._sorter: Sorter | None = None
         self._queues: list[ConsumerQueue] = [self._new_queue()]
         self.error: BaseException | None = None
         self.stopped = False
@@ -128,10 +124,9 @@ class Broadcast:
         self.found, self.read = Histogram(), Histogram()
         self.waited = 0.0
 
-    def begin(self, schema: pa.Schema, time_type: pa.DataType | None, in_order: bool) -> None:
+    def begin(self, schema: pa.Schema, time_type: pa.DataType | None) -> None:
         """Prepare for the deliveries of a runner."""
         self._row_bytes, self._time_type = RowBytes(schema), time_type
-        self._sorter = Sorter() if self._ordered and not in_order else None
 
     # -- the runner's side ---------------------------------------------------------------------------------
 
@@ -143,8 +138,6 @@ class Broadcast:
         """
         with self._turn:
             self.found.add(time.monotonic_ns() - delivery.arrived)
-            if self._sorter is not None:
-                delivery = self._sorter.sort(delivery)
             items = self._items(delivery)
             for item in items:
                 self._put(item)
@@ -335,7 +328,6 @@ class Broadcast:
                 "reached": self._reached,
                 "consumers": sum(queue.claimed for queue in queues),
                 "unread_rows": [queue.rows for queue in queues],
-                "unsorted_rows": 0 if self._sorter is None else self._sorter.waiting,
                 "waited_for_consumers": self.waited,
             }
 

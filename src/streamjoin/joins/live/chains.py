@@ -4,10 +4,10 @@ The logs are arrays of fixed size while the nodes run. When one is full, the int
 once all messages have passed it, the logs are compacted or grow, and the nodes go on. That happens once for as many
 tuples as the windows hold, and takes as long as copying them.
 
-A node without messages yields, then naps, and after a while its thread sleeps until the intake wakes it. A chunk is
-followed by a message without tuples on each side, so the high-water marks reach the end of every chunk. The original
-handshake join has no such marks: there a pair is found when its tuple of side 0 leaves the chain, after its window has
-passed. While few tuples of side 0 come, the chain is drained from time to time.
+A node without messages yields, then sleeps until the next one rings its bell. A chunk is followed by a message without
+tuples on each side, so the high-water marks reach the end of every chunk. The original handshake join has no such
+marks: there a pair is found when its tuple of side 0 leaves the chain, after its window has passed. While few tuples of
+side 0 come, the chain is drained from time to time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,24 @@ from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.handshake import Handshake
 from streamjoin.joins.parallel.handshake_base import ChainJoin
 from streamjoin.kernels.crew import STOP
-from streamjoin.kernels.handshake.collect import await_room, take_results
-from streamjoin.kernels.handshake.links import COMPARED, DONE, DRAINS, FULL, PARKS, PUNCTUATES, drive, punctuate
-from streamjoin.kernels.trees.entries import LARGEST
+from streamjoin.kernels.handshake.collect import await_results, await_room, take_results
+from streamjoin.kernels.handshake.links import (
+    BATCH,
+    COMPARED,
+    DONE,
+    DRAINS,
+    PUNCTUATES,
+    SLEEPS,
+    drive,
+    entry_room,
+    ring_all,
+    send_marked,
+)
 
-# Attempts without a message: the first 128 yield, the others sleep 50 us each.
-_PARKS = 256
-# Likewise in the original handshake join, whose nodes look again from time to time: tuples move on without messages.
-_PARKS_LEAVING = 160
+# How long a node without messages sleeps, in microseconds, if nobody wakes it.
+_SLEEPS = 50_000
+# Likewise in the original handshake join, whose tuples move on without messages.
+_SLEEPS_LEAVING = 2_000
 # Naps after which the collector returns to look whether the join has ended.
 _NAPS = 32
 _MOST_TAKEN = 1 << 14
@@ -42,24 +52,23 @@ _NO_PAIRS = TakenPairs(np.empty(0, np.int64), np.empty(0, np.int64))
 class ChainFlow(Flow):
     """A chain whose nodes run between chunks."""
 
-    def __init__(self, join: ChainJoin) -> None:
-        self._join = join
+    def __init__(self, join: ChainJoin, index_row: int = -1) -> None:
+        self._join, self._index_row = join, index_row
         self.crew = join.crew
         self.threads = join.chain.nodes
         self._leaving = isinstance(join, Handshake)
         self.settles = not self._leaving
         mem = join.chain.mem
-        mem[DRAINS], mem[PUNCTUATES], mem[PARKS] = 0, not self._leaving, _PARKS_LEAVING if self._leaving else _PARKS
+        mem[[DRAINS, PUNCTUATES, SLEEPS]] = 0, not self._leaving, _SLEEPS_LEAVING if self._leaving else _SLEEPS
         self._out = np.empty((_MOST_TAKEN, 2), np.int64)
-        self._awaited = np.zeros(2, np.int64)
         self._marks = np.zeros(2, np.int64)
         # Places such that a drain has found all pairs below them; as of the newest one, and as of the last `take`.
         self._settled = self._taken_settled = np.zeros(2, np.int64)
         # Held where logs are read by the collector, or moved.
         self._logs = threading.Lock()
         self._changed = threading.Condition()
-        self._flows = self._done = self._parked = 0
-        self._ended = self._ending = False
+        self._flows = self._done = 0
+        self._ended = False
         # Per side: positions that no open chunk needs; that no later chunk looks up.
         self._forgotten = self._dropped = (0, 0)
         self._open_flow(0)
@@ -68,21 +77,36 @@ class ChainFlow(Flow):
 
     def send(self, sent: SentChunk) -> None:
         """Log the chunk and send it to both ends of the chain, and the marks behind it."""
-        chunk, logs = sent.chunk, self._join.chain.logs
-        if logs[0].room < chunk.left.n or logs[1].room < chunk.right.n:
+        logs = self._join.chain.logs
+        counts = sent.counts
+        if logs[0].room < counts[0] or logs[1].room < counts[1]:
             self._end_flow()
             if self._stopped():
                 return
-            self._open_flow(max(chunk.left.n, chunk.right.n))
-        is_right, begins = self._join.log(chunk, sent.begin, self._dropped)
-        self._dropped = sent.dropped
-        ends = logs[0].count, logs[1].count
-        sent.mark[:] = ends
-        self._wake_parked()
-        self._drive(is_right, begins, ends=False)
-        expired = [int(log.place_of(bound)) for log, bound in zip(logs, sent.dropped, strict=True)]
-        punctuate(self.crew.words, self.threads, self._join.chain.mem, *ends, *expired)
-        self._wake_parked()
+            self._open_flow(max(counts))
+        before, self._dropped = self._dropped, sent.dropped
+        if sent.chunk is None and sent.block is not None:
+            block = sent.block
+            self._join.send_block(
+                block.words, block.counts[0], block.all_valid, self._index_row, sent.begin, before, sent.dropped,
+                sent.mark,
+            )  # fmt: skip
+        else:
+            is_right, begins = self._join.log(sent.tuples, sent.begin, before)
+            left, right = logs
+            sent.mark[:] = left.count, right.count
+            send_marked(
+                self.crew.words, self.threads, self._join.chain.mem, is_right, left.facts, right.facts, *begins,
+                left.count, right.count, *sent.dropped,
+            )  # fmt: skip
+
+    def has_room(self, tuples: int) -> bool:
+        """Whether the logs, and both ends of the chain, have room."""
+        chain = self._join.chain
+        if self._leaving or min(log.room for log in chain.logs) < tuples:
+            return False
+        needed = tuples // int(chain.mem[BATCH]) + 2
+        return bool(needed <= entry_room(chain.mem))
 
     def settle(self) -> None:
         """In the original handshake join: let what has not met visit the rest of the chain, as at the end of a call."""
@@ -113,8 +137,6 @@ class ChainFlow(Flow):
 
     def _end_flow(self) -> None:
         left, right = self._join.chain.logs
-        self._ending = True
-        self._wake_parked()
         self._drive(_NO_TUPLES, (left.count, right.count), ends=True)
         with self._changed:
             self._changed.notify_all()
@@ -130,19 +152,15 @@ class ChainFlow(Flow):
             self._join.chain.open()
         with self._changed:
             self._done = 0
-            self._ending = False
             self._flows += 1
             self._changed.notify_all()
 
     def _stopped(self) -> bool:
         return bool(self.crew.words[STOP])
 
-    def _wake_parked(self) -> None:
-        if self._parked:
-            self.wake()
-
     def wake(self) -> None:
-        """Wake the nodes' threads."""
+        """Wake the threads."""
+        ring_all(self._join.chain.mem)
         with self._changed:
             self._changed.notify_all()
 
@@ -169,47 +187,19 @@ class ChainFlow(Flow):
             code = self._join.run_node(k)
             if code == DONE or self._stopped():
                 return
-            if code == FULL:
-                await_room(self.crew.words, k, chain.mem, chain.results[k])
-            else:
-                self._park(k)
-
-    def _park(self, k: int) -> None:
-        """Sleep until the intake has sent something."""
-        chain = self._join.chain
-        with self._changed:
-            self._parked += 1
-            if self._leaving and not chain.has_messages(k) and not self._ending:
-                self._changed.wait(POLL)
-            # With messages on their way to this node, sleeping would delay them.
-            while not self._leaving and chain.is_quiet(k) and not self._ending and not self._stopped():
-                self._changed.wait(POLL)
-            self._parked -= 1
+            await_room(self.crew.words, k, chain.mem, chain.results[k])
 
     # -- the collector's ------------------------------------------------------------------------------------
 
     def take(self, oldest: SentChunk) -> TakenPairs | None:
         """Empty the nodes' rings."""
         chain = self._join.chain
-        if oldest.mark:
-            # Each message moves a mark; the collector would take the interpreter from the sources for all of them.
-            self._awaited[:] = oldest.mark
-            if self._leaving:
-                self._awaited[1] = 0
-        else:
-            self._awaited[:] = LARGEST
-        before, settled, moved = self._marks.copy(), self._settled, False
-        count = take_results(
-            self.crew.words,
-            self.threads + 1,
-            chain.mem,
-            chain.results,
-            self._out,
-            self._marks,
-            self._awaited,
-            self._leaving,
-            _NAPS,
-        )
+        before, moved = self._marks.copy(), False
+        enough = 1 if self.eager else chain.results.shape[1] // 4
+        # Each message moves a mark; the collector would take the interpreter from the sources for all of them.
+        await_results(self.crew.words, self.threads + 1, chain.mem, oldest.mark, self._leaving, enough, _NAPS)
+        settled = self._settled
+        count = take_results(chain.mem, chain.results, self._out, self._marks, self._leaving)
         if count < _MOST_TAKEN:
             # The rings were emptied after the drain had ended.
             moved, self._taken_settled = settled is not self._taken_settled, settled
@@ -224,7 +214,7 @@ class ChainFlow(Flow):
         One that has left has met everything before it, and what came after it and within its window. That is not so
         for side 1: a message of side 0 still on its way may meet tuples of side 1 that have left.
         """
-        if not sent.mark:
+        if sent.mark[0] < 0:
             return False
         passed = self._marks >= sent.mark
         if not self._leaving:
@@ -256,4 +246,5 @@ def run_chain(setup: Setup) -> Runner:
     operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
     if not isinstance(operator.algorithm, ChainJoin):
         raise AssertionError(f"{choice.name} is not a handshake join")
-    return FlowRunner(setup, operator, ChainFlow(operator.algorithm))
+    operator.builds_chunks = False
+    return FlowRunner(setup, operator, ChainFlow(operator.algorithm, operator.index_row))

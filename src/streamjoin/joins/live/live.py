@@ -77,7 +77,7 @@ class Live:
         self._runner: Runner | None = None
         self._waiting = WaitingInput(max(1, limits.queue_rows // 2))
         self._target: Runner | WaitingInput = self._waiting
-        self._broadcast = Broadcast(limits.result_rows, limits.result_bytes, limits.batch_rows, ordered)
+        self._broadcast = Broadcast(limits.result_rows, limits.result_bytes, limits.batch_rows)
         self._lock = threading.Lock()
         self._binding = threading.Lock()
         self._sources: set[LiveSource] = set()
@@ -259,7 +259,7 @@ class Live:
         """
         self._check_process()
         runner = self._runner
-        figures: dict[str, Any] = {} if runner is None else dict(runner.metrics())
+        figures: dict[str, Any] = {"unsorted_rows": 0, **({} if runner is None else runner.metrics())}
         output = self._broadcast.figures()
         with self._lock:
             tuples = list(self._gone_tuples)
@@ -435,12 +435,13 @@ class Live:
             limits.queue_rows,
             limits.queue_bytes,
             limits.batch_rows,
+            self._ordered,
         )
         # Runners with threads of their own give pairs; other kinds of joins give rows at the end of a window, too.
         is_inner = self.spec.how == "inner" and self.spec.match is None
         build = RUNNERS.get(self._request.algorithm) if is_inner else None
         runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
-        self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type, runner.in_order)
+        self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type)
         runner.start(self._broadcast.deliver, _reporter(self._broadcast, weakref.ref(self)))
         self._runner = self._threads.runner = runner
 

@@ -15,7 +15,7 @@ from streamjoin._arrays import Array
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import MOST_SENT, POLL, Flow, FlowRunner, TakenPairs
+from streamjoin.joins.live.running import MOST_SENT, POLL, Flow, FlowRunner, TakenPairs, in_result_order
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.pim_parallel import PimParallel, write
 from streamjoin.joins.parallel.pim_parallel_crew import Tuples
@@ -61,7 +61,7 @@ class QueueFlow(Flow):
 
     def send(self, sent: SentChunk) -> None:
         """Append the chunk to the queue."""
-        chunk, at = sent.chunk, int(self._shared.queue[q.N])
+        chunk, at = sent.tuples, int(self._shared.queue[q.N])
         if at + chunk.n > self._capacity:
             self._close()
             if self._stopped():
@@ -72,10 +72,14 @@ class QueueFlow(Flow):
         write(self._tuples, chunk, at)
         self._ends = tuple(part.first_seq + part.n for part in (chunk.left, chunk.right))
         self._dropped = sent.dropped
-        sent.mark.append(sent.end)
+        sent.mark[:] = sent.end
         q.extend(self._shared.queue, at + chunk.n, self._ends[0], self._ends[1], 1)
         if self._parked:
             self.wake()
+
+    def has_room(self, tuples: int) -> bool:
+        """Whether the array has room."""
+        return int(self._shared.queue[q.N]) + tuples <= self._capacity
 
     def end(self) -> None:
         """Let the threads return once the queue is empty."""
@@ -214,14 +218,12 @@ class QueueFlow(Flow):
         if self._self_join:
             ready = later < (self._complete & ~1)
             self._held = [(later[~ready], seqs[~ready])]
-            later, seqs = later[ready], seqs[ready]
-            order = np.lexsort((later & 1, seqs, later >> 1))
-            later, seqs = later[order], seqs[order]
+            return in_result_order(TakenPairs(later[ready], seqs[ready]), self_join=True)
         return TakenPairs(later, seqs)
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all tasks of the chunk were handed on."""
-        return bool(sent.mark) and self._complete >= sent.mark[0]
+        return bool(0 <= sent.mark[0] <= self._complete)
 
     def forget(self, sent: SentChunk) -> None:
         """Do nothing: merges drop what has expired."""

@@ -72,13 +72,15 @@ class Setup:
     """Likewise, in bytes."""
     batch_rows: int
     """How many rows a delivery has at the most, unless a single tuple has more matches."""
+    ordered: bool = False
+    """Whether deliveries have to come in result order."""
 
 
 class Runner(Protocol):
     """Runs one bound join. All calls may come from any thread unless said otherwise."""
 
     in_order: bool
-    """Whether deliveries come in result order; otherwise the live join sorts them where order is requested."""
+    """Whether deliveries come in result order; they must where that is requested."""
 
     def start(self, deliver: Deliver, fail: Fail) -> None:
         """Start the threads."""

@@ -36,16 +36,20 @@ from streamjoin.kernels.crew import STOP
 from streamjoin.model.errors import BackPressureError, StateError
 from streamjoin.windows.crew import Crew
 
-# How long a thread leaves the interpreter to the others after a round, at the most.
-MOST_WAY = 0.0002
 POLL = 0.05
 """Seconds after which a waiting thread looks whether the join has ended."""
 PAUSE = 0.2
 """Seconds without input after which a flow that needs further input to find all pairs is settled."""
 MOST_OPEN = 1 << 16
 """How many tuples may be incomplete, at the least, before such a flow is settled."""
-MOST_SENT = 1 << 13
+MOST_SENT = 1 << 12
 """How many tuples are sent as one chunk at the most."""
+MOST_WAY = 0.004
+"""How long the intake's thread leaves the interpreter to the others after a round, in seconds, at the most."""
+MOST_SINGLE, LEAST_JOINED = 8, 256
+"""So many waiting pushes are sent one by one, and more of them if they have so many tuples; others as one chunk."""
+MOST_ROUNDS = 4
+"""How often a source that does the intake's work looks for more of it."""
 _STOPPED = "the live join was stopped"
 
 
@@ -66,12 +70,21 @@ class Flow(ABC):
     """Whether pairs are found in result order."""
     refined = False
     """Whether its pairs are tested already."""
+    eager = True
+    """Whether pairs are taken as soon as there are any; otherwise when a chunk is complete, or there are many."""
     settles = True
     """Whether all pairs of what was sent are found without further input."""
 
     @abstractmethod
     def send(self, sent: SentChunk) -> None:
         """Send a chunk on its way; the intake's. Waits while there is no room."""
+
+    def has_room(self, tuples: int) -> bool:  # noqa: ARG002
+        """Whether `send` takes so many tuples without waiting; the intake's."""
+        return False
+
+    def await_room(self) -> None:  # noqa: B027 - for flows that take few chunks at a time
+        """Wait until it is worth sending more, so that what comes meanwhile is sent together; the intake's."""
 
     def settle(self) -> None:  # noqa: B027 - for flows that do not settle by themselves
         """Find all pairs of what was sent, in a pause of the input; the intake's."""
@@ -129,7 +142,11 @@ class FlowRunner:
         self._ordering = threading.Lock()
         self._crew = flow.crew
         self._crew.resize(flow.threads + 2)
-        self.in_order = flow.in_order
+        self.in_order = flow.in_order or setup.ordered
+        # Pairs that are not complete wait for those before them, where order is requested.
+        self._sorts = setup.ordered and not flow.in_order
+        flow.eager = not self._sorts
+        self._unsorted: list[TakenPairs] = []
         # The inbox. While the gate is full, only the source that holds it back may push.
         self._most_waiting, self._most_bytes = setup.queue_rows, setup.queue_bytes
         self._batch_rows = setup.batch_rows
@@ -138,6 +155,9 @@ class FlowRunner:
         self._waiting = self._waiting_bytes = 0
         self._in_gate = 0
         self._holder: Key | None = None
+        self._sources_wait = 0
+        # Held by the thread that does the intake's work.
+        self._taking = threading.Lock()
         lock = threading.Lock()
         self._arrivals, self._room = threading.Condition(lock), threading.Condition(lock)
         # Chunks that were sent and are not complete.
@@ -176,12 +196,14 @@ class FlowRunner:
                 rest = POLL if until is None else min(POLL, until - time.monotonic())
                 if rest <= 0:
                     raise BackPressureError(self._fullness(timeout))
+                self._sources_wait += 1
                 self._room.wait(rest)
+                self._sources_wait -= 1
                 self._check()
             self._items.append(("push", side, name, rows, arrived))
             self._waiting += rows.num_rows
             self._waiting_bytes += self._row_bytes[side].of(rows)
-            self._arrivals.notify()
+        self._take_in_here()
 
     def advance(self, side: int, name: str, time: int) -> None:
         """Declare that a source has no tuples before `time`."""
@@ -237,6 +259,7 @@ class FlowRunner:
             "waiting": self._waiting + in_gate,
             "queued": self._waiting,
             "gate": in_gate,
+            "unsorted_rows": sum(piece.later.size for piece in list(self._unsorted)),
             "open_tuples": sent - self._delivered[0],
             "bytes": self._waiting_bytes + gate_bytes + stored + self._flow.nbytes,
             "seconds": seconds,
@@ -252,7 +275,7 @@ class FlowRunner:
         with self._arrivals:
             self._check()
             self._items.append((kind, side, name, argument, 0))
-            self._arrivals.notify()
+        self._take_in_here()
 
     def _is_full(self, side: int, name: str) -> bool:
         if self._waiting >= self._most_waiting or self._waiting_bytes >= self._most_bytes:
@@ -316,7 +339,7 @@ class FlowRunner:
     # The intake.
 
     def _take_in(self) -> None:
-        gate = self._intake.gate
+        """The intake's thread: takes what sources could not send on themselves."""
         while True:
             with self._arrivals:
                 pause = time.monotonic() + PAUSE
@@ -324,27 +347,105 @@ class FlowRunner:
                     self._arrivals.wait(POLL)
                     if self._unsettled and time.monotonic() > pause:
                         break
-                items, self._items = self._items, deque()
-                self._waiting = self._waiting_bytes = 0
-                self._room.notify_all()
-            if self._stopped():
-                return
-            if not items and self._input_ended:
-                break
-            if not items:
-                self._unsettled = False
-                self._flow.settle()
-                continue
-            with self._ordering:
-                self._late.trim()
+            self._flow.await_room()
+            make_way = 0.0
+            while not self._taking.acquire(timeout=POLL):
+                if self._stopped():
+                    return
+            try:
+                if self._stopped():
+                    return
                 begin = time.perf_counter()
-                work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
-            self._send(work)
-            _make_way(begin)
+                if self._send_waiting():
+                    if self._intake.gate is not None:
+                        # Ordering takes many calls: a thread that takes up every tuple at once does little else than
+                        # take turns with the sources.
+                        make_way = min(time.perf_counter() - begin, MOST_WAY)
+                    continue
+                if self._input_ended:
+                    with self._ordering:
+                        work = self._intake.release(everything=True)
+                    self._send(work)
+                    self._flow.end()
+                    return
+                if self._unsettled:
+                    self._unsettled = False
+                    self._flow.settle()
+            finally:
+                self._taking.release()
+                time.sleep(make_way)
+
+    def _take_in_here(self) -> None:
+        """Do the intake's work in the thread of a source, if no other thread does and nothing has to wait for it.
+
+        Waking another thread and handing it the interpreter takes longer than the work itself.
+        """
+        rounds = 0
+        # Whoever holds the lock looks again after releasing it, so nothing is left behind.
+        while self._items and self._taking.acquire(blocking=False):
+            try:
+                rounds += 1
+                if rounds > MOST_ROUNDS or not self._flow.has_room(self._waiting + self._in_gate):
+                    break
+                self._send_waiting()
+            except BaseException as error:
+                self._crew.stop(error)
+                self._wake()
+                if not isinstance(error, Exception):
+                    raise
+                raise StateError(f"the live join was ended by {type(error).__name__}: {error}") from error
+            finally:
+                self._taking.release()
+        else:
+            return
+        with self._arrivals:
+            self._arrivals.notify()
+
+    def _send_waiting(self) -> bool:
+        """Order, store and send what waits, at most about a chunk of it; False if nothing does."""
+        items, tuples = self._next_items()
+        if not items:
+            return False
+        gate = self._intake.gate
+        if gate is None and len(items) * LEAST_JOINED <= max(tuples, MOST_SINGLE * LEAST_JOINED):
+            items = self._send_single(items)
+            if not items:
+                return True
         with self._ordering:
-            work = self._intake.release(everything=True)
+            self._late.trim()
+            work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
         self._send(work)
-        self._flow.end()
+        return True
+
+    def _next_items(self) -> tuple[deque[Item], int]:
+        """The next items, up to a chunk of tuples, and how many tuples they have."""
+        items: deque[Item] = deque()
+        tuples = nbytes = 0
+        with self._arrivals:
+            while self._items and tuples < MOST_SENT:
+                item = self._items.popleft()
+                items.append(item)
+                if item[0] == "push":
+                    tuples += item[3].num_rows
+                    nbytes += self._row_bytes[item[1]].of(item[3])
+            self._waiting -= tuples
+            self._waiting_bytes -= nbytes
+            if self._sources_wait:
+                self._room.notify_all()
+        return items, tuples
+
+    def _send_single(self, items: deque[Item]) -> deque[Item]:
+        """Send each push by itself, as far as that goes without the general way; returns the items that need it."""
+        while items:
+            if items[0][0] == "push":
+                _, side, _, rows, arrived = items[0]
+                with self._counts.step("store"):
+                    sent = self._operator.send_push(side, rows, arrived, self._sent)
+                if sent is None:
+                    break
+                self._send_on(sent)
+            items.popleft()
+        return items
 
     def _as_they_came(self, items: deque[Item]) -> Work | None:
         pushes = [item for item in items if item[0] == "push"]
@@ -383,15 +484,19 @@ class FlowRunner:
         bound = None if gate is None else gate.time
         while work.waiting or bound != self._sent_time:
             sent = self._operator.send(work, self._sent, MOST_SENT, (self._sent_time, bound))
-            self._sent, self._sent_time = sent.end, sent.time
-            self._open.append(sent)
-            self._flow.send(sent)
-            self._unsettled = not self._flow.settles
-            if self._unsettled:
-                self._settle_if_due(sent)
-            self._sent_some.set()
+            self._sent_time = sent.time
+            self._send_on(sent)
             if self._stopped():
                 return
+
+    def _send_on(self, sent: SentChunk) -> None:
+        self._sent = sent.end
+        self._open.append(sent)
+        self._flow.send(sent)
+        self._unsettled = not self._flow.settles
+        if self._unsettled:
+            self._settle_if_due(sent)
+        self._sent_some.set()
 
     def _settle_if_due(self, sent: SentChunk) -> None:
         """Bound what is incomplete where that depends on further input, which may not come."""
@@ -408,10 +513,7 @@ class FlowRunner:
             self._sent_some.clear()
             ended = self._flowing == 0
             pairs = self._flow.take(self._open[0]) if self._open else None
-            begin = time.perf_counter()
             self._hand_out(pairs, ended and pairs is None)
-            if pairs is not None and not ended:
-                _make_way(begin)
             if pairs is None:
                 if ended:
                     return
@@ -420,16 +522,20 @@ class FlowRunner:
 
     def _hand_out(self, pairs: TakenPairs | None, everything: bool) -> None:
         """Deliver the rows of some pairs, and how far the result is complete."""
+        if pairs is not None and self._operator.tests and not self._flow.refined:
+            pairs = self._tested(pairs)
+        closed = None
+        while self._open and (everything or self._flow.reached(self._open[0])):
+            closed = self._open.popleft()
+        if self._sorts:
+            pairs = self._sorted(pairs, None if closed is None else closed.end)
         results: list[ResultRows] = []
         if pairs is not None:
             for begin in range(0, pairs.later.size, self._batch_rows):
                 self._pass_on(results)
                 part = slice(begin, begin + self._batch_rows)
                 with self._counts.step("gather"):
-                    results = [self._operator.rows(self._by_chunk(TakenPairs(pairs.later[part], pairs.seqs[part])))]
-        closed = None
-        while self._open and (everything or self._flow.reached(self._open[0])):
-            closed = self._open.popleft()
+                    results = [self._operator.rows(pairs.later[part], pairs.seqs[part])]
         if closed is not None:
             self._complete = closed.end
             self._delivered = (closed.end >> 1 if self._self_join else closed.end), closed.time
@@ -446,25 +552,47 @@ class FlowRunner:
             with self._counts.step("deliver"):
                 self._deliver(Delivery(result.rows, result.later, result.earlier, result.arrived, reached, bound))
 
-    def _by_chunk(self, pairs: TakenPairs) -> list[tuple[SentChunk | None, Array, Array]]:
-        """The pairs of each open chunk that has some, where they must be tested."""
-        if self._flow.refined or not self._operator.tests:
-            return [(None, pairs.later, pairs.seqs)]
+    def _tested(self, pairs: TakenPairs) -> TakenPairs:
+        """The pairs that hold, tested with the open chunks of their later tuples."""
         begins = np.fromiter((sent.begin for sent in self._open), np.int64, len(self._open))
         numbers = np.searchsorted(begins, pairs.later, side="right") - 1
         chosen, places = np.unique(numbers, return_inverse=True)
-        return [
-            (self._open[int(number)], pairs.later[places == i], pairs.seqs[places == i])
+        tested = [
+            self._operator.tested(self._open[int(number)], pairs.later[places == i], pairs.seqs[places == i])
             for i, number in enumerate(chosen)
         ]
+        return _together([TakenPairs(*piece) for piece in tested])
+
+    def _sorted(self, pairs: TakenPairs | None, reached: int | None) -> TakenPairs | None:
+        """The pairs that are complete now, in result order; the others wait (LLHJ paper, section 6)."""
+        if pairs is not None and pairs.later.size:
+            self._unsorted.append(pairs)
+        if reached is None or not self._unsorted:
+            return None
+        pairs = _together(self._unsorted)
+        ready = pairs.later < reached
+        self._unsorted = []
+        if not ready.all():
+            self._unsorted = [TakenPairs(pairs.later[~ready], pairs.seqs[~ready])]
+            pairs = TakenPairs(pairs.later[ready], pairs.seqs[ready])
+        return in_result_order(pairs, self._self_join)
 
 
-def _make_way(begin: float) -> None:
-    """Leave the interpreter to other threads for as long as this one had it, but for a moment at the most.
+def in_result_order(pairs: TakenPairs, self_join: bool) -> TakenPairs:
+    """Sort pairs by the later tuple and then the earlier; both roles of a self-join's tuple are one position."""
+    later, seqs = pairs.later, pairs.seqs
+    order = np.lexsort((later & 1, seqs, later >> 1) if self_join else (seqs, later))
+    return TakenPairs(later[order], seqs[order])
 
-    A thread that takes up every tuple at once does little else than take turns with the sources.
-    """
-    time.sleep(min(time.perf_counter() - begin, MOST_WAY))
+
+def _together(pieces: list[TakenPairs]) -> TakenPairs:
+    if len(pieces) == 1:
+        return pieces[0]
+    none = np.empty(0, np.int64)
+    return TakenPairs(
+        np.concatenate([none, *(piece.later for piece in pieces)]),
+        np.concatenate([none, *(piece.seqs for piece in pieces)]),
+    )
 
 
 def _one_table(pushes: list[Item]) -> pa.Table | None:

@@ -18,7 +18,7 @@ from streamjoin.joins.auto import choose
 from streamjoin.joins.base import Pairs
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import POLL, Flow, FlowRunner, TakenPairs
+from streamjoin.joins.live.running import POLL, Flow, FlowRunner, TakenPairs, in_result_order
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.scalejoin import ScaleJoin
 from streamjoin.joins.parallel.scalejoin_shares import Deal
@@ -28,8 +28,9 @@ from streamjoin.kernels.scalegate.gate import add, read
 _ROOM = 1  # a thread's state: it waits for room in the second gate
 _RING = 1 << 13
 _BLOCK = 1 << 14
-# Tuples that the slowest thread may be behind the intake.
-_MOST_BEHIND = 1 << 15
+# Chunks that the slowest thread may be behind the intake. More of them would be smaller, and a chunk costs each thread
+# about as much as some hundred tuples.
+_MOST_DEALS = 2
 
 
 class ShareFlow(Flow):
@@ -49,7 +50,7 @@ class ShareFlow(Flow):
         self._columns = tuple(np.empty(_BLOCK, np.int64) for _ in range(3))
         # Chunks that some thread has not read: the first is number `_first`.
         self._deals: deque[tuple[SentChunk, Deal]] = deque()
-        self._first = self._sent = 0
+        self._first = 0
         self._ended = False
         self._read = [0] * self.threads
         """The number of chunks that each thread has processed."""
@@ -63,14 +64,17 @@ class ShareFlow(Flow):
 
     def send(self, sent: SentChunk) -> None:
         """Assign the tuples to shares, and append the chunk for all threads to read."""
-        deal = self._shares.deal(sent.chunk, 0)
-        self._shares.dealt(sent.chunk, 0, sent.chunk.n)
-        sent.mark.append(sent.end)
+        deal = self._shares.deal(sent.tuples, 0)
+        self._shares.dealt(sent.tuples, 0, sent.tuples.n)
+        sent.mark[:] = sent.end
         with self._changed:
             self._deals.append((sent, deal))
-            self._sent = sent.end
             self._changed.notify_all()
-            while self._sent - min(self._done) > _MOST_BEHIND and not self._stopped():
+
+    def await_room(self) -> None:
+        """Wait until no thread is far behind: what comes meanwhile is one chunk then."""
+        with self._changed:
+            while len(self._deals) >= _MOST_DEALS and not self._stopped():
                 self._changed.wait(POLL)
 
     def end(self) -> None:
@@ -93,7 +97,7 @@ class ShareFlow(Flow):
         """Thread k: chunk after chunk."""
         while (item := self._next(k)) is not None:
             sent, deal = item
-            pairs = self._shares.take(k, deal, 0, sent.chunk.n, self._operator.locked(sent.refine))
+            pairs = self._shares.take(k, deal, 0, sent.tuples.n, self._operator.locked(sent))
             if not self._put(k, pairs, sent):
                 return
             self._shares.forget_in(k, *sent.dropped)
@@ -155,8 +159,7 @@ class ShareFlow(Flow):
         later, seqs = later[ready], seqs[ready]
         if not later.size and not moved:
             return None
-        order = np.lexsort((later & 1, seqs, later >> 1) if self._self_join else (seqs, later))
-        return TakenPairs(later[order], seqs[order])
+        return in_result_order(TakenPairs(later, seqs), self._self_join)
 
     def _read_gate(self) -> list[tuple[Array, Array]]:
         slots, seqs, later = self._columns
@@ -167,7 +170,7 @@ class ShareFlow(Flow):
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all threads have passed the chunk."""
-        return bool(sent.mark) and self._complete >= sent.mark[0]
+        return bool(0 <= sent.mark[0] <= self._complete)
 
     def forget(self, sent: SentChunk) -> None:
         """Do nothing: each thread drops the tuples of its own share."""

@@ -24,6 +24,7 @@ from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.refine import Refinement
 from streamjoin.joins.registry import AlgorithmChoice
+from streamjoin.kernels.gather import place_pairs
 from streamjoin.kernels.positions import OPS, OWN_SEQ
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer
@@ -31,24 +32,46 @@ from streamjoin.windows.workers import Workers
 
 I64 = npt.NDArray[np.int64]
 
+# A larger push takes longer than the calls of the general way.
+_MOST_PUSHED = 1 << 12
 # Positions are dropped in steps, since each costs a few calls per column.
 _LEAST_DROPPED = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class SentChunk:
     """Tuples that were sent into the join together, at gate positions `begin` to `end`."""
 
     begin: int
     end: int
-    chunk: Chunk
-    refine: Refinement
+    chunk: Chunk | None
+    """The tuples; None where the flow takes `block` instead."""
+    refine: Refinement | None
+    """Tests their pairs; None if nothing is left to test."""
+    block: EncodedPush | None
+    """The tuples as words, where compiled steps stored them."""
     dropped: tuple[int, int]
     """Positions of each side below which no later chunk looks."""
     time: int | None
     """The bound of the gate after this chunk."""
-    mark: list[int] = field(default_factory=list)
-    """Where the flow is done with the chunk; set by the flow when it is sent."""
+    mark: I64 = field(default_factory=lambda: np.full(2, -1, np.int64))
+    """Where the flow is done with the chunk, on each side or in all; below 0 until the flow has sent it."""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many left and right tuples there are."""
+        if self.chunk is not None:
+            return self.chunk.left.n, self.chunk.right.n
+        if self.block is None:
+            raise AssertionError("tuples that are neither a chunk nor a block")
+        return self.block.counts
+
+    @property
+    def tuples(self) -> Chunk:
+        """The chunk, for flows that take no blocks."""
+        if self.chunk is None:
+            raise AssertionError("a block without its chunk")
+        return self.chunk
 
 
 @dataclass(frozen=True)
@@ -98,13 +121,29 @@ class LiveOperator(Operator):
         self.lock = threading.Lock()
         self.tests = bool(self._open_terms) or self.bound.residual is not None
         """Whether pairs must be tested; from the first time on that times in arrival order go back, they must."""
-        self._stored: tuple[Chunk, Array | None]
+        if self._compiled is not None:
+            # Compiling takes as long as for the join's own kernels; general steps would hold up all other threads.
+            self._compiled.begin()
+        self._takes_pushes = not (
+            self._self_join
+            or bound.spec.order == "event_time"
+            or self.stores[0].timed
+            or any(store.arrow_names or not store.schema.names for store in self.stores)
+        )
+        self.builds_chunks = True
+        """Whether the flow needs chunks of tuples that are encoded as blocks."""
+        self._stored: tuple[Chunk | None, Array | None, EncodedPush | None]
         self._bounds = (0, 0)
         self._was_compiled = False
         # Per gate position from `_first` on: the position in its own stream, doubled, plus 1 for the right side; when
         # the tuple arrived.
         self._own, self._arrived = Buffer(np.int64), Buffer(np.int64)
         self._first = 0
+
+    @property
+    def index_row(self) -> int:
+        """The row of the index words in a block; -1 if there is none."""
+        return -1 if self._compiled is None else self._compiled.index_row
 
     def send(self, work: Work, begin: int, most: int, bounds: tuple[int | None, int | None]) -> SentChunk:
         """Store at most `most` of the next tuples and give them positions, the first one gate position `begin`.
@@ -116,31 +155,68 @@ class LiveOperator(Operator):
             raise AssertionError("tuples of a live join without times of arrival")
         with self.lock:
             self.step(work, None, most)
-            chunk, least = self._stored
-            self._own.append(chunk.own_seq << 1 | chunk.is_right)
-            # A tuple of a self-join has two gate positions, one for each of its roles.
-            self._arrived.append(np.repeat(arrived[first : work.begin], 2 if self._self_join else 1))
-            refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
+            chunk, least, block = self._stored
             self.tests = self.tests or least is not None
-        return SentChunk(begin, begin + chunk.n, chunk, refine, self._bounds, bounds[work.waiting == 0])
+            refine, own, arrived = None, None, arrived[first : work.begin]
+            if chunk is not None:
+                own = chunk.own_seq << 1 | chunk.is_right
+                refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
+            elif block is not None:
+                own = block.words[OWN_SEQ] << 1 | block.words[OPS] & 1
+            if own is None:
+                raise AssertionError("tuples that are neither a chunk nor a block")
+            self._own.append(own)
+            # A tuple of a self-join has two gate positions, one for each of its roles.
+            self._arrived.append(np.repeat(arrived, 2) if self._self_join else arrived)
+        return SentChunk(begin, begin + own.size, chunk, refine, block, self._bounds, bounds[work.waiting == 0])
 
-    def rows(self, pieces: list[tuple[SentChunk | None, Array, Array]]) -> ResultRows:
-        """The rows of pairs (gate position of the later tuple, position of the earlier).
-
-        Pairs that must be tested come with the chunk of their later tuples.
-        """
+    def send_push(self, side: int, rows: pa.Table, arrived: int, begin: int) -> SentChunk | None:
+        """`send` for one push of one side, by few calls; None, with nothing changed, if it needs the general way."""
+        compiled, n = self._compiled, rows.num_rows
+        if compiled is None or self.builds_chunks or self.tests or not self._takes_pushes:
+            return None
+        if n > _MOST_PUSHED or not compiled.is_ready:
+            return None
+        if self.stores[side].schema.names != rows.schema.names:
+            return None
         with self.lock:
-            tested = [self._tested(*piece) for piece in pieces]
-            later, seqs = (np.concatenate([np.empty(0, np.int64), *(pair[i] for pair in tested)]) for i in (0, 1))
-            own = self._own.values[later - self._first]
-            is_right, own_seq = (own & 1).astype(np.bool_), own >> 1
-            left, right = np.where(is_right, seqs, own_seq), np.where(is_right, own_seq, seqs)
+            own, arrivals = self._own.room_for(n), self._arrived.room_for(n)
+            block = None
+            try:
+                block = compiled.take_push(side, rows, own, arrivals, arrived)
+            finally:
+                if block is None:
+                    self._own.truncate(len(self._own) - n)
+                    self._arrived.truncate(len(self._arrived) - n)
+        if block is None:
+            return None
+        if side:
+            self.counts.tuples_right += n
+        else:
+            self.counts.tuples_left += n
+        self._was_compiled = True
+        bound = max(self._bounds[side], self.stores[side].count - self.bound.windows[side].size)
+        self._bounds = (self._bounds[0], bound) if side else (bound, self._bounds[1])
+        return SentChunk(begin, begin + n, None, None, block, self._bounds, None)
+
+    def rows(self, later: Array, seqs: Array) -> ResultRows:
+        """The rows of pairs: gate positions of the later tuples, stream positions of the earlier."""
+        left, right, arrived = (np.empty(later.size, np.int64) for _ in range(3))
+        with self.lock:
             self.counts.results += later.size
-            arrived = self._arrived.values[later - self._first]
+            place_pairs(later, seqs, self._first, self._own.values, self._arrived.values, left, right, arrived)
             table = self._rows_at(left, right)
         if self._self_join:
-            return ResultRows(table, later >> 1, seqs << 1 | is_right, arrived)
+            return ResultRows(table, later >> 1, seqs << 1 | later & 1, arrived)
         return ResultRows(table, later, seqs, arrived)
+
+    def tested(self, sent: SentChunk, later: Array, seqs: Array) -> tuple[Array, Array]:
+        """The pairs of a chunk's tuples for which the conditions hold that the flow has not decided."""
+        if sent.refine is None:
+            return later, seqs
+        with self.lock:
+            probes, seqs = sent.refine(later - sent.begin, seqs)
+        return probes + sent.begin, seqs
 
     @property
     def no_result(self) -> ResultRows:
@@ -148,22 +224,19 @@ class LiveOperator(Operator):
         none = np.empty(0, np.int64)
         return ResultRows(self.bound.schema.empty_table(), none, none, none)
 
-    def locked(self, refine: Refinement) -> Refine:
+    def locked(self, sent: SentChunk) -> Refine:
         """The tests of a chunk for a thread of the flow."""
-        return LockedRefine(refine, self.lock) if self.tests else refine
-
-    def _tested(self, sent: SentChunk | None, later: Array, seqs: Array) -> tuple[Array, Array]:
-        if sent is None:
-            return later, seqs
-        probes, seqs = sent.refine(later - sent.begin, seqs)
-        return probes + sent.begin, seqs
+        if sent.refine is None:
+            raise AssertionError("a chunk without its tests")
+        return LockedRefine(sent.refine, self.lock) if self.tests else sent.refine
 
     def close_chunk(self, sent: SentChunk) -> None:
         """All rows of a chunk and of those before it are gathered: drop what no later chunk can match."""
         with self.lock:
             for buffer in (self._own, self._arrived):
                 buffer.forget(sent.end - self._first)
-            self.counts.compared += sum(sent.refine.compared)
+            if sent.refine is not None:
+                self.counts.compared += sum(sent.refine.compared)
             self._first = sent.end
             for side in (0, 1):
                 if sent.dropped[side] - self.stores[side].base >= _LEAST_DROPPED:
@@ -191,7 +264,8 @@ class LiveOperator(Operator):
         with self.counts.step("store"):
             if not compiled.store(block, work.ordered, (0, 0), False):
                 return None
-            self._stored = compiled.chunk(block, work.ordered.is_right), None
+            builds = self.builds_chunks or self.tests
+            self._stored = compiled.chunk(block, work.ordered.is_right) if builds else None, None, block
         self._was_compiled = True
         self._forget(work.horizons)
         work.begin, work.at = work.tried, list(block.counts)
@@ -201,7 +275,7 @@ class LiveOperator(Operator):
         del limit
         with self.counts.step("store"):
             stored = [self._store(side, *parts[side]) for side in (0, 1)]
-            self._stored = self._chunk(is_right, stored)
+            self._stored = (*self._chunk(is_right, stored), None)
         return self.no_rows
 
     def _forget(self, horizons: tuple[int, int] | None) -> None:

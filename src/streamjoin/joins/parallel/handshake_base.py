@@ -18,7 +18,8 @@ from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import ordered_pieces
 from streamjoin.joins.parallel.handshake_chain import Chain
 from streamjoin.kernels.handshake.links import COMPARED, DONE, FULL, PLACES, STOPPED, drive
-from streamjoin.kernels.handshake.logs import log_tuples, set_expiries
+from streamjoin.kernels.handshake.logs import LOG_FIELDS, log_tuples, send_block, set_expiries
+from streamjoin.kernels.positions import TERMS as BLOCK_TERMS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
@@ -59,6 +60,9 @@ class ChainJoin(ABC):
         # Whether a side's bounds never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self._grows = [gated or window.kind == "count" for window in bound.windows]
+        self._all_grow = np.array(self._grows)
+        self._term_rows = np.array([BLOCK_TERMS + 3 * t for t in sorted(self.decides)], np.int64)
+        self._log_ends = np.zeros(2 * LOG_FIELDS, np.int64)
 
     # -- what a kind defines ---------------------------------------------------------------------------
 
@@ -125,6 +129,25 @@ class ChainJoin(ABC):
                 other.base, self._grows[1 - side], dropped[1 - side],
             )  # fmt: skip
         return chunk.is_right[logged], begins
+
+    def send_block(
+        self, words: I64, n_left: int, all_valid: bool, index_row: int, gate: int, before: tuple[int, int],
+        dropped: tuple[int, int], mark: I64,
+    ) -> None:  # fmt: skip
+        """Log tuples that are encoded as a block of words (see `kernels.encode_rows`), and send them and their marks.
+
+        There must be room in the logs. `before` are positions that were outside every window before the block,
+        `dropped` those that are after it; `mark` gets the places behind the block.
+        """
+        left, right = self.chain.logs
+        ends = self._log_ends
+        ends[:] = left.base, left.count, before[0], dropped[0], right.base, right.count, before[1], dropped[1]
+        rows = np.array([index_row], np.int64) if self._indexed else self._term_rows
+        send_block(
+            self.crew.words, self.chain.nodes, self.chain.mem, words, n_left, rows, all_valid, gate,
+            left.words, left.facts, right.words, right.facts, self._all_grow, ends, mark,
+        )  # fmt: skip
+        left.count, right.count = int(mark[0]), int(mark[1])
 
     def _terms(self, part: SidePart) -> list[TermWords]:
         """The terms that the nodes compare."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.handshake.collect import pairs_of
 from streamjoin.kernels.handshake.links import (
     BASES,
     BATCH,
@@ -33,15 +34,16 @@ from streamjoin.kernels.handshake.links import (
     chain_words,
     lay_chain,
     node_at,
-    queue_at,
     start_flow,
 )
 from streamjoin.kernels.handshake.meet import RESULT, WORD_ROWS
-from streamjoin.kernels.handshake.spsc import HEAD, TAIL
 
 I64 = npt.NDArray[np.int64]
 
 _LEAST = 1024
+# A log that is reserved has room for so many windows, but not for more tuples than that on account of it.
+_MOST_TURNS = 4
+_SPARE = 1 << 17
 _LEAST_COPIES = 256
 RING = 1 << 14
 _LINE = 8
@@ -79,10 +81,11 @@ class SideLog:
 
     def make_room(self, n: int) -> None:
         """Have room for `n` more tuples."""
-        if n <= self.room:
-            return
+        if n > self.room:
+            self._move(max(_LEAST, 2 * (self.count - self.base + n)))
+
+    def _move(self, capacity: int) -> None:
         size = self.count - self.base
-        capacity = max(_LEAST, 2 * (size + n))
         words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
         words[:, :size], facts[:size] = self.words[:, :size], self.facts[:size]
         self.words, self.facts = words, facts
@@ -107,9 +110,14 @@ class SideLog:
         self.base = place
 
     def reserve(self, n: int) -> None:
-        """Between flows: have room for `n` more tuples, or for as many as are held if those are more."""
+        """Between flows: have room for `n` more tuples, or for as many as are held if those are more.
+
+        Ending a flow takes about a millisecond, so windows that pass quickly get room for several of them.
+        """
         size = self.count - self.base
-        self.make_room(max(n, size, _LEAST))
+        spare = max(n, size, min(_MOST_TURNS * size, _SPARE), _LEAST)
+        if spare > self.room:
+            self._move(size + spare)
 
     @property
     def nbytes(self) -> int:
@@ -159,25 +167,11 @@ class Chain:
         self.mem[at + RESULTS_HEAD] = tail
         return rows
 
-    def has_messages(self, k: int) -> bool:
-        """Whether messages wait for node k."""
-        queues = [int(queue_at(self.mem, side, k)) for side in (0, 1)]
-        return any(self.mem[at + TAIL] != self.mem[at + HEAD] for at in queues)
-
-    def is_quiet(self, k: int) -> bool:
-        """Whether all logged tuples have passed node k of a low-latency chain, and nothing waits for it."""
-        arrived = int(node_at(k)) + IN
-        passed = all(self.mem[arrived + side] >= log.count for side, log in enumerate(self.logs))
-        return passed and not self.has_messages(k)
-
     def as_pairs(self, rows: I64) -> tuple[I64, I64]:
         """Results as (place of the later tuple in gate order, stream position of the earlier)."""
-        (left, right) = self.logs
-        r, s = left.facts[rows[:, 0] - left.base], right.facts[rows[:, 1] - right.base]
-        right_later = r[:, SEQ] < s[:, UPTO]
-        probe = np.where(right_later, s[:, GATE], r[:, GATE])
-        seq = np.where(right_later, r[:, SEQ], s[:, SEQ])
-        return probe, seq
+        later, seqs = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        pairs_of(self.mem, rows, self.logs[0].facts, self.logs[1].facts, later, seqs)
+        return later, seqs
 
     def node_words(self, word: int) -> I64:
         """One word of every node, as a view."""

@@ -9,12 +9,16 @@ no earlier one can follow, so the output is in result order, by the later tuple 
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import load, store
-from streamjoin.kernels.crew import idle, nap, stand
+from streamjoin.kernels.atomics import fence, load, sleep_on, store
+from streamjoin.kernels.crew import idle, nap, stand, stopped
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.links import (
+    ASLEEP,
+    AWAITED,
     AWAITS_RESULTS,
     BASES,
+    COLLECTOR,
+    ENOUGH,
     FINISHED,
     GATE,
     MARKS,
@@ -26,11 +30,15 @@ from streamjoin.kernels.handshake.links import (
     leaves_at,
     left_by,
     node_at,
+    ring,
 )
 from streamjoin.kernels.machine import I64
 from streamjoin.kernels.trees.entries import LARGEST
 
 COLLECT, PUNCTUATE, SORT = range(3)
+
+# The collector looks again after so many microseconds: nodes that yield between two steps may miss that it sleeps.
+_SLEEP_US = 1_000
 
 # The collector's counters.
 WRITTEN = 0
@@ -169,11 +177,12 @@ def collect(
 
 
 @kernel
-def await_room(crew: I64, me: int, mem: I64, ring: Array) -> bool:
+def await_room(crew: I64, me: int, mem: I64, results: Array) -> bool:
     """Wait until the collector has taken half of node `me`'s results; False if the crew was stopped."""
     at = node_at(me)
+    ring(mem, COLLECTOR)
     tries = 0
-    while 2 * (mem[at + RESULTS_TAIL] - load(mem, at + RESULTS_HEAD)) > ring.shape[0]:
+    while 2 * (mem[at + RESULTS_TAIL] - load(mem, at + RESULTS_HEAD)) > results.shape[0]:
         stand(crew, me, AWAITS_RESULTS)
         if not idle(crew, tries):
             return False
@@ -188,37 +197,78 @@ def _mark(mem: I64, side: int, as_they_leave: bool) -> int:
 
 
 @kernel
-def take_results(
-    crew: I64, me: int, mem: I64, results: Array, out: Array, reached: I64, awaited: I64, as_they_leave: bool, naps: int
-) -> int:
+def _has_results(mem: I64, awaited: I64, as_they_leave: bool, enough: int) -> bool:
+    """Whether there are `enough` results, or both marks, once they are known, are at `awaited`."""
+    waiting = 0
+    for k in range(mem[NODES]):
+        at = node_at(k)
+        waiting += load(mem, at + RESULTS_TAIL) - mem[at + RESULTS_HEAD]
+    end_r, end_s = load(awaited, 0), load(awaited, 1)
+    if waiting >= enough:
+        return True
+    # Of tuples that leave the chain, those of side 0 decide.
+    passed = as_they_leave or _mark(mem, 1, as_they_leave) >= end_s
+    return bool(end_r >= 0 and passed and _mark(mem, 0, as_they_leave) >= end_r)
+
+
+@kernel
+def await_results(crew: I64, me: int, mem: I64, awaited: I64, as_they_leave: bool, enough: int, naps: int) -> None:
+    """Wait for `enough` results of a running chain, or until both marks are at `awaited`, for some naps at the most.
+
+    `awaited` is below 0 until it is known.
+    """
+    for _ in range(naps):
+        if _has_results(mem, awaited, as_they_leave, enough):
+            return
+        stand(crew, me, AWAITS_RESULTS)
+        rung = load(mem, COLLECTOR)
+        mem[COLLECTOR + AWAITED] = load(awaited, 0)
+        mem[COLLECTOR + AWAITED + 1] = load(awaited, 1)
+        mem[COLLECTOR + ENOUGH] = max(1, enough // mem[NODES])
+        store(mem, COLLECTOR + ASLEEP, 1)
+        fence()
+        if mem[COLLECTOR + AWAITED] < 0 or as_they_leave:
+            nap(crew)
+        elif not _has_results(mem, awaited, as_they_leave, enough):
+            sleep_on(mem, COLLECTOR, rung, _SLEEP_US)
+        store(mem, COLLECTOR + ASLEEP, 0)
+        if stopped(crew):
+            return
+
+
+@kernel
+def take_results(mem: I64, results: Array, out: Array, reached: I64, as_they_leave: bool) -> int:
     """Take the results of a running chain, as many as `out` holds, and both marks; returns how many.
 
-    Waits for a result, or until both marks are at `awaited`, for so many naps at the most. `reached` moves on only if
-    every ring was emptied after the marks were read.
+    `reached` moves on only if every ring was emptied after the marks were read.
     """
-    tries = 0
-    while True:
-        mark_r, mark_s = _mark(mem, 0, as_they_leave), _mark(mem, 1, as_they_leave)
-        count = 0
-        emptied = True
-        for k in range(mem[NODES]):
-            at = node_at(k)
-            head, tail = mem[at + RESULTS_HEAD], load(mem, at + RESULTS_TAIL)
-            last = min(tail, head + out.shape[0] - count)
-            for position in range(head, last):
-                row = results[k, position & (results.shape[1] - 1)]
-                out[count, 0] = row[0]
-                out[count, 1] = row[1]
-                count += 1
-            if last > head:
-                store(mem, at + RESULTS_HEAD, last)
-            emptied = emptied and last == tail
-        if emptied:
-            reached[0] = max(reached[0], mark_r)
-            reached[1] = max(reached[1], mark_s)
-        if count > 0 or (reached[0] >= awaited[0] and reached[1] >= awaited[1]):
-            return count
-        if tries >= naps or not nap(crew):
-            return 0
-        stand(crew, me, AWAITS_RESULTS)
-        tries += 1
+    mark_r, mark_s = _mark(mem, 0, as_they_leave), _mark(mem, 1, as_they_leave)
+    count = 0
+    emptied = True
+    for k in range(mem[NODES]):
+        at = node_at(k)
+        head, tail = mem[at + RESULTS_HEAD], load(mem, at + RESULTS_TAIL)
+        last = min(tail, head + out.shape[0] - count)
+        for position in range(head, last):
+            row = results[k, position & (results.shape[1] - 1)]
+            out[count, 0] = row[0]
+            out[count, 1] = row[1]
+            count += 1
+        if last > head:
+            store(mem, at + RESULTS_HEAD, last)
+        emptied = emptied and last == tail
+    if emptied:
+        reached[0] = max(reached[0], mark_r)
+        reached[1] = max(reached[1], mark_s)
+    return count
+
+
+@kernel
+def pairs_of(mem: I64, rows: Array, facts_r: Array, facts_s: Array, later: I64, seqs: I64) -> None:
+    """Results as pairs: the gate position of the later tuple, and the stream position of the earlier."""
+    for i in range(rows.shape[0]):
+        r, s = rows[i, 0] - mem[BASES], rows[i, 1] - mem[BASES + 1]
+        if facts_r[r, SEQ] < facts_s[s, UPTO]:
+            later[i], seqs[i] = facts_s[s, GATE], facts_r[r, SEQ]
+        else:
+            later[i], seqs[i] = facts_r[r, GATE], facts_s[s, SEQ]

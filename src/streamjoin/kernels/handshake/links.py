@@ -13,8 +13,8 @@ matter exactly when tuples of the opposite direction arrive, so the message that
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import add, load, store
-from streamjoin.kernels.crew import idle, stand
+from streamjoin.kernels.atomics import add, fence, give_way, load, pause, sleep_on, store, wake
+from streamjoin.kernels.crew import idle, stand, stopped
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.handshake.spsc import MASK, SLOTS, free_slot, make_queue, publish, queue_words, waiting
 from streamjoin.kernels.machine import I64, cycles
@@ -31,9 +31,15 @@ START = 10  # the cycle counter when the driver began
 PUNCTUATES = 11  # 1: the ends keep high-water marks
 FINISHED = 12  # nodes that are done
 PATIENCE = 13  # how many times as long as others a node that waits for messages yields before it sleeps
-PARKS = 14  # attempts without a message after which a node's kernel returns; 0: it never does
+SLEEPS = 14  # microseconds that a node without messages sleeps at the most, until its bell rings; 0: it naps
 MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
-HEAD_WORDS = 32
+COLLECTOR = 32  # a bell, and what the collector waits for: see AWAITED and ENOUGH
+HEAD_WORDS = 40
+
+# A bell: a word that counts, on which one thread sleeps, and whether it does. The collector's has more.
+ASLEEP = 1
+AWAITED = 2  # per side: the mark
+ENOUGH = 4  # results of one node
 
 # A node's words, from `node_at`. OUT is read by a neighbour, the results' head is the collector's.
 OUT = 0  # per side, a line each: places below have left this node for the next, or for good
@@ -52,6 +58,7 @@ WRITTEN = 46
 AT_HAND = 47  # 1 + the side whose message is at hand, 0 between messages
 COMPARED = 48
 LOOKED_UP = 49  # tuples of the message at hand that an index has answered
+BELL = 56
 NODE_WORDS = 64
 
 # A message.
@@ -63,6 +70,13 @@ EXPIRY = 4
 MESSAGE_WORDS = 8
 
 FLOW, FLUSH, VISIT, VISITED = range(4)
+
+# In the head of a message ring: the node that reads it.
+READER = 18
+
+# Attempts without a message after which a node sleeps, where it may, and naps while it waits for its neighbour.
+_YIELDS = 32
+_NAP_US = 50
 
 # A row of a log's facts.
 SEQ = 0  # the position in the side's stream
@@ -76,7 +90,7 @@ FACTS = 8
 # What a node's kernel returns.
 DONE = 0
 FULL = 1  # no room for results: take some and call again
-STOPPED = 2  # the crew was stopped, or the node has had nothing to do for long (PARKS)
+STOPPED = 2  # the crew was stopped
 MAINTAIN = 3  # plus the side: its index must merge or grow
 
 # States of a thread.
@@ -121,6 +135,7 @@ def lay_chain(mem: I64, nodes: int, capacity: int) -> None:
     words = SLOTS + MESSAGE_WORDS * capacity
     for q in range(2 * nodes):
         make_queue(mem, first + q * words, capacity, MESSAGE_WORDS)
+        mem[first + q * words + READER] = q // 2
     for k in range(nodes):
         mem[node_at(k) + AT_BLOCK] = -1
 
@@ -150,10 +165,48 @@ def leaves_at(mem: I64, side: int) -> int:
 
 
 @kernel
+def ring(mem: I64, bell: int) -> None:
+    """Wake the thread that sleeps at a bell; what it should see was stored before."""
+    fence()
+    if load(mem, bell + ASLEEP) != 0:
+        store(mem, bell + ASLEEP, 0)
+        add(mem, bell, 1)
+        wake(mem, bell)
+
+
+@kernel
+def ring_all(mem: I64) -> None:
+    """Wake all nodes and the collector."""
+    for k in range(mem[NODES]):
+        ring(mem, node_at(k) + BELL)
+    ring(mem, COLLECTOR)
+
+
+@kernel
+def call_collector(mem: I64, me: int) -> None:
+    """Wake the collector if it sleeps and what it waits for is there."""
+    if mem[SLEEPS] == 0:
+        return
+    fence()
+    if load(mem, COLLECTOR + ASLEEP) == 0:
+        return
+    at = node_at(me)
+    marked = load(mem, MARKS) >= mem[COLLECTOR + AWAITED] and load(mem, MARKS + 8) >= mem[COLLECTOR + AWAITED + 1]
+    if marked or mem[at + RESULTS_TAIL] - load(mem, at + RESULTS_HEAD) >= mem[COLLECTOR + ENOUGH]:
+        ring(mem, COLLECTOR)
+
+
+@kernel
 def room(mem: I64, queue: int) -> int:
     """How many more messages fit, as its producer may ask."""
     free: int = mem[queue + MASK] + 1 - waiting(mem, queue)
     return free
+
+
+@kernel
+def entry_room(mem: I64) -> int:
+    """How many more messages fit at either end of the chain."""
+    return min(room(mem, queue_at(mem, 0, enters_at(mem, 0))), room(mem, queue_at(mem, 1, enters_at(mem, 1))))
 
 
 @kernel
@@ -168,6 +221,8 @@ def send(mem: I64, queue: int, kind: int, begin: int, end: int, reached: int, ex
     mem[slot + REACHED] = reached
     mem[slot + EXPIRY] = expiry
     publish(mem, queue)
+    if mem[SLEEPS] > 0:
+        ring(mem, node_at(mem[queue + READER]) + BELL)
     return True
 
 
@@ -251,6 +306,32 @@ def punctuate(crew: I64, me: int, mem: I64, end_r: int, end_s: int, expired_r: i
 
 
 @kernel
+def _first_from(facts: Array, base: int, count: int, seq: int) -> int:
+    """The first place of a log, of places base to count, at or after a stream position."""
+    low, high = 0, count - base
+    while low < high:
+        middle = (low + high) // 2
+        if facts[middle, SEQ] < seq:
+            low = middle + 1
+        else:
+            high = middle
+    return base + low
+
+
+@kernel
+def send_marked(
+    crew: I64, me: int, mem: I64, is_right: Array, facts_r: Array, facts_s: Array, begin_r: int, begin_s: int,
+    end_r: int, end_s: int, dropped_r: int, dropped_s: int,
+) -> int:  # fmt: skip
+    """Send tuples to both ends, and behind them what raises the marks; positions below `dropped` have expired."""
+    if drive(crew, me, mem, is_right, facts_r, facts_s, begin_r, begin_s, False, False) != DONE:
+        return STOPPED
+    expired_r = _first_from(facts_r, mem[BASES], end_r, dropped_r)
+    expired_s = _first_from(facts_s, mem[BASES + 1], end_s, dropped_s)
+    return punctuate(crew, me, mem, end_r, end_s, expired_r, expired_s)
+
+
+@kernel
 def raise_mark(mem: I64, me: int, side: int, place: int) -> None:
     """The high-water mark: a message has reached the end of its way, so what came before it is done everywhere.
 
@@ -258,16 +339,31 @@ def raise_mark(mem: I64, me: int, side: int, place: int) -> None:
     """
     if mem[PUNCTUATES] and me == leaves_at(mem, side):
         store(mem, MARKS + 8 * side, place)
+        call_collector(mem, me)
 
 
 @kernel
 def rest(crew: I64, me: int, mem: I64, tries: int) -> bool:
-    """Yield while this node has nothing to do; False if the crew was stopped, or it is time to park."""
+    """Yield, then sleep while this node has nothing to do; False if the crew was stopped."""
     if tries == 0:
         stand(crew, me, AWAITS_MESSAGES)
-    if mem[PARKS] > 0 and tries >= mem[PARKS]:
-        return False
-    return idle(crew, tries // mem[PATIENCE])
+    if mem[SLEEPS] == 0:
+        return idle(crew, tries // mem[PATIENCE])
+    if tries < _YIELDS:
+        give_way()
+        return not stopped(crew)
+    bell = node_at(me) + BELL
+    rung = load(mem, bell)
+    store(mem, bell + ASLEEP, 1)
+    # Whoever sends a message from here on sees that this node sleeps.
+    fence()
+    if waiting(mem, queue_at(mem, 0, me)) + waiting(mem, queue_at(mem, 1, me)) == 0:
+        sleep_on(mem, bell, rung, mem[SLEEPS])
+    else:
+        # The next node has no room.
+        pause(_NAP_US)
+    store(mem, bell + ASLEEP, 0)
+    return not stopped(crew)
 
 
 @kernel

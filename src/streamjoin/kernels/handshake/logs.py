@@ -9,12 +9,24 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.atomics import store
 from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import EXPIRES, GATE, MIN_SEQ, SEQ, UPTO
+from streamjoin.kernels.handshake.links import EXPIRES, GATE, MIN_SEQ, SEQ, UPTO, send_marked
 from streamjoin.kernels.handshake.meet import LOW, SPAN, WORD
 from streamjoin.kernels.machine import I64
+from streamjoin.kernels.positions import AT, OPS, OWN_SEQ, VALID
+from streamjoin.kernels.positions import MIN_SEQ as BLOCK_MIN_SEQ
+from streamjoin.kernels.positions import UPTO as BLOCK_UPTO
 
 _SIGN = np.uint64(1 << 63)
+# What `send_block` knows of a log.
+LOG_FIELDS = 4
+(
+    LOG_BASE,  # the place of its first row
+    LOG_END,  # the end of its places
+    LOG_BEFORE,  # the position below which nothing was in a window before the block
+    LOG_DROPPED,  # likewise after it
+) = range(LOG_FIELDS)
 _LEAST, _LARGEST = -(1 << 31), (1 << 31) - 1
 
 
@@ -81,3 +93,62 @@ def set_expiries(facts: I64, begin: int, end: int, other: I64, size: int, base: 
         while place < size and other[place, SEQ] < bound:
             place += 1
         facts[row, EXPIRES] = base + place
+
+
+@kernel
+def _log_side(
+    block: I64, begin: int, end: int, rows: I64, all_valid: bool, gate: int, words: Array, facts: I64, size: int,
+    logged: Array,
+) -> int:  # fmt: skip
+    """Append a side's tuples, columns `begin` to `end` of a block, behind row `size`; returns the new size."""
+    terms = rows.size
+    for i in range(begin, end):
+        if not all_valid and block[VALID, i] == 0:
+            continue
+        if terms > 0 and block[rows[0] + 1, i] > block[rows[0] + 2, i]:
+            continue
+        if terms > 1 and block[rows[1] + 1, i] > block[rows[1] + 2, i]:
+            continue
+        for term in range(terms):
+            row = rows[term]
+            _put(words, size, term, block[row, i], block[row + 1, i], block[row + 2, i])
+        place = block[AT, i]
+        facts[size, SEQ] = block[OWN_SEQ, place]
+        facts[size, MIN_SEQ] = block[BLOCK_MIN_SEQ, place]
+        facts[size, UPTO] = block[BLOCK_UPTO, place]
+        facts[size, GATE] = gate + place
+        logged[place] = True
+        size += 1
+    return size
+
+
+@kernel
+def send_block(
+    crew: I64, me: int, mem: I64, block: I64, n_left: int, rows: I64, all_valid: bool, gate: int, words_r: Array,
+    facts_r: I64, words_s: Array, facts_s: I64, grows: Array, ends: I64, mark: I64,
+) -> int:  # fmt: skip
+    """Log the tuples of a block on both sides, with expiries, and send them; `mark` gets the places behind them.
+
+    `rows` are the first rows of the terms, `grows` says whether a side's bounds only grow, and `ends` describes both
+    logs, LOG_FIELDS each.
+    """
+    n = block.shape[1]
+    logged = np.zeros(n, np.bool_)
+    left, right = ends[:LOG_FIELDS], ends[LOG_FIELDS:]
+    begin_r, begin_s = left[LOG_END] - left[LOG_BASE], right[LOG_END] - right[LOG_BASE]
+    end_r = _log_side(block, 0, n_left, rows, all_valid, gate, words_r, facts_r, begin_r, logged)
+    end_s = _log_side(block, n_left, n, rows, all_valid, gate, words_s, facts_s, begin_s, logged)
+    set_expiries(facts_r, begin_r, end_r, facts_s, end_s, right[LOG_BASE], grows[1], right[LOG_BEFORE])
+    set_expiries(facts_s, begin_s, end_s, facts_r, end_r, left[LOG_BASE], grows[0], left[LOG_BEFORE])
+    is_right = np.empty(n, np.bool_)
+    count = 0
+    for place in range(n):
+        if logged[place]:
+            is_right[count] = block[OPS, place] & 1
+            count += 1
+    store(mark, 1, right[LOG_BASE] + end_s)
+    store(mark, 0, left[LOG_BASE] + end_r)
+    return send_marked(
+        crew, me, mem, is_right[:count], facts_r, facts_s, left[LOG_END], right[LOG_END], mark[0], mark[1],
+        left[LOG_DROPPED], right[LOG_DROPPED],
+    )  # fmt: skip

@@ -33,6 +33,7 @@ from streamjoin.kernels.handshake.links import (
     REACHED,
     STAGE,
     STOPPED,
+    call_collector,
     enters_at,
     leaves_at,
     node_at,
@@ -126,6 +127,7 @@ def finish_message(mem: I64, me: int, side: int, slot: int) -> None:
     mem[at + STAGE] = ARRIVED
     mem[at + AT_HAND] = 0
     release(mem, queue_at(mem, side, me))
+    call_collector(mem, me)
 
 
 @kernel
