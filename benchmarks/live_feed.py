@@ -154,22 +154,26 @@ class Reader:
 
 
 def saturate(load: LiveLoad, rows: int, seconds: float, seed: int) -> float:
-    """Tuples per second when every source pushes batches of `rows` as fast as it may, once the windows are full."""
-    with _running(load, seed) as (join, sources, _):
+    """Tuples per second when every source pushes batches of `rows` as fast as it may, once the windows are full.
+
+    Tuples count when they are joined and the consumer has their rows, not when the join has taken them.
+    """
+    with _running(load, seed) as (join, sources, reader):
         begin = time.perf_counter()
-        before = _joined(join)
 
         def feed(source: Any, number: int) -> None:
             batches = Batches(_types(join), load.values, rows, seed + number)
             while time.perf_counter() - begin < seconds:
                 source.push(batches.stamped())
+            # In event-time order the others may wait for this one.
+            source.finish()
 
         run_threads([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
-        while (joined := _joined(join)) == before:
-            join.wait(0.001)
+        join.close()
+        reader.result()
         took = time.perf_counter() - begin
-        join.stop()
-    return float((joined - before) / took)
+        figures = join.metrics()
+    return float((figures["pushed_left"] + figures["pushed_right"] - _filled(load)) / took)
 
 
 def pace(load: LiveLoad, rate: float, push_ms: float, seconds: float, seed: int, rows: int | None = None) -> Seen:
@@ -191,6 +195,7 @@ def pace(load: LiveLoad, rate: float, push_ms: float, seconds: float, seed: int,
                     time.sleep(pause)
                 source.push(batches.stamped())
                 due += size / each
+            source.finish()
 
         run_threads([lambda n=n, s=s: feed(s, n) for n, s in enumerate(sources)])  # type: ignore[misc]
         took = time.perf_counter() - begin[0]

@@ -37,10 +37,14 @@ class LiveSoak(Experiment):
     warmups = 0
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """In both orders, ten minutes in all."""
-        seconds = 2.0 if quick else 300.0
-        orders = ("arrival", "event_time")
-        return [{"order": order, "algorithm": "auto", "seconds": seconds, "window": 1 << 14} for order in orders]
+        """Behind the driver thread and with threads of their own, in both orders, ten minutes in all."""
+        seconds = 2.0 if quick else 150.0
+        joins = [("auto", "arrival"), ("low_latency_handshake", "arrival")]
+        joins += [("auto", "event_time"), ("scalejoin", "event_time")]
+        return [
+            {"order": order, "algorithm": algorithm, "seconds": seconds, "window": 1 << 14}
+            for algorithm, order in joins
+        ]
 
     def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
         """None: memory is compared with itself."""
@@ -55,15 +59,16 @@ class LiveSoak(Experiment):
         axes = figure.subplots()
         for row in rows:
             seconds, megabytes = zip(*row["memory"], strict=True)
-            axes.plot(seconds, megabytes, label=row["order"])
+            axes.plot(seconds, megabytes, label=f"{row['algorithm']}, {row['order']}")
         axes.set(xlabel="seconds", ylabel="resident memory, MB", ylim=(0, None))
         axes.legend()
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """Whether memory grew after the windows were full."""
         return [
-            f"{row['order']} order: {row['rss_mb'][0]:.0f} MB in the second quarter, {row['rss_mb'][1]:.0f} MB in the "
-            f"last, {row['rss_mb'][2]:.0f} MB at the most; {row['seconds']:,.0f} s, {human(row['tuples'])} tuples; "
+            f"{row['algorithm']}, {row['order']} order: {row['rss_mb'][0]:.0f} MB in the second quarter, "
+            f"{row['rss_mb'][1]:.0f} MB in the last, {row['rss_mb'][2]:.0f} MB at the most; {row['seconds']:,.0f} s, "
+            f"{human(row['tuples'])} tuples; "
             f"aim {_GROWTH:g} times: "
             f"{'met' if row['rss_mb'][1] <= _GROWTH * row['rss_mb'][0] else 'missed'}"
             for row in rows
@@ -72,7 +77,7 @@ class LiveSoak(Experiment):
 
 def soak(algorithm: str, order: Any, window: int, seconds: float, seed: int) -> dict[str, Any]:
     """Run a live join at full load; returns memory over time and what was joined."""
-    load = LiveLoad(algorithm, 1, window, order, sources=4)
+    load = LiveLoad(algorithm, 1 if algorithm == "auto" else 2, window, order, sources=4)
     memory: list[tuple[float, float]] = []
     with load.open() as join:
         reader = Reader(join, keep=False)
