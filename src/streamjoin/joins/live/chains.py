@@ -18,8 +18,9 @@ import numpy as np
 
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.flow import POLL, Flow, TakenPairs
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import POLL, Flow, FlowRunner, TakenPairs
+from streamjoin.joins.live.running import FlowRunner
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.handshake import Handshake
 from streamjoin.joins.parallel.handshake_base import ChainJoin
@@ -32,8 +33,9 @@ from streamjoin.kernels.handshake.links import (
     DRAINS,
     PUNCTUATES,
     SLEEPS,
+    await_entry,
     drive,
-    entry_room,
+    entry_waiting,
     ring_all,
     send_marked,
 )
@@ -44,6 +46,8 @@ _SLEEPS = 50_000
 _SLEEPS_LEAVING = 2_000
 # Naps after which the collector returns to look whether the join has ended.
 _NAPS = 32
+# Messages that wait at either end of the chain when more are sent.
+_MOST_AHEAD = 2
 _MOST_TAKEN = 1 << 14
 _NO_TUPLES = np.zeros(0, np.bool_)
 _NO_PAIRS = TakenPairs(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -101,12 +105,21 @@ class ChainFlow(Flow):
             )  # fmt: skip
 
     def has_room(self, tuples: int) -> bool:
-        """Whether the logs, and both ends of the chain, have room."""
+        """Whether the logs have room, and hardly anything waits at the ends of the chain.
+
+        What comes while the nodes are busy is sent together then: they compare many tuples in less time than one by
+        one.
+        """
         chain = self._join.chain
         if self._leaving or min(log.room for log in chain.logs) < tuples:
             return False
         needed = tuples // int(chain.mem[BATCH]) + 2
-        return bool(needed <= entry_room(chain.mem))
+        return needed <= chain.links and bool(entry_waiting(chain.mem) <= _MOST_AHEAD)
+
+    def await_room(self) -> None:
+        """Wait until hardly anything waits at the ends of the chain."""
+        if not self._leaving:
+            await_entry(self.crew.words, self.threads, self._join.chain.mem, _MOST_AHEAD)
 
     def settle(self) -> None:
         """In the original handshake join: let what has not met visit the rest of the chain, as at the end of a call."""

@@ -14,8 +14,9 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import MOST_SENT, POLL, Flow, FlowRunner, TakenPairs, in_result_order
+from streamjoin.joins.live.running import MOST_SENT, FlowRunner
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.pim_parallel import PimParallel, write
 from streamjoin.joins.parallel.pim_parallel_crew import Tuples
@@ -79,7 +80,7 @@ class QueueFlow(Flow):
 
     def has_room(self, tuples: int) -> bool:
         """Whether the array has room."""
-        return int(self._shared.queue[q.N]) + tuples <= self._capacity
+        return bool(self._shared.queue[q.N] + tuples <= self._capacity)
 
     def end(self) -> None:
         """Let the threads return once the queue is empty."""

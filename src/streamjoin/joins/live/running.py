@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -29,15 +27,13 @@ from streamjoin.gate.merge import EventTimeGate
 from streamjoin.joins.engine.intake import Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.ordered import Work
+from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order, together
 from streamjoin.joins.live.row_bytes import RowBytes
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
 from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk
 from streamjoin.kernels.crew import STOP
 from streamjoin.model.errors import BackPressureError, StateError
-from streamjoin.windows.crew import Crew
 
-POLL = 0.05
-"""Seconds after which a waiting thread looks whether the join has ended."""
 PAUSE = 0.2
 """Seconds without input after which a flow that needs further input to find all pairs is settled."""
 MOST_OPEN = 1 << 16
@@ -51,79 +47,6 @@ MOST_SINGLE, LEAST_JOINED = 8, 256
 MOST_ROUNDS = 4
 """How often a source that does the intake's work looks for more of it."""
 _STOPPED = "the live join was stopped"
-
-
-@dataclass(frozen=True)
-class TakenPairs:
-    """Pairs as a flow finds them: gate positions of the later tuples, and positions of the earlier in their streams."""
-
-    later: Array
-    seqs: Array
-
-
-class Flow(ABC):
-    """The threads of one join, between the intake and the collector."""
-
-    threads: int
-    crew: Crew
-    in_order = False
-    """Whether pairs are found in result order."""
-    refined = False
-    """Whether its pairs are tested already."""
-    eager = True
-    """Whether pairs are taken as soon as there are any; otherwise when a chunk is complete, or there are many."""
-    settles = True
-    """Whether all pairs of what was sent are found without further input."""
-
-    @abstractmethod
-    def send(self, sent: SentChunk) -> None:
-        """Send a chunk on its way; the intake's. Waits while there is no room."""
-
-    def has_room(self, tuples: int) -> bool:  # noqa: ARG002
-        """Whether `send` takes so many tuples without waiting; the intake's."""
-        return False
-
-    def await_room(self) -> None:  # noqa: B027 - for flows that take few chunks at a time
-        """Wait until it is worth sending more, so that what comes meanwhile is sent together; the intake's."""
-
-    def settle(self) -> None:  # noqa: B027 - for flows that do not settle by themselves
-        """Find all pairs of what was sent, in a pause of the input; the intake's."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the input; the intake's. Everything is found once the threads have returned."""
-
-    @abstractmethod
-    def run(self, k: int) -> None:
-        """Thread k, until the input has ended."""
-
-    def wake(self) -> None:  # noqa: B027 - for threads that sleep
-        """Called when the join ends: wake all threads."""
-
-    @abstractmethod
-    def take(self, oldest: SentChunk) -> TakenPairs | None:
-        """The next pairs; None if there are none for a while, and `oldest` is not complete; the collector's."""
-
-    @abstractmethod
-    def reached(self, sent: SentChunk) -> bool:
-        """Whether all pairs of the oldest open chunk were among those taken; the collector's."""
-
-    @abstractmethod
-    def forget(self, sent: SentChunk) -> None:
-        """Called when a chunk is complete and its rows were delivered; the collector's."""
-
-    @abstractmethod
-    def counters(self) -> dict[str, int]:
-        """Work done in all."""
-
-    def work(self) -> dict[str, dict[str, int]]:
-        """Work done by thread."""
-        return {}
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes held."""
 
 
 Item = tuple[str, int, str, Any, int]
@@ -561,7 +484,7 @@ class FlowRunner:
             self._operator.tested(self._open[int(number)], pairs.later[places == i], pairs.seqs[places == i])
             for i, number in enumerate(chosen)
         ]
-        return _together([TakenPairs(*piece) for piece in tested])
+        return together([TakenPairs(*piece) for piece in tested])
 
     def _sorted(self, pairs: TakenPairs | None, reached: int | None) -> TakenPairs | None:
         """The pairs that are complete now, in result order; the others wait (LLHJ paper, section 6)."""
@@ -569,30 +492,13 @@ class FlowRunner:
             self._unsorted.append(pairs)
         if reached is None or not self._unsorted:
             return None
-        pairs = _together(self._unsorted)
+        pairs = together(self._unsorted)
         ready = pairs.later < reached
         self._unsorted = []
         if not ready.all():
             self._unsorted = [TakenPairs(pairs.later[~ready], pairs.seqs[~ready])]
             pairs = TakenPairs(pairs.later[ready], pairs.seqs[ready])
         return in_result_order(pairs, self._self_join)
-
-
-def in_result_order(pairs: TakenPairs, self_join: bool) -> TakenPairs:
-    """Sort pairs by the later tuple and then the earlier; both roles of a self-join's tuple are one position."""
-    later, seqs = pairs.later, pairs.seqs
-    order = np.lexsort((later & 1, seqs, later >> 1) if self_join else (seqs, later))
-    return TakenPairs(later[order], seqs[order])
-
-
-def _together(pieces: list[TakenPairs]) -> TakenPairs:
-    if len(pieces) == 1:
-        return pieces[0]
-    none = np.empty(0, np.int64)
-    return TakenPairs(
-        np.concatenate([none, *(piece.later for piece in pieces)]),
-        np.concatenate([none, *(piece.seqs for piece in pieces)]),
-    )
 
 
 def _one_table(pushes: list[Item]) -> pa.Table | None:

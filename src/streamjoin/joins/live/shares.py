@@ -17,8 +17,9 @@ from streamjoin.gate.scalegate import ScaleGate
 from streamjoin.joins.auto import choose
 from streamjoin.joins.base import Pairs
 from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import POLL, Flow, FlowRunner, TakenPairs, in_result_order
+from streamjoin.joins.live.running import FlowRunner
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.scalejoin import ScaleJoin
 from streamjoin.joins.parallel.scalejoin_shares import Deal

@@ -141,7 +141,7 @@ class Chain:
         links: int = 64,
         ring: int = RING,
     ) -> None:
-        self.nodes = nodes
+        self.nodes, self.links = nodes, links
         self.mem = aligned(chain_words(nodes, links))
         lay_chain(self.mem, nodes, links)
         self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES, PATIENCE]] = batch, terms, drains, punctuates, patience

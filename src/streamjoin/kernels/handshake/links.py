@@ -204,9 +204,20 @@ def room(mem: I64, queue: int) -> int:
 
 
 @kernel
-def entry_room(mem: I64) -> int:
-    """How many more messages fit at either end of the chain."""
-    return min(room(mem, queue_at(mem, 0, enters_at(mem, 0))), room(mem, queue_at(mem, 1, enters_at(mem, 1))))
+def entry_waiting(mem: I64) -> int:
+    """How many messages wait at either end of the chain, at the most."""
+    return max(waiting(mem, queue_at(mem, 0, enters_at(mem, 0))), waiting(mem, queue_at(mem, 1, enters_at(mem, 1))))
+
+
+@kernel
+def await_entry(crew: I64, me: int, mem: I64, most: int) -> None:
+    """Wait until at most `most` messages wait at either end of the chain, or the crew was stopped."""
+    tries = 0
+    while entry_waiting(mem) > most:
+        stand(crew, me, AWAITS_ROOM)
+        if not idle(crew, tries):
+            return
+        tries += 1
 
 
 @kernel
