@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from streamjoin.joins.live import pim
 from streamjoin.joins.live import running as live_running
 from streamjoin.joins.live.runner import Delivery, Runner, Stopped
 from streamjoin.joins.live.running import FlowRunner
+from streamjoin.joins.live.windowed import SentChunk
 from streamjoin.model.errors import BackPressureError, StateError
 from tests.deadlock import no_deadlock
 from tests.joins.runner_runs import SYSTEMS, Consumer, check, run_live, runner_of, setup_of
@@ -256,3 +258,70 @@ def test_an_idle_join_delivers_what_it_has(system: tuple[str, str | None]) -> No
         finally:
             runner.stop()
     assert not errors
+
+
+COUNTED = sj.JoinSpec(on=sj.Band("x", "x", 1), window=sj.CountWindow(300))
+
+
+def test_pushes_take_the_short_way_or_the_general_one_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NULL, several chunks, and more tuples than the short way takes, between small pushes."""
+    left, right = numbers(6_000, 1), numbers(6_000, 2)
+    nulls = pa.array(np.where(np.arange(6_000) % 7, left["x"].to_numpy(), 0), mask=np.arange(6_000) % 7 == 0)
+    left = left.set_column(0, "x", nulls)
+    cuts = [0, 40, 41, 4_500, 4_600, 4_601, 6_000]
+    pieces = [(side, t.slice(a, b - a)) for a, b in pairwise(cuts) for side, t in enumerate((left, right))]
+    pieces[3] = 1, pa.concat_tables([right.slice(40, 0), pieces[3][1]])
+    pieces[7] = 1, pa.concat_tables([right.slice(4_500, 50), right.slice(4_550, 50)])
+    with sj.open(COUNTED, "sweep") as join:
+        sides = np.concatenate([np.full(piece.num_rows, side == 1) for side, piece in pieces])
+        rows = join.push(left, right, interleave=sides)
+    with no_deadlock(60), compiled_step.patience(0):
+        runner = running(("low_latency_handshake", None), COUNTED)
+        short: list[int] = []
+        send_push = runner._operator.send_push
+
+        def counted(side: int, table: pa.Table, arrived: int, begin: int) -> SentChunk | None:
+            sent = send_push(side, table, arrived, begin)
+            short.append(0 if sent is None else table.num_rows)
+            return sent
+
+        monkeypatch.setattr(runner._operator, "send_push", counted)
+
+        def feed(_: object) -> None:
+            for side, piece in pieces:
+                runner.push(side, "", piece, 0)
+
+        consumer = run_live(runner, feed)
+    assert consumer.ids() == list(zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True))
+    assert 0 in short
+    assert 40 in short
+    assert runner.metrics()["tuples_left"] == 6_000
+
+
+def test_an_error_of_the_intake_in_a_sources_thread_reaches_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Exception):
+        pass
+
+    def fail(*_: object) -> None:
+        raise Broken("injected")
+
+    runner, consumer, failed = running(("low_latency_handshake", None), COUNTED), Consumer(False), threading.Event()
+    monkeypatch.setattr(runner._operator, "send_push", fail)
+
+    def report(error: BaseException) -> None:
+        consumer.errors.append(error)
+        failed.set()
+
+    with no_deadlock(60):
+        runner.start(consumer.deliver, report)
+        try:
+            with pytest.raises(StateError, match="Broken: injected") as caught:
+                for _ in range(10_000):
+                    runner.push(0, "", numbers(5, 3), 0)
+            assert isinstance(caught.value.__cause__, Broken)
+            assert failed.wait(30)
+            with pytest.raises(StateError, match="injected"):
+                runner.push(0, "", numbers(5, 3), 0)
+        finally:
+            runner.stop()
+    assert [type(error) for error in consumer.errors] == [Broken]
