@@ -81,6 +81,8 @@ class Seen:
     latency: npt.NDArray[np.float64]
     """How long after that the row came, in milliseconds."""
     tuples_per_s: float
+    waiting: int
+    """Tuples that waited for the join when the sources had pushed the last ones."""
     figures: Mapping[str, Any]
 
     def summary(self, begin: float = 0.0, end: float = float("inf")) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def pace(load: LiveLoad, rate: float, push_ms: float, seconds: float, seed: int,
         pushed, latency = reader.result()
         figures = join.metrics()
     sent = tuples["pushed_left"] + tuples["pushed_right"] - _filled(load)
-    return Seen((pushed - begin_ns) / 1e9, latency / 1e6, sent / took, figures)
+    return Seen((pushed - begin_ns) / 1e9, latency / 1e6, sent / took, tuples["waiting"], figures)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Latency through `sj.live`, from a tuple's push until the consumer has the row, by load.
 
-Each algorithm is saturated first, by pushes as large as those that follow; then its sources push 10, 50 and 80 % of
-that, each a batch every half millisecond. Windows hold 65,536 tuples per side, and 16,384 once more at 80 %. The
+Sources push a batch every half millisecond each, at 10, 50 and 80 % of the rate that the algorithm sustains with such
+pushes. Windows hold 65,536 tuples per side, and 16,384 once more at 80 %. The
 original handshake join finds a pair up to a window late. Windows of 16,384 tuples pass in some 40 ms at these rates,
 too little to show what the papers show with windows of minutes. ScaleJoin runs in event-time order with four sources,
 the others as tuples arrive.
@@ -24,6 +24,8 @@ ALGORITHMS = ("handshake", "low_latency_handshake", "scalejoin", "auto")
 _LOADS = (10, 50, 80)
 _PUSH_MS = 0.5
 _WINDOW = 1 << 16
+# A rate is sustained if at most so many seconds of tuples wait at the end, and the sources could push them.
+_WAITING, _PUSHED, _STEP = 0.02, 0.98, 0.9
 
 
 def load_of(algorithm: str, window: int) -> LiveLoad:
@@ -36,10 +38,17 @@ def load_of(algorithm: str, window: int) -> LiveLoad:
     return LiveLoad(algorithm, 1 if algorithm == "auto" else workers, window, values=values)
 
 
-def maximum(load: LiveLoad, seconds: float, seed: int, part: float = _LOADS[-1] / 100) -> float:
-    """Tuples per second in pushes as large as those of `part` of that, every half millisecond from each source."""
-    most = saturate(load, 1_024, seconds, seed)
-    return saturate(load, max(1, round(part * most * _PUSH_MS / 1e3 / load.sources)), seconds, seed)
+def maximum(load: LiveLoad, seconds: float, seed: int) -> float:
+    """The tuples per second that the join sustains in pushes every half millisecond from each source.
+
+    It begins with what large pushes reach and goes down until hardly anything waits when the sources have ended.
+    """
+    rate = saturate(load, 1_024, seconds, seed)
+    while True:
+        seen = pace(load, rate, _PUSH_MS, seconds, seed)
+        if seen.waiting <= _WAITING * rate and seen.tuples_per_s >= _PUSHED * rate:
+            return rate
+        rate *= _STEP
 
 
 class LiveLatency(Experiment):

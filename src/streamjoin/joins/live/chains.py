@@ -47,7 +47,7 @@ _SLEEPS_LEAVING = 2_000
 # Naps after which the collector returns to look whether the join has ended.
 _NAPS = 32
 # Messages that wait at either end of the chain when more are sent.
-_MOST_AHEAD = 2
+_MOST_AHEAD = 8
 _MOST_TAKEN = 1 << 14
 _NO_TUPLES = np.zeros(0, np.bool_)
 _NO_PAIRS = TakenPairs(np.empty(0, np.int64), np.empty(0, np.int64))
