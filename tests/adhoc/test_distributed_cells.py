@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from streamjoin.adhoc import Settings, Stream
 from streamjoin.adhoc.core.changes import Create, Drop
+from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.engine.journal_files import write_table
 from streamjoin.adhoc.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
 from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
@@ -35,7 +36,7 @@ class Grid:
         self.core = DriverCore(Settings(**options))
         for stream in streams:
             self.core.add_stream(stream)
-        self.sent = SentState(lambda whole: whole)
+        self.sent = SentState(lambda whole: whole, cells)
         self.workers: list[dict[tuple[str, int], Cell]] = [{} for _ in range(workers)]
         self.random = random.Random(cells * 10 + workers)
         self.results: list[CellResult] = []
@@ -117,3 +118,39 @@ def test_random_workloads_give_what_the_oracle_says(
             assert found[query.name] == wanted[query.name], query.text
 
     check()
+
+
+def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_path: Path) -> None:
+    """With two cells, three placements hold more than one stream divided and the other one whole."""
+    schema = pa.schema({**{f"a{number}": pa.int64() for number in range(4)}, "t": pa.int64()})
+    rng = random.Random(5)
+    tables = [
+        {name: pa.table([[rng.randrange(6) for _ in range(30)] for _ in range(4)] + [[batch] * 30], schema=schema)}
+        for batch in range(6)
+        for name in "lr"
+    ]
+    streams = [Stream(name, schema, "t") for name in "lrs"]
+    grid, whole = Grid(tmp_path, streams, 2, 1), Shared(streams)
+    placements = []
+    for number, portions in enumerate(tables):
+        # A key, then others: the first query has seen tuples that no placement but its own has.
+        changes: list[Any] = []
+        if number % 2 == 0 and number < 8:
+            a = number // 2
+            text = f"SELECT x.a0 AS p, y.a1 AS q, x.t AS s FROM l x JOIN r y WITHIN 9 UNITS ON x.a{a} = y.a{a}"
+            changes = [Create(f"q{a}", text)]
+        if number == 8:
+            # A placement by the first query's key, which has none of the earlier tuples.
+            changes = [Create("late", "SELECT x.a0 AS p FROM r x JOIN s y WITHIN 9 UNITS ON x.a0 = y.a0")]
+        if number == 10:
+            changes = [Drop(f"q{a}") for a in (1, 2, 3)]
+        for core in (grid.core, whole):
+            core.apply(changes)
+        wanted = {name: rows_of(table) for name, table in whole.process(number, portions).items() if table.num_rows}
+        assert grid.batch(number, portions) == wanted
+        found = grid.sent.placements.current.values()
+        placements.append([sorted(route.kind for (route,) in one.routes.values()) for one in found])
+    assert placements[0] == [["key", "key"]]
+    assert placements[3] == 2 * [["key", "key"]]
+    assert placements[9] == [["all", "spread"], ["key", "key"]]
+    assert placements[-1] == [["key", "key", "key"]]

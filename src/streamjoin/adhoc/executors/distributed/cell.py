@@ -28,6 +28,7 @@ from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, write_rows
 from streamjoin.adhoc.executors.distributed.parts import (
     FiledBucket,
+    PartRows,
     positions,
     read_filed_bucket,
     read_part,
@@ -152,17 +153,18 @@ class Cell:
         times: dict[str, list[Array]] = {}
         if any(self._placements[number].counted for number in self._active):
             times = ticks_by_stream(assignment.fresh)
+        whole_parts: dict[str, PartRows] = {}
         rebuilt = False
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
         usage: dict[str, Usage] = {}
         figures = []
         for number in self._active:
-            part = self._part(number)
             queries = {name: found for name, found in self._queries.items() if found.placement == number}
+            part = self._part(number, min((found.entry.created for found in queries.values()), default=0))
             rebuilt |= part.follow(queries if number in self._changed else None, assignment)
             self._changed.discard(number)
-            rows, failed, counted = part.results(assignment, times)
+            rows, failed, counted = part.results(assignment, times, whole_parts)
             outputs |= {name: table for name, table in rows.items() if table.num_rows}
             failures |= failed
             usage |= part.usage
@@ -194,9 +196,10 @@ class Cell:
         """The placements of which this cell has something."""
         return [n for n, found in self._placements.items() if found.has(self.number, self.cells)]
 
-    def _part(self, number: int) -> PlacementCell:
+    def _part(self, number: int, since: int) -> PlacementCell:
+        """What a placement has in this cell, with the tuples from the batch `since` on."""
         part, placement = self._parts.get(number), self._placements[number]
-        if part is None or not part.fits(placement):
+        if part is None or not part.fits(placement, since):
             part = self._parts[number] = PlacementCell(self.number, placement)
             self._changed.add(number)
         part.placement = placement
@@ -219,6 +222,8 @@ class Cell:
             found = self._queries.pop(name, None)
             if found is not None:
                 self._changed.add(found.placement)
+        # One that moves leaves a placement.
+        self._changed |= {self._queries[name].placement for name in delta.came if name in self._queries}
         self._queries |= delta.came
         self._changed |= {found.placement for found in delta.came.values()}
         self._changed &= self._placements.keys()
@@ -244,11 +249,13 @@ class PlacementCell:
         """The batch in which the oldest query was created: nothing before it is needed."""
         self.read = 0
 
-    def fits(self, placement: Placement) -> bool:
-        """Whether what it has is right for a placement: streams may have been added to it."""
+    def fits(self, placement: Placement, since: int) -> bool:
+        """Whether what it has is right for a placement: streams may have been added to it, but no older queries."""
         own = self.placement
-        return own.counted == placement.counted and all(
-            placement.routes.get(stream) == routes for stream, routes in own.routes.items()
+        return (
+            since >= self._since
+            and own.counted == placement.counted
+            and all(placement.routes.get(stream) == routes for stream, routes in own.routes.items())
         )
 
     def add_stream(self, stream: Stream) -> None:
@@ -301,12 +308,12 @@ class PlacementCell:
         return not built and bool(missed)
 
     def results(
-        self, assignment: CellAssignment, times: Mapping[str, list[Array]]
+        self, assignment: CellAssignment, times: Mapping[str, list[Array]], whole_parts: dict[str, PartRows]
     ) -> tuple[dict[str, pa.Table], dict[str, InputError], ShareFigures]:
         """The rows of the cell, queries that failed, and figures."""
         lists = {name: bucket for name, bucket in assignment.fresh.items() if name in self.placement.routes}
         self.read = 0
-        arrived = self._arrive(assignment.batch, lists, times, assignment.cells)
+        arrived = self._arrive(assignment.batch, lists, times, assignment.cells, whole_parts)
         outputs, failures = self._core.results(arrived)
         self._arrived = arrived
         return outputs, failures, self._core.share_figures()
@@ -322,7 +329,12 @@ class PlacementCell:
         self._newest |= dict.fromkeys(arrived.buckets, arrived.batch)
 
     def _arrive(
-        self, batch: int, lists: Mapping[str, FiledBucket], times: Mapping[str, list[Array]], cells: int
+        self,
+        batch: int,
+        lists: Mapping[str, FiledBucket],
+        times: Mapping[str, list[Array]],
+        cells: int,
+        whole_parts: dict[str, PartRows] | None = None,
     ) -> Arrived:
         """The tuples of a batch that lie in the cell, with numbers of their own: only their order matters here."""
         kept: dict[str, tuple[pa.Table, Array]] = {}
@@ -331,7 +343,7 @@ class PlacementCell:
             tables, ticks, own = [], [], []
             groups = self.placement.groups(name, cells)
             for number, part in enumerate(bucket.parts):
-                found = read_part(part, self._core.streams[name].schema, groups, self._cell)
+                found = read_part(part, self._core.streams[name].schema, groups, self._cell, whole_parts)
                 self.read += found.read
                 if not found.rows.size:
                     continue

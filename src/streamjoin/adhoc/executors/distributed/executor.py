@@ -73,7 +73,7 @@ class CellRows:
         self._settings = settings
         self.pool = RowPool()
         self._pooling = False
-        self._sent = SentState(self._broadcast)
+        self._sent = SentState(self._broadcast, cells)
         self.entries: Mapping[str, RunningQuery] = {}
         """The running queries, whose sinks say what tasks do with rows."""
         self.tasks: tuple[TaskFigures, ...] = ()
@@ -89,11 +89,11 @@ class CellRows:
         return ()
 
     def groups(self, stream: str) -> CellGroups | None:
-        """How tasks that read a stream group its tuples: for the placement that has been there longest."""
-        for placement in self._sent.placements.current.values():
-            if stream in placement.routes and placement.dimensions:
-                return placement.groups(stream, self.partitions)
-        return None
+        """How tasks that read a stream group its tuples; not at all if they are placed in several ways."""
+        placements = [found for found in self._sent.placements.current.values() if stream in found.routes]
+        if len(placements) != 1 or not placements[0].dimensions:
+            return None
+        return placements[0].groups(stream, self.partitions)
 
     def _broadcast(self, whole: bytes) -> Any:
         if self._sent.whole is not None:
@@ -203,7 +203,9 @@ class CellRows:
         }
         self._decide_pooling()
         targets = {name: self.target(name) for name in queries}
-        self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets)
+        total = sum(state.clocks.counts.values())
+        rates = {name: seen / total for name, seen in state.clocks.counts.items()} if total else None
+        self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets, rates)
         assignment = CellAssignment(
             self._sent.run,
             arrived.batch,

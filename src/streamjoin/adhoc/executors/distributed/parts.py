@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -257,12 +257,23 @@ class PartRows:
     read: int
 
 
-def read_part(part: PartFile, schema: pa.Schema, groups: CellGroups | None = None, cell: int = 0) -> PartRows:
+def read_part(
+    part: PartFile,
+    schema: pa.Schema,
+    groups: CellGroups | None = None,
+    cell: int = 0,
+    whole_parts: dict[str, PartRows] | None = None,
+) -> PartRows:
     """The tuples of a part, mapped; with `groups`, those that a cell needs.
+
+    A part that has to be read as a whole is kept in `whole_parts`, and `read` counts its bytes once.
 
     Raises:
         CheckpointError: the file is missing or damaged.
     """
+    known = None if whole_parts is None else whole_parts.get(part.path)
+    if known is not None and groups is not None:
+        return _choose(replace(known, read=0), groups, cell)
     path = place(part.path)
     footer = read_footer(path)
     mapped = MappedPiece(path)
@@ -278,12 +289,20 @@ def read_part(part: PartFile, schema: pa.Schema, groups: CellGroups | None = Non
         # In order of time again, and each once.
         rows, first = np.unique(rows, return_index=True)
         table = table.take(pa.array(first))
-    if groups is not None and not grouped:
-        chosen = groups.rows(table, cell)
-        if chosen.size < rows.size:
-            table, rows = table.take(pa.array(chosen)), rows[chosen]
     ticks = flat(table.column(TICK)).to_numpy()
-    return PartRows(table.drop_columns([ROW, TICK]), ticks, rows, sum(block.length for block in blocks))
+    found = PartRows(table.drop_columns([ROW, TICK]), ticks, rows, sum(block.length for block in blocks))
+    if groups is None or grouped:
+        return found
+    if whole_parts is not None:
+        whole_parts[part.path] = found
+    return _choose(found, groups, cell)
+
+
+def _choose(part: PartRows, groups: CellGroups, cell: int) -> PartRows:
+    chosen = groups.rows(part.table, cell)
+    if chosen.size == part.rows.size:
+        return part
+    return PartRows(part.table.take(pa.array(chosen)), part.ticks[chosen], part.rows[chosen], part.read)
 
 
 def read_ticks(part: PartFile) -> Array:

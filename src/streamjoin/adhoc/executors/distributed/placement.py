@@ -114,6 +114,19 @@ class Placement:
         """Whether a cell has anything of this placement."""
         return bool(self.dimensions) or cell == self.number % cells
 
+    def share(self, stream: str, cells: int) -> float:
+        """The share of a stream's tuples that a cell has."""
+        share = 1.0
+        for route, size in zip(self.routes[stream], self.sizes(cells), strict=True):
+            if route.kind != "all":
+                share *= min(1.0, (1 + 1 / _BLOCK if route.kind == "span" else 1) / size)
+        return share
+
+    def covers(self, other: Placement) -> bool:
+        """Whether another's queries can be run with this one."""
+        routes = all(self.routes.get(stream) == found for stream, found in other.routes.items())
+        return routes and self.dimensions == other.dimensions and self.counted >= other.counted
+
     def groups(self, stream: str, cells: int) -> CellGroups:
         """How a stream's tuples are grouped so that a cell needs one group."""
         return CellGroups(self.routes[stream], self.sizes(cells))
@@ -147,15 +160,18 @@ class CellGroups:
 
     def group_of(self, cell: int) -> int:
         """The group that a cell needs."""
-        group, rest = 0, cell
-        coordinates = []
-        for size in reversed(self.sizes):
-            rest, coordinate = divmod(rest, size)
-            coordinates.append(coordinate)
-        for route, size, coordinate in zip(self.routes, self.sizes, reversed(coordinates), strict=True):
+        group = 0
+        for route, size, coordinate in zip(self.routes, self.sizes, self._coordinates(cell), strict=True):
             if route.kind != "all":
                 group = group * size + coordinate
         return group
+
+    def _coordinates(self, cell: int) -> list[int]:
+        coordinates = []
+        for size in reversed(self.sizes):
+            cell, coordinate = divmod(cell, size)
+            coordinates.append(coordinate)
+        return coordinates[::-1]
 
     def split(self, table: pa.Table) -> tuple[Array, Array]:
         """Rows and groups, by group and then by row; a row may be in several groups or in none."""
@@ -169,9 +185,14 @@ class CellGroups:
 
     def rows(self, table: pa.Table, cell: int) -> Array:
         """The rows of the group that a cell needs, ascending."""
-        rows, groups = self.split(table)
-        wanted = self.group_of(cell)
-        return rows[np.searchsorted(groups, wanted) : np.searchsorted(groups, wanted, side="right")]
+        chosen = np.ones(table.num_rows, np.bool_)
+        for route, size, coordinate in zip(self.routes, self.sizes, self._coordinates(cell), strict=True):
+            found = route.targets(table, size)
+            if found is not None:
+                here = np.zeros(table.num_rows, np.bool_)
+                here[found[0][found[1] == coordinate]] = True
+                chosen &= here
+        return np.flatnonzero(chosen)
 
 
 def _crossed(one: tuple[Array, Array], two: tuple[Array, Array], count: int, size: int) -> tuple[Array, Array]:
@@ -194,10 +215,26 @@ def place(query: Query, number: int, counted: bool) -> Placement:
     streams = list(dict.fromkeys(source.stream.name for source in query.sources))
     dimensions = _best([*_keys(query), *_bands(query)], streams)
     if not dimensions:
-        alone = [name for name in streams if sum(source.stream.name == name for source in query.sources) == 1]
-        dimensions = [{alone[0]: CellRoute("spread")}] if alone else []
+        alone = streams_used_once(query)
+        return (
+            spread_placement(query, alone[0], number, counted)
+            if alone
+            else Placement(number, 0, dict.fromkeys(streams, ()), counted)
+        )
     routes = {name: tuple(found.get(name, ALL) for found in dimensions) for name in streams}
     return Placement(number, len(dimensions), routes, counted)
+
+
+def streams_used_once(query: Query) -> list[str]:
+    """The streams that have one alias in a query: whatever it joins by, one of them can be divided by position."""
+    uses = [source.stream.name for source in query.sources]
+    return [name for name in uses if uses.count(name) == 1]
+
+
+def spread_placement(query: Query, stream: str, number: int, counted: bool) -> Placement:
+    """A placement in which one stream is divided by position, and the others are in every cell."""
+    routes = {source.stream.name: (ALL,) for source in query.sources}
+    return Placement(number, 1, {**routes, stream: (CellRoute("spread"),)}, counted)
 
 
 _Dimension = dict[str, CellRoute]

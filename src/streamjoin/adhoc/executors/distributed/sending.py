@@ -13,35 +13,81 @@ from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.executors.distributed.cell import CellDelta, PlacedQuery
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget
-from streamjoin.adhoc.executors.distributed.placement import Placement, place
+from streamjoin.adhoc.executors.distributed.placement import Placement, place, spread_placement, streams_used_once
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.window import CountWindow
 
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
+_WORTH_MOVING: Final = 1.5
+"""How many times the tuples a cell must hold before queries move to another placement; they stay there beyond that."""
 
 
 class Placements:
-    """Gives each query a placement, and lets queries with the same routes share one; a query stays where it is."""
+    """Gives each query a placement, and lets queries with the same routes share one.
 
-    def __init__(self) -> None:
+    Queries that join the same streams by many attributes have a placement for each, and every one stores its share of
+    all tuples. As soon as it takes less to divide one stream by position and to have the others in every cell, they
+    share a placement of this kind. A query moves only for that: cells read its tuples again.
+    """
+
+    def __init__(self, cells: int) -> None:
         self.current: dict[int, Placement] = {}
+        self._cells = cells
         self._of: dict[int, int] = {}
+        self._wanted: dict[int, Placement] = {}
+        self._spread: dict[frozenset[str], str] = {}
+        """For queries over these streams that share one placement: the stream that is divided."""
         self._numbers = count()
 
-    def update(self, queries: Mapping[str, LiveQuery]) -> dict[str, int]:
-        """The placement of each query by its number."""
-        present = {entry.serial for entry in queries.values()}
-        self._of = {serial: number for serial, number in self._of.items() if serial in present}
+    def update(self, queries: Mapping[str, LiveQuery], rates: Mapping[str, float] | None = None) -> dict[str, int]:
+        """The placement of each query by its number; `rates` are the streams' shares of all tuples."""
+        entries = {entry.serial: entry for entry in queries.values()}
+        self._of = {serial: number for serial, number in self._of.items() if serial in entries}
+        self._wanted = {serial: found for serial, found in self._wanted.items() if serial in entries}
+        for serial, entry in entries.items():
+            if serial not in self._wanted:
+                self._wanted[serial] = place(entry.query, -1, _is_counted(entry))
+        self._decide(entries, rates or {})
+        for serial, entry in sorted(entries.items()):
+            wanted = self._spread_of(entry) or self._wanted[serial]
+            number = self._of.get(serial)
+            if number is None or not self.current[number].covers(wanted):
+                self._of[serial] = self._place(wanted)
         self.current = {number: found for number, found in self.current.items() if number in self._of.values()}
-        for entry in sorted(queries.values(), key=lambda entry: entry.serial):
-            if entry.serial not in self._of:
-                self._of[entry.serial] = self._place(entry)
         return {name: self._of[entry.serial] for name, entry in queries.items()}
 
-    def _place(self, entry: LiveQuery) -> int:
-        counted = any(isinstance(pair.window, CountWindow) for pair in entry.query.pairs)
-        wanted = place(entry.query, -1, counted)
+    def _decide(self, entries: Mapping[int, LiveQuery], rates: Mapping[str, float]) -> None:
+        """Choose which queries share a placement with one stream divided."""
+        groups: dict[frozenset[str], list[LiveQuery]] = {}
+        for entry in entries.values():
+            if streams_used_once(entry.query):
+                groups.setdefault(_streams(entry), []).append(entry)
+        before, self._spread = self._spread, {}
+        for streams, members in groups.items():
+            chosen = set.intersection(*(set(streams_used_once(entry.query)) for entry in members))
+            divided = before.get(streams) or max(sorted(chosen), key=lambda name: rates.get(name, 1.0), default=None)
+            if divided is None or divided not in chosen:
+                continue
+            routes = {tuple(sorted(found.routes.items())): found for found in map(self._wanted_by, members)}
+            apart = sum(self._held(found, streams, rates) for found in routes.values())
+            together = self._held(spread_placement(members[0].query, divided, -1, False), streams, rates)
+            if len(routes) > 1 and apart > together * (1.0 if streams in before else _WORTH_MOVING):
+                self._spread[streams] = divided
+
+    def _wanted_by(self, entry: LiveQuery) -> Placement:
+        return self._wanted[entry.serial]
+
+    def _held(self, placement: Placement, streams: frozenset[str], rates: Mapping[str, float]) -> float:
+        return sum(rates.get(name, 1.0) * placement.share(name, self._cells) for name in streams)
+
+    def _spread_of(self, entry: LiveQuery) -> Placement | None:
+        divided = self._spread.get(_streams(entry))
+        if divided is None or divided not in streams_used_once(entry.query):
+            return None
+        return spread_placement(entry.query, divided, -1, _is_counted(entry))
+
+    def _place(self, wanted: Placement) -> int:
         for number, placement in self.current.items():
             extended = placement.extended(wanted)
             if extended is not None:
@@ -53,15 +99,23 @@ class Placements:
         return number
 
 
+def _is_counted(entry: LiveQuery) -> bool:
+    return any(isinstance(pair.window, CountWindow) for pair in entry.query.pairs)
+
+
+def _streams(entry: LiveQuery) -> frozenset[str]:
+    return frozenset(source.stream.name for source in entry.query.sources)
+
+
 class SentState:
     """What cells were sent; `publish` makes the whole state available to tasks, such as by a broadcast."""
 
-    def __init__(self, publish: Callable[[bytes], Any]) -> None:
+    def __init__(self, publish: Callable[[bytes], Any], cells: int) -> None:
         self.run = uuid.uuid4().hex
         self.base = -1
         self.deltas: tuple[CellDelta, ...] = ()
         self.whole: Any = None
-        self.placements = Placements()
+        self.placements = Placements(cells)
         self._publish = publish
         self._streams: dict[str, Stream] = {}
         self._placed: dict[str, PlacedQuery] = {}
@@ -72,11 +126,12 @@ class SentState:
         queries: Mapping[str, LiveQuery],
         choices: Mapping[str, Choice],
         targets: Mapping[str, OutputTarget],
+        rates: Mapping[str, float] | None = None,
     ) -> None:
-        """Take over the state of a batch."""
+        """Take over the state of a batch; `rates` are the streams' shares of all tuples."""
         new = tuple(stream for name, stream in streams.items() if name not in self._streams)
         gone = tuple(name for name in self._placed if name not in queries)
-        numbers = self.placements.update(queries)
+        numbers = self.placements.update(queries, rates)
         came = {}
         for name, entry in queries.items():
             before = self._placed.get(name)
@@ -85,6 +140,7 @@ class SentState:
                 or before.entry is not entry
                 or before.choice != choices[name]
                 or before.target != targets[name]
+                or before.placement != numbers[name]
             ):
                 came[name] = PlacedQuery(entry, choices[name], numbers[name], targets[name])
         first = self.whole is None
