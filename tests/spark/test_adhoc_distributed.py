@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings
+from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings, TableSink
 from streamjoin.adhoc.executors.distributed import executor as distributed_executor
 from streamjoin.adhoc.executors.distributed import loop as distributed_loop
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
@@ -48,6 +48,7 @@ def test_sinks_of_the_driver_get_all_rows_and_views_the_newest(spark: Any, tmp_p
     with engine_on(spark, tmp_path, newest_rows=2) as engine:
         engine.create(PAIRS, name="called", sink=CallbackSink(lambda _, rows: calls.update(counted(rows))))
         engine.create(PAIRS, name="files", sink=ParquetSink(str(tmp_path / "out")))
+        engine.create(PAIRS, name="view", sink=TableSink("pairs_view", limit=3))
         left.rows(*((key, key, 0.0) for key in range(20)))
         right.rows(*((key, key, 1.0) for key in range(20)))
         engine.process_all_available()
@@ -55,8 +56,12 @@ def test_sinks_of_the_driver_get_all_rows_and_views_the_newest(spark: Any, tmp_p
         assert calls == everything
         assert engine.newest("files", 100).total == 20
         assert engine.rows("files").num_rows == 2
-        # All rows for the function, and the newest of each cell for the view.
-        assert engine.metrics().driver_rows == 20 + 2 * 2
+        # All rows for the function, and the newest of each cell for whoever looks and for the view.
+        assert engine.metrics().driver_rows == 20 + 2 * 2 + 2 * 3
+        info = engine.query("view")
+        assert (info.rows, info.rows_undelivered) == (20, 0)
+        shown = counted(spark.table("pairs_view").toArrow())
+        assert sum(shown.values()) == 3 and shown < everything
     assert written(tmp_path / "out") == everything
 
 
@@ -141,8 +146,9 @@ def files(directory: Path) -> int:
 def feed(directory: Path, steps: range) -> Counter[Any]:
     left, right = FileStream(directory / "l"), FileStream(directory / "r")
     for step in steps:
-        left.rows(*((key, 100 * step + key, 20.0 * step) for key in range(8)))
-        right.rows(*((key, 100 * step + key, 20.0 * step + 1) for key in range(8)))
+        # Spark may take two files of one millisecond in any order: neither makes the other late.
+        left.rows(*((key, 100 * step + key, 8.0 * step) for key in range(8)))
+        right.rows(*((key, 100 * step + key, 8.0 * step + 1) for key in range(8)))
     return Counter((100 * step + key, 100 * step + key) for step in steps for key in range(8))
 
 

@@ -33,6 +33,7 @@ from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.sinks.base import MemorySink
 from streamjoin.adhoc.sinks.files import ParquetSink, file_prefix
+from streamjoin.adhoc.sinks.spark import TableSink
 from streamjoin.model.errors import InputError, InterruptedBatchError, SpecError
 from streamjoin.storage.places import place
 
@@ -73,6 +74,7 @@ class CellRows:
         self._settings = settings
         self.pool = RowPool()
         self._pooling = False
+        self._targets: dict[str, tuple[Any, OutputTarget]] = {}
         self._sent = SentState(self._broadcast, cells)
         self.entries: Mapping[str, RunningQuery] = {}
         """The running queries, whose sinks say what tasks do with rows."""
@@ -268,14 +270,24 @@ class CellRows:
     def target(self, name: str) -> OutputTarget:
         """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""
         sink = _inner(self.entries[name].sink)
+        known = self._targets.get(name)
+        if known is None or known[0] is not sink:
+            known = self._targets[name] = sink, self._new_target(name, sink)
+        target = known[1]
+        return replace(target, pooled=True) if target.directory is not None and self._pools(name) else target
+
+    def _new_target(self, name: str, sink: Any) -> OutputTarget:
         if isinstance(sink, MemorySink):
             return OutputTarget(max(sink.limit, self._settings.newest_rows))
+        if isinstance(sink, TableSink):
+            return OutputTarget(max(sink.limit, self._settings.newest_rows), queued=True)
         if not isinstance(sink, ParquetSink):
-            return OutputTarget(None)
+            return OutputTarget(None, queued=True)
         directory = place(sink.path)
         where = str(directory.absolute()) if isinstance(directory, Path) else sink.path
-        prefix = file_prefix(name, self._journal.engine)
-        return OutputTarget(self._settings.newest_rows, where, prefix, sink.compression, self._pools(name))
+        return OutputTarget(
+            self._settings.newest_rows, where, file_prefix(name, self._journal.engine), sink.compression
+        )
 
     def _pools(self, name: str) -> bool:
         """Whether the rows of a query wait for a file; not if too many do because its sink can't be written to."""

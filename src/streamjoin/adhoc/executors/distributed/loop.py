@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,6 +32,7 @@ from streamjoin.adhoc.executors.distributed.outputs import HIDDEN, FlushedFile, 
 from streamjoin.model.errors import StateError
 from streamjoin.storage.places import entries, place
 
+_FEW_ROWS: Final = 256
 _log = logging.getLogger(__name__)
 
 
@@ -201,9 +203,11 @@ class DistributedLoop(BatchLoop):
         """Give files their names; rows that have none, and those that the driver writes, go to the sinks' queues."""
         written = self.executor.written
         schemas = {name: self.catalog.entries[name].query.schema for name in outputs}
-        spooled: list[dict[str, pa.Table]] = [
-            {} if cell.spool is None else read_spool(cell.spool, schemas) for cell in written
-        ]
+        targets = {name: self.executor.target(name) for name in outputs}
+        spooled: list[dict[str, pa.Table]] = []
+        for cell in written:
+            shown = {name for name in outputs if not targets[name].queued and name not in cell.refused}
+            spooled.append({} if cell.spool is None else read_spool(cell.spool, schemas, shown))
         self.driver_rows += sum(table.num_rows for tables in spooled for table in tables.values())
 
         queued: dict[str, pa.Table] = {}
@@ -211,12 +215,17 @@ class DistributedLoop(BatchLoop):
             entry = self.catalog.entries[name]
             tables = [cell[name] for cell in spooled if name in cell]
             rows = pa.concat_tables(tables) if tables else schemas[name].empty_table()
+            if 0 < rows.num_rows < _FEW_ROWS:
+                # The rows of many batches would hold as many files.
+                rows = rows.take(pa.array(np.arange(rows.num_rows)))
             entry.produced += found.num_rows
             entry.newest.write(arrived.batch, rows, found.num_rows)
-            target = self.executor.target(name)
+            target = targets[name]
             taken = found.num_rows - sum(cell.pooled[name][2] for cell in written if name in cell.pooled)
-            if target.spooled is None:
-                queued[name], taken = rows, 0
+            if target.queued:
+                # A view has no use for rows before the newest.
+                queued[name] = rows
+                taken -= rows.num_rows
             elif target.directory is not None:
                 left = self._publish_files(name, spooled, schemas[name])
                 if left.num_rows:

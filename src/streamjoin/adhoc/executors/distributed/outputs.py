@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ class OutputTarget:
     """Where tasks put a query's rows: Parquet files in `directory`, and up to `spooled` (None: all) for the driver.
 
     `prefix` begins the names of the query's files. Rows that are `pooled` get a file later, together with those of
-    other batches.
+    other batches. With `queued` the driver hands what is spooled to the sink.
     """
 
     spooled: int | None
@@ -40,6 +40,7 @@ class OutputTarget:
     prefix: str = ""
     compression: str = "zstd"
     pooled: bool = False
+    queued: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,12 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-def read_spool(path: str, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Table]:
+def read_spool(
+    path: str, schemas: Mapping[str, pa.Schema], shown: Collection[str] = frozenset()
+) -> dict[str, pa.Table]:
     """The rows of a spool file by query, mapped; of the queries whose schemas are given.
+
+    Rows of the queries in `shown` are only looked at now and then, and are loaded when somebody does.
 
     Raises:
         CheckpointError: it is missing or damaged.
@@ -130,7 +135,7 @@ def read_spool(path: str, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Tabl
     mapped = MappedPiece(where)
     blocks = [Block(*packed) for packed in footer["blocks"][0]]
     return {
-        name: pa.Table.from_batches([mapped.batch(block, schemas[name])])
+        name: pa.Table.from_batches([(mapped.glimpse if name in shown else mapped.batch)(block, schemas[name])])
         for name, block in zip(footer["queries"], blocks, strict=True)
         if name in schemas
     }
