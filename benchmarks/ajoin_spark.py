@@ -29,6 +29,7 @@ import streamjoin as sj
 from benchmarks.spark_workaround import BEST_SETTINGS, session_settings
 from streamjoin.adhoc import Engine, Settings
 from streamjoin.adhoc.engine.info import BatchEvent
+from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.spark import join
 from streamjoin.testing import ajoin_workload as ajoin
 
@@ -108,6 +109,9 @@ class Ran:
     whole: bool = True
     how: str = ""
     deploy_s: float = 0.0
+    deploy_batches: int = 0
+    """Batches from the call that creates a query to the first that it sees."""
+    batches: int = 0
 
 
 # The engine ---------------------------------------------------------------------------------------------------------
@@ -121,29 +125,41 @@ def run_engine(
     checkpoint: Path,
     *,
     warm: int,
+    options: Mapping[str, Any] | None = None,
+    sink: Callable[[str], Sink] | None = None,
+    one_more: bool = False,
 ) -> Ran:
-    """All queries in one engine, created before the streams start; the first `warm` files of a stream don't count."""
+    """All queries in one engine, created before the streams start; the first `warm` files of a stream don't count.
+
+    `options` are further ones of the engine. With `one_more`, a query is created half way, to see when it is in force.
+    """
     events: list[BatchEvent] = []
-    engine = Engine(spark, checkpoint, settings)
+    engine = Engine(spark, checkpoint, settings, **(options or {}))
     engine.on_batch(events.append)
     try:
         for stream in files.streams:
             engine.register(stream, files.frame(spark, stream), time=ajoin.TIME)
-        handles = [engine.create(query.text, name=f"q{n}", wait=False) for n, query in enumerate(queries)]
+        handles = [engine.create(query.text, name=f"q{n}", sink=sink, wait=False) for n, query in enumerate(queries)]
         begin = time.perf_counter()
         engine.start()
         for handle in handles:
             handle.wait(timeout=120.0)
         deployed = time.perf_counter() - begin
+        waited = 0
+        if one_more:
+            await_rows(engine, files.tuples // 2)
+            asked = engine.metrics().batches
+            waited = engine.create(queries[0].text, name="more", sink=sink).info().created_batch - asked
         await_rows(engine, files.tuples)
         engine.process_all_available()
         rows = tuple(handle.info().rows for handle in handles)
-        seconds = dict(engine.metrics().seconds)
+        seconds, batches = dict(engine.metrics().seconds), engine.metrics().batches
     finally:
         engine.stop()
     most = sorted(seconds, key=lambda part: -seconds[part])[:2]
     how = ", ".join(f"{part} {seconds[part]:.2f} s" for part in most)
-    return Ran(input_rate(events, warm * files.batch * len(files.streams)), rows, how=how, deploy_s=deployed)
+    rate = input_rate(events, warm * files.batch * len(files.streams))
+    return Ran(rate, rows, how=how, deploy_s=deployed, deploy_batches=waited, batches=batches)
 
 
 def await_rows(engine: Engine, tuples: int) -> None:

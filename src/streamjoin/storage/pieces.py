@@ -229,7 +229,7 @@ class MappedPiece:
         return values
 
     def glimpse(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows of a block without a look at its checksum, so that only what is read later is loaded."""
+        """The rows of a block without a look at its checksum: nothing of them is loaded by this."""
         try:
             return pa.ipc.read_record_batch(self._buffer.slice(block.offset, block.length), schema)
         except (pa.ArrowException, IndexError) as error:

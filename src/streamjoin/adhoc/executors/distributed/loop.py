@@ -13,9 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -32,7 +31,6 @@ from streamjoin.adhoc.executors.distributed.outputs import HIDDEN, FlushedFile, 
 from streamjoin.model.errors import StateError
 from streamjoin.storage.places import entries, place
 
-_FEW_ROWS: Final = 256
 _log = logging.getLogger(__name__)
 
 
@@ -215,9 +213,6 @@ class DistributedLoop(BatchLoop):
             entry = self.catalog.entries[name]
             tables = [cell[name] for cell in spooled if name in cell]
             rows = pa.concat_tables(tables) if tables else schemas[name].empty_table()
-            if 0 < rows.num_rows < _FEW_ROWS:
-                # The rows of many batches would hold as many files.
-                rows = rows.take(pa.array(np.arange(rows.num_rows)))
             entry.produced += found.num_rows
             entry.newest.write(arrived.batch, rows, found.num_rows)
             target = targets[name]

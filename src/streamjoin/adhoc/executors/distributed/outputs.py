@@ -125,7 +125,7 @@ def read_spool(
 ) -> dict[str, pa.Table]:
     """The rows of a spool file by query, mapped; of the queries whose schemas are given.
 
-    Rows of the queries in `shown` are only looked at now and then, and are loaded when somebody does.
+    Rows of the queries in `shown` go to no sink: their checksums are not worth the time.
 
     Raises:
         CheckpointError: it is missing or damaged.
