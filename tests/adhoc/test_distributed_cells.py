@@ -19,6 +19,7 @@ from streamjoin.adhoc.executors.distributed.cell import Cell, CellAssignment, Ce
 from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, read_spool
 from streamjoin.adhoc.executors.distributed.parts import PartWriter, PortionFiles
+from streamjoin.adhoc.executors.distributed.sampling import add_key_counts
 from streamjoin.adhoc.executors.distributed.sending import SentState
 from streamjoin.testing import adhoc_cases
 from streamjoin.windows.clock import NEVER
@@ -59,6 +60,7 @@ class Grid:
             str(self.directory / "buckets" / "{}-{}"),
             arrived.buckets,
             str(self.directory / "spool"),
+            measures=self.core.measures,
         )
         schemas = {name: entry.query.schema for name, entry in state.registry.queries.items()}
         rows: dict[str, Rows] = {name: Rows() for name in schemas}
@@ -73,6 +75,10 @@ class Grid:
             if result.rows.spool is not None:
                 for name, table in read_spool(result.rows.spool, schemas).items():
                     rows[name] += rows_of(table)
+        if self.core.measures:
+            samples = {name: sample for result in self.results for name, sample in result.samples.items()}
+            counts = add_key_counts((result.distinct for result in self.results), self.sent.placements.current)
+            self.core.take_samples(samples, counts)
         self.core.finish(arrived, {})
         return {name: found for name, found in rows.items() if found}
 
@@ -105,7 +111,14 @@ def test_random_workloads_give_what_the_oracle_says(
     @SLOW
     @given(adhoc_cases.cases())
     def check(case: adhoc_cases.AdhocCase) -> None:
-        grid = Grid(tmp_path_factory.mktemp("grid"), streams_of(case), cells, workers, lateness=lateness_of(case))
+        grid = Grid(
+            tmp_path_factory.mktemp("grid"),
+            streams_of(case),
+            cells,
+            workers,
+            lateness=lateness_of(case),
+            replan_every=2,
+        )
         found: dict[str, dict[int, Rows]] = {query.name: {} for query in case.queries}
         for batch in range(len(case.batches)):
             changes = [Drop(q.name) for q in case.queries if q.life.dropped == batch]
@@ -154,3 +167,35 @@ def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_
     assert placements[3] == 2 * [["key", "key"]]
     assert placements[9] == [["all", "spread"], ["key", "key"]]
     assert placements[-1] == [["key", "key", "key"]]
+
+
+def test_plans_follow_costs_that_cells_measure_as_in_one_process(tmp_path: Path) -> None:
+    """Two crowds of queries that want different tuples, and a three-way join whose streams differ in size."""
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64(), "t": pa.int64()})
+    streams = [Stream(name, schema, "t") for name in "lrs"]
+    options: dict[str, Any] = {"replan_every": 2, "group_cost": 20.0, "hysteresis": 0.0}
+    grid, whole = Grid(tmp_path, streams, 3, 1, **options), Shared(streams, Settings(**options))
+    crowds = [f"x.v {sign} {value} AND y.v {sign} {value}" for sign in "<>" for value in (500, 500 + (sign == ">"))]
+    texts = [f"SELECT x.t AS a FROM l x JOIN r y WITHIN 3 UNITS ON x.k = y.k WHERE {found}" for found in crowds]
+    texts.append(
+        "SELECT x.t AS a FROM l x JOIN r y WITHIN 3 UNITS ON x.k = y.k "
+        "JOIN s z WITHIN 3 UNITS ON y.k = z.k WHERE z.v = 1"
+    )
+    for core in (grid.core, whole):
+        core.apply([Create(f"q{number}", text) for number, text in enumerate(texts)])
+    first = whole.plan
+    rng = random.Random(7)
+    for batch in range(8):
+        tables = {
+            name: pa.table(
+                [[rng.randrange(40) for _ in range(rows)], [rng.randrange(1000) for _ in range(rows)], [batch] * rows],
+                schema=schema,
+            )
+            for name, rows in (("l", 200), ("r", 300), ("s", 50))
+        }
+        wanted = {name: rows_of(table) for name, table in whole.process(batch, tables).items() if table.num_rows}
+        assert grid.batch(batch, tables) == wanted
+        assert grid.core.plan.choices == whole.plan.choices, batch
+    assert whole.plan.choices != first.choices
+    assert {choice.group for choice in whole.plan.choices.values()} == {0, 1}
+    assert grid.core.snapshot().optimizer.statistics.streams["l"].rate == 200

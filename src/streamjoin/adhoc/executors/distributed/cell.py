@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks, number_tuples
-from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
@@ -36,9 +36,11 @@ from streamjoin.adhoc.executors.distributed.parts import (
 )
 from streamjoin.adhoc.executors.distributed.placement import Placement
 from streamjoin.adhoc.executors.distributed.pool import Flush, write_flushes
+from streamjoin.adhoc.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import InputError
+from streamjoin.model.expression.nodes import Expression
 from streamjoin.storage.places import place
 
 
@@ -81,6 +83,8 @@ class CellAssignment:
     """The directory for rows that the driver reads."""
     flushes: tuple[Flush, ...] = ()
     """Queries whose rows of earlier batches get a file."""
+    measures: bool = False
+    """Whether the driver looks at the plan after this batch."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,9 @@ class CellResult:
     """The tuples that are held; one that is in two placements counts twice."""
     read: int
     """The bytes of new tuples that were read."""
+    samples: Mapping[str, StreamSample] = field(default_factory=dict)
+    """Of the streams that this cell was to look at."""
+    distinct: KeyCounts = field(default_factory=dict)
 
 
 _cells: Final[dict[tuple[str, int], Cell]] = {}
@@ -189,7 +196,31 @@ class Cell:
             state,
             sum(part.tuples for part in parts),
             sum(part.read for part in parts),
+            self._samples(assignment) if assignment.measures else {},
+            self._distinct() if assignment.measures else {},
         )
+
+    def _samples(self, assignment: CellAssignment) -> dict[str, StreamSample]:
+        """Samples of the streams that are this cell's turn."""
+        conditions: dict[str, list[Expression]] = {}
+        for placed in self._queries.values():
+            query = placed.entry.query
+            for source in query.sources:
+                found = conditions.setdefault(source.stream.name, [])
+                found += [predicate.condition for predicate in query.selection(source.alias)]
+        turns = sorted(assignment.fresh)[self.number :: self.cells]
+        return {
+            name: sample_stream(assignment.fresh[name], self._streams[name], conditions[name])
+            for name in turns
+            if name in conditions
+        }
+
+    def _distinct(self) -> dict[tuple[int, str], Mapping[IndexKey, int]]:
+        return {
+            (number, stream): counts
+            for number in self._active
+            for stream, counts in self._parts[number].distinct().items()
+        }
 
     @property
     def _active(self) -> list[int]:
@@ -273,6 +304,11 @@ class PlacementCell:
     def usage(self) -> dict[str, Usage]:
         """What each query that has a budget took of the batch."""
         return self._core.usage()
+
+    def distinct(self) -> dict[str, dict[IndexKey, int]]:
+        """The distinct keys of the new tuples by stream, where there is an index of them."""
+        buckets = {} if self._arrived is None else self._arrived.buckets
+        return {name: {key: bucket.distinct(key) for key in bucket.index_keys} for name, bucket in buckets.items()}
 
     @property
     def tuples(self) -> int:

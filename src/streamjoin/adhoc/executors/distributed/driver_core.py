@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from streamjoin.adhoc.core.arrivals import Activity, TimeRules, latest_time, past_idle
-from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared, Snapshot
 from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles
+from streamjoin.adhoc.executors.distributed.sampling import SampledOptimizer, StreamSample
 from streamjoin.model.errors import InputError, StateError
 from streamjoin.windows.clock import NEVER
 
@@ -29,14 +30,32 @@ class DriverCore(Shared):
     """A core that knows which tuples there are, and has none of them."""
 
     def __init__(self, settings: Settings) -> None:
-        # Costs are measured on tuples, which are elsewhere: queries are placed as they come.
-        super().__init__([], replace(settings, sharing="everything"))
+        super().__init__([], settings)
+        self._state = replace(self._state, optimizer=SampledOptimizer(settings))
         self.held_bytes: dict[str, int] = {}
         """What the cells of the last batch hold."""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go over to a state."""
-        super().restore(replace(snapshot, optimizer=replace(snapshot.optimizer, settings=self.settings)))
+        before = snapshot.optimizer
+        optimizer = SampledOptimizer(self.settings, before.plan, before.statistics, before.decisions)
+        super().restore(replace(snapshot, optimizer=optimizer))
+
+    @property
+    def measures(self) -> bool:
+        """Whether the next batch is to be measured, because the plan is looked at after it."""
+        return self._optimizer.is_due
+
+    def take_samples(self, samples: Mapping[str, StreamSample], distinct: Mapping[str, Mapping[IndexKey, int]]) -> None:
+        """Plan by what the tasks of a batch report."""
+        self._state = replace(self._state, optimizer=self._optimizer.with_samples(samples, distinct))
+
+    @property
+    def _optimizer(self) -> SampledOptimizer:
+        optimizer = self._state.optimizer
+        if not isinstance(optimizer, SampledOptimizer):
+            raise AssertionError("the driver has no tuples to measure")
+        return optimizer
 
     def _new_execution(self) -> Execution:
         return PlannedExecution(self._streams.values())

@@ -28,6 +28,7 @@ from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, remove
 from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.distributed.pool import Flush, RowPool, write_flushes
+from streamjoin.adhoc.executors.distributed.sampling import add_key_counts
 from streamjoin.adhoc.executors.distributed.sending import SentState
 from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.adhoc.language.plan import Stream
@@ -219,9 +220,14 @@ class CellRows:
             arrived.buckets,  # type: ignore[arg-type]
             self._journal.spool,
             tuple(flushes),
+            core.measures,
         )
         parts = self._try(assignment.batch, partial(_task, assignment, self._sent.whole))
         core.take_figures([figures for part in parts for figures in part.figures])
+        if core.measures:
+            samples = {name: sample for part in parts for name, sample in part.samples.items()}
+            placements = self._sent.placements.current
+            core.take_samples(samples, add_key_counts((part.distinct for part in parts), placements))
         core.held_bytes = {}
         for part in parts:
             for what, size in part.state.items():

@@ -20,13 +20,11 @@ import pyarrow.parquet as pq
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.arrivals import Arrived, Aside
-from streamjoin.adhoc.core.buckets import IndexKey
 from streamjoin.adhoc.engine.journal_files import read_table
 from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.spark_feed import split
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import CheckpointError
-from streamjoin.model.expression.nodes import Expression
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
 from streamjoin.windows.clock import to_ticks
@@ -195,14 +193,6 @@ class FiledBucket:
     def nbytes(self) -> dict[str, int]:
         """The bytes of the tuples, which lie in files."""
         return {"tuples": sum(part.nbytes for part in self.parts), "indexes": 0}
-
-    # What the optimizer asks: tuples are not here, so that selections are taken to pass all.
-
-    def mask(self, condition: Expression) -> Array:  # noqa: ARG002
-        """All tuples."""
-        return np.broadcast_to(np.True_, (self.n,))
-
-    index_keys: tuple[IndexKey, ...] = ()
 
     # Files --------------------------------------------------------------------------------------------------------
 

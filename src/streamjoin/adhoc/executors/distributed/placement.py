@@ -122,6 +122,11 @@ class Placement:
                 share *= min(1.0, (1 + 1 / _BLOCK if route.kind == "span" else 1) / size)
         return share
 
+    def is_divided_by(self, stream: str, column: str) -> bool:
+        """Whether tuples of a stream with the same value of a column are in the same cell, and only there."""
+        routes = self.routes.get(stream, ())
+        return len(routes) == 1 and routes[0].kind == "key" and _key_column(routes[0]) == column
+
     def covers(self, other: Placement) -> bool:
         """Whether another's queries can be run with this one."""
         routes = all(self.routes.get(stream) == found for stream, found in other.routes.items())
@@ -202,6 +207,10 @@ def _crossed(one: tuple[Array, Array], two: tuple[Array, Array], count: int, siz
     places = np.repeat(np.arange(len(one[0])), counts)
     within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
     return one[0][places], one[1][places] * size + two[1][starts[one[0][places]] + within]
+
+
+def _key_column(route: CellRoute) -> str | None:
+    return route.term.right.name if route.term is not None else None
 
 
 def _word_type(routes: tuple[CellRoute, ...]) -> pa.DataType | None:
