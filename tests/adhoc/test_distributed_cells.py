@@ -79,6 +79,7 @@ class Grid:
             samples = {name: sample for result in self.results for name, sample in result.samples.items()}
             counts = add_key_counts((result.distinct for result in self.results), self.sent.placements.current)
             self.core.take_samples(samples, counts)
+            self.sent.placements.note_words({name: sample.words for name, sample in samples.items()})
         self.core.finish(arrived, {})
         return {name: found for name, found in rows.items() if found}
 
@@ -199,3 +200,39 @@ def test_plans_follow_costs_that_cells_measure_as_in_one_process(tmp_path: Path)
     assert whole.plan.choices != first.choices
     assert {choice.group for choice in whole.plan.choices.values()} == {0, 1}
     assert grid.core.snapshot().optimizer.statistics.streams["l"].rate == 200
+
+
+@pytest.mark.parametrize("cells", [2, 5])
+def test_a_heavy_key_is_divided_among_cells_and_put_together_again(tmp_path: Path, cells: int) -> None:
+    schema = pa.schema({"k": pa.string(), "t": pa.int64()})
+    streams = [Stream(name, schema, "t") for name in "lrs"]
+    grid, whole = Grid(tmp_path, streams, cells, 1, replan_every=1), Shared(streams)
+    texts = {
+        "two": "SELECT x.t AS a, y.t AS b FROM l x JOIN r y WITHIN 4 UNITS ON x.k = y.k",
+        "three": "SELECT x.t AS a FROM l x JOIN r y WITHIN 2 UNITS ON x.k = y.k JOIN s z WITHIN 2 UNITS ON y.k = z.k",
+        "itself": "SELECT x.t AS a, y.t AS b FROM l x JOIN l y WITHIN 1 UNITS ON x.k = y.k",
+        "rows": "SELECT x.t AS a, y.t AS b FROM r x JOIN s y WITHIN 20 ROWS ON x.k = y.k",
+    }
+    for core in (grid.core, whole):
+        core.apply([Create(name, text) for name, text in texts.items()])
+    rng = random.Random(3)
+    decided, most = [], []
+    for batch in range(8):
+        # From the third batch on one key has most tuples, and at last none has.
+        keys = ["heavy"] * 40 if 2 <= batch < 6 else []
+        tables = {
+            name: pa.table(
+                [[rng.choice([*keys, *map(str, range(60))]) for _ in range(100)], [batch] * 100], schema=schema
+            )
+            for name in "lrs"
+        }
+        wanted = {name: rows_of(table) for name, table in whole.process(batch, tables).items() if table.num_rows}
+        assert grid.batch(batch, tables) == wanted
+        routes = [route for one in grid.sent.placements.current.values() for (route,) in one.routes.values()]
+        decided.append(sum(bool(route.heavy) for route in routes))
+        counts = [result.rows.counts.get("two", 0) for result in grid.results]
+        most.append(max(counts) / sum(counts))
+    assert not decided[1] and decided[4] and not decided[-1]
+    # The batch that brings the key finds nearly all rows in its cell; later ones have them in all.
+    assert most[2] > 0.7
+    assert most[4] < most[2] - 0.15

@@ -34,7 +34,7 @@ from streamjoin.adhoc.executors.distributed.parts import (
     read_part,
     ticks_by_stream,
 )
-from streamjoin.adhoc.executors.distributed.placement import Placement
+from streamjoin.adhoc.executors.distributed.placement import Placement, least_share
 from streamjoin.adhoc.executors.distributed.pool import Flush, write_flushes
 from streamjoin.adhoc.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
 from streamjoin.adhoc.language.plan import Stream
@@ -208,12 +208,19 @@ class Cell:
             for source in query.sources:
                 found = conditions.setdefault(source.stream.name, [])
                 found += [predicate.condition for predicate in query.selection(source.alias)]
-        turns = sorted(assignment.fresh)[self.number :: self.cells]
-        return {
-            name: sample_stream(assignment.fresh[name], self._streams[name], conditions[name])
-            for name in turns
-            if name in conditions
-        }
+        samples = {}
+        for name in sorted(assignment.fresh)[self.number :: self.cells]:
+            if name in conditions:
+                all_routes = [placement.routes.get(name, ()) for placement in self._placements.values()]
+                by_column = {route.key_column: route for routes in all_routes for route in routes if route.key_column}
+                samples[name] = sample_stream(
+                    assignment.fresh[name],
+                    self._streams[name],
+                    conditions[name],
+                    by_column.values(),
+                    least_share(self.cells),
+                )
+        return samples
 
     def _distinct(self) -> dict[tuple[int, str], Mapping[IndexKey, int]]:
         return {

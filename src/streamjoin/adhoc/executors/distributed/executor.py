@@ -88,8 +88,9 @@ class CellRows:
         """The job group of the batch that runs."""
 
     def decided(self) -> tuple[str, ...]:
-        """The number of cells does not change."""
-        return ()
+        """What was decided about heavy keys; the number of cells does not change."""
+        notes, self._sent.placements.notes = self._sent.placements.notes, []
+        return tuple(notes)
 
     def groups(self, stream: str) -> CellGroups | None:
         """How tasks that read a stream group its tuples; not at all if they are placed in several ways."""
@@ -227,6 +228,7 @@ class CellRows:
         if core.measures:
             samples = {name: sample for part in parts for name, sample in part.samples.items()}
             placements = self._sent.placements.current
+            self._sent.placements.note_words({name: sample.words for name, sample in samples.items()})
             core.take_samples(samples, add_key_counts((part.distinct for part in parts), placements))
         core.held_bytes = {}
         for part in parts:

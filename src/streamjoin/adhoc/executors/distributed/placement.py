@@ -8,7 +8,7 @@ result's tuples meet in exactly one cell, whatever the number of cells.
 
 A query whose streams all have the same key needs no copies. In `a.k = b.k AND b.p = c.p` the grid has two dimensions:
 `b` lies in one cell, `a` in one column, `c` in one row (the shares algorithm of Afrati and Ullman). Without a key or
-band one stream is spread and the others are everywhere.
+band one stream is spread and the others are everywhere; so are the tuples of a heavy key, one that many tuples have.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ class CellRoute:
 
     kind: Literal["key", "owner", "span", "spread", "all"]
     term: KeyTerm | None = None
+    heavy: tuple[int, ...] = ()
+    """Words of keys that are too many for one cell: one stream of a query has them `divided`, the others everywhere."""
+    divided: bool = False
 
     def targets(self, table: pa.Table, size: int) -> tuple[Array, Array] | None:
         """Rows and coordinates below `size`, where a row may have several or none; None if each row has all."""
@@ -61,7 +64,7 @@ class CellRoute:
         # A row without a key joins with nothing.
         rows = numbers if encoded.valid is None else np.flatnonzero(encoded.valid)
         if self.kind == "key":
-            return rows, (_mixed(words.word[rows]) % np.uint64(size)).astype(np.int64)
+            return self._by_key(rows, words.word[rows], size)
         if self.kind == "owner":
             return rows, self._blocks(words.word[rows]) % size
         rows = rows[words.lo[rows] <= words.hi[rows]]
@@ -69,6 +72,30 @@ class CellRoute:
         counts = np.minimum(high - low, size - 1) + 1
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(rows, counts), (np.repeat(low, counts) + within) % size
+
+    def _by_key(self, rows: Array, words: Array, size: int) -> tuple[Array, Array]:
+        coordinates = (_mixed(words) % np.uint64(size)).astype(np.int64)
+        if not self.heavy:
+            return rows, coordinates
+        is_heavy = np.isin(words, np.array(self.heavy, np.int64))
+        if self.divided:
+            return rows, np.where(is_heavy, rows % size, coordinates)
+        counts = np.where(is_heavy, size, 1)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(rows, counts), np.where(np.repeat(is_heavy, counts), within, np.repeat(coordinates, counts))
+
+    def words(self, table: pa.Table) -> Array:
+        """The words of the rows that have a key."""
+        if self.term is None:
+            raise AssertionError("a route by words without a term")
+        encoded = SideEncoder(OneTerm((self.term,)), "right").encode(table)
+        words = encoded.terms[0].word
+        return np.asarray(words if encoded.valid is None else words[encoded.valid])
+
+    @property
+    def key_column(self) -> str | None:
+        """The column by whose values tuples are placed; None if they are placed otherwise."""
+        return self.term.right.name if self.kind == "key" and self.term is not None else None
 
     def _blocks(self, words: Array) -> Array:
         """A number that never falls while words ascend, and that changes once every few widths of the band."""
@@ -125,7 +152,7 @@ class Placement:
     def is_divided_by(self, stream: str, column: str) -> bool:
         """Whether tuples of a stream with the same value of a column are in the same cell, and only there."""
         routes = self.routes.get(stream, ())
-        return len(routes) == 1 and routes[0].kind == "key" and _key_column(routes[0]) == column
+        return len(routes) == 1 and routes[0].key_column == column
 
     def covers(self, other: Placement) -> bool:
         """Whether another's queries can be run with this one."""
@@ -209,14 +236,15 @@ def _crossed(one: tuple[Array, Array], two: tuple[Array, Array], count: int, siz
     return one[0][places], one[1][places] * size + two[1][starts[one[0][places]] + within]
 
 
-def _key_column(route: CellRoute) -> str | None:
-    return route.term.right.name if route.term is not None else None
-
-
 def _word_type(routes: tuple[CellRoute, ...]) -> pa.DataType | None:
     """The type of a stream's key; None where a route is no key."""
     (route,) = routes
     return route.term.left.type if route.kind == "key" and route.term is not None else None
+
+
+def least_share(cells: int) -> float:
+    """The share of a stream's tuples from which on a key that was heavy stays so: a quarter of a cell's."""
+    return 1 / (4 * cells)
 
 
 def place(query: Query, number: int, counted: bool) -> Placement:

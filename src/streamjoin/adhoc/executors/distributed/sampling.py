@@ -16,7 +16,7 @@ from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.changes import QueryRegistry
 from streamjoin.adhoc.executors.distributed.parts import FiledBucket, read_part
-from streamjoin.adhoc.executors.distributed.placement import Placement
+from streamjoin.adhoc.executors.distributed.placement import CellRoute, Placement
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.statistics import SAMPLE, Statistics, StreamStatistics
@@ -33,6 +33,8 @@ class StreamSample:
 
     count: int
     passing: Mapping[Expression, Array] = field(default_factory=dict)
+    words: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """By key column, the words that many tuples have, and their share of the tuples."""
 
     def mask(self, selection: Iterable[Expression]) -> Array | None:
         """The tuples that pass all conditions; None if one of them was not measured."""
@@ -42,8 +44,14 @@ class StreamSample:
         return np.asarray(np.logical_and.reduce([mask for mask in masks if mask is not None]))
 
 
-def sample_stream(bucket: FiledBucket, stream: Stream, conditions: Iterable[Expression]) -> StreamSample:
-    """Look at some tuples of a batch, evenly chosen."""
+def sample_stream(
+    bucket: FiledBucket,
+    stream: Stream,
+    conditions: Iterable[Expression],
+    routes: Iterable[CellRoute] = (),
+    least: float = 1.0,
+) -> StreamSample:
+    """Look at some tuples of a batch, evenly chosen; words by `routes` are counted if this share or more has them."""
     chosen = np.linspace(0, bucket.n - 1, min(SAMPLE, bucket.n)).astype(np.int64)
     tables, before = [], 0
     for part in bucket.parts:
@@ -60,7 +68,14 @@ def sample_stream(bucket: FiledBucket, stream: Stream, conditions: Iterable[Expr
         except InputError:
             # Whoever has this condition fails by it; others are planned without.
             continue
-    return StreamSample(int(chosen.size), passing)
+    words = {str(route.key_column): _common(route.words(sample.table), chosen.size, least) for route in routes}
+    return StreamSample(int(chosen.size), passing, words)
+
+
+def _common(words: Array, count: int, least: float) -> dict[int, float]:
+    values, counts = np.unique(words, return_counts=True)
+    chosen = counts >= max(least * count, 2)
+    return dict(zip(values[chosen].tolist(), (counts[chosen] / count).tolist(), strict=True))
 
 
 @dataclass(frozen=True)

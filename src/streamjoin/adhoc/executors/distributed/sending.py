@@ -13,12 +13,21 @@ from streamjoin.adhoc.core.changes import LiveQuery
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.executors.distributed.cell import CellDelta, PlacedQuery
 from streamjoin.adhoc.executors.distributed.outputs import OutputTarget
-from streamjoin.adhoc.executors.distributed.placement import Placement, place, spread_placement, streams_used_once
+from streamjoin.adhoc.executors.distributed.placement import (
+    CellRoute,
+    Placement,
+    least_share,
+    place,
+    spread_placement,
+    streams_used_once,
+)
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.window import CountWindow
 
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
+_MOST_HEAVY: Final = 16
+_RoutesKey = tuple[tuple[str, tuple[CellRoute, ...]], ...]
 _WORTH_MOVING: Final = 1.5
 """How many times the tuples a cell must hold before queries move to another placement; they stay there beyond that."""
 
@@ -38,6 +47,12 @@ class Placements:
         self._wanted: dict[int, Placement] = {}
         self._spread: dict[frozenset[str], str] = {}
         """For queries over these streams that share one placement: the stream that is divided."""
+        self._heavy: dict[_RoutesKey, tuple[str, tuple[int, ...]]] = {}
+        """For a placement by key: the stream whose tuples of heavy keys are divided, and the words of these keys."""
+        self._words: dict[str, Mapping[str, Mapping[int, float]]] = {}
+        """The shares of common words by stream and column."""
+        self.notes: list[str] = []
+        """What was decided since somebody looked."""
         self._numbers = count()
 
     def update(self, queries: Mapping[str, LiveQuery], rates: Mapping[str, float] | None = None) -> dict[str, int]:
@@ -49,8 +64,9 @@ class Placements:
             if serial not in self._wanted:
                 self._wanted[serial] = place(entry.query, -1, _is_counted(entry))
         self._decide(entries, rates or {})
+        self._decide_heavy(entries, rates or {})
         for serial, entry in sorted(entries.items()):
-            wanted = self._spread_of(entry) or self._wanted[serial]
+            wanted = self._spread_of(entry) or self._split_of(entry) or self._wanted[serial]
             number = self._of.get(serial)
             if number is None or not self.current[number].covers(wanted):
                 self._of[serial] = self._place(wanted)
@@ -75,6 +91,50 @@ class Placements:
             if len(routes) > 1 and apart > together * (1.0 if streams in before else _WORTH_MOVING):
                 self._spread[streams] = divided
 
+    def note_words(self, words: Mapping[str, Mapping[str, Mapping[int, float]]]) -> None:
+        """Take over which words many new tuples have, by stream and column: their shares of the tuples."""
+        self._words |= words
+
+    def _decide_heavy(self, entries: Mapping[int, LiveQuery], rates: Mapping[str, float]) -> None:
+        """Choose the keys that are divided among cells: with half a cell's tuples, until they have below a quarter."""
+        before, self._heavy = self._heavy, {}
+        groups: dict[_RoutesKey, list[LiveQuery]] = {}
+        for serial, entry in entries.items():
+            key = _by_one_key(self._wanted[serial])
+            if key is not None and self._cells > 1:
+                groups.setdefault(key, []).append(entry)
+        for key, members in groups.items():
+            once = set.intersection(*(set(streams_used_once(entry.query)) for entry in members))
+            known = before.get(key, ("", ()))
+            shares = {name: self._words.get(name, {}).get(str(route.key_column), {}) for name, (route,) in key}
+            common = {word for found in shares.values() for word in found}
+            most = {word: max(found.get(word, 0.0) for found in shares.values()) for word in common}
+            least = least_share(self._cells)
+            heavy = [word for word, share in most.items() if share >= (least if word in known[1] else 2 * least)]
+            words = tuple(sorted(sorted(heavy, key=lambda word: -most[word])[:_MOST_HEAVY]))
+            if not words or not once:
+                continue
+            # The stream with most tuples of them: the others have copies.
+            weights = {name: rates.get(name, 1.0) * sum(shares[name].get(word, 0.0) for word in words) for name in once}
+            divided = known[0] if known[0] in once else max(sorted(once), key=lambda name: weights[name])
+            self._heavy[key] = divided, words
+        for key in before.keys() | self._heavy.keys():
+            if before.get(key) != self._heavy.get(key):
+                _, words = self._heavy.get(key, ("", ()))
+                columns = ", ".join(f"{name}.{route.key_column}" for name, (route,) in key)
+                self.notes.append(f"{len(words)} heavy keys of {columns} are divided among cells")
+
+    def _split_of(self, entry: LiveQuery) -> Placement | None:
+        wanted = self._wanted[entry.serial]
+        key = _by_one_key(wanted)
+        divided, words = self._heavy.get(key, ("", ())) if key is not None else ("", ())
+        if divided not in streams_used_once(entry.query):
+            return None
+        routes = {
+            name: (replace(route, heavy=words, divided=name == divided),) for name, (route,) in wanted.routes.items()
+        }
+        return replace(wanted, routes=routes)
+
     def _wanted_by(self, entry: LiveQuery) -> Placement:
         return self._wanted[entry.serial]
 
@@ -97,6 +157,12 @@ class Placements:
         # Another mapping each time: threads that read streams look at it.
         self.current = {**self.current, number: replace(wanted, number=number)}
         return number
+
+
+def _by_one_key(placement: Placement) -> _RoutesKey | None:
+    """The routes of a placement that has each tuple in the cell of its key; None if it is of another kind."""
+    by_key = placement.dimensions == 1 and all(route.kind == "key" for (route,) in placement.routes.values())
+    return tuple(sorted(placement.routes.items())) if by_key else None
 
 
 def _is_counted(entry: LiveQuery) -> bool:
