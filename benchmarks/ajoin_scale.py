@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DISTRIBUTED, DRIVER = "distributed", "driver"
 _LONGEST: Final = 600.0
 _WITHIN: Final = 0.2
+_TENFOLD: Final = 10
 
 
 class AJoinScale(Experiment):
@@ -41,18 +42,23 @@ class AJoinScale(Experiment):
         self._runs = 0
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Executors and tuples per second of event time; the last cell has ten times the rate."""
-        counts = (1, 2) if quick else (1, 2, 4)
-        rates = (2_000,) if quick else (20_000, 200_000)
+        """Executors and tuples per second of event time; the last two have ten times the rate, and the windows."""
+        counts, rate = ((1, 2), 2_000) if quick else ((1, 2, 4), 4_000)
         found = [
-            {"system": system, "executors": n, "rate": rates[0]} for n in counts for system in (DRIVER, DISTRIBUTED)
+            {"system": system, "executors": n, "rate": rate, "window": 1}
+            for n in counts
+            for system in (DRIVER, DISTRIBUTED)
         ]
-        found += [{"system": DISTRIBUTED, "executors": 2, "rate": rate} for rate in rates[1:]]
+        if not quick:
+            found.append({"system": DISTRIBUTED, "executors": 2, "rate": _TENFOLD * rate, "window": 1})
+            found.append({"system": DISTRIBUTED, "executors": 2, "rate": rate, "window": _TENFOLD})
         return found
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The engine of the driver with as many tasks."""
-        return {**cell, "system": DRIVER} if cell["system"] == DISTRIBUTED and cell["rate"] < 100_000 else None
+        if cell["system"] == DRIVER or cell["window"] > 1 or cell["rate"] > 4_000:
+            return None
+        return {**cell, "system": DRIVER}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Run the engine in a process of its own, with a cluster of its own."""
@@ -63,7 +69,7 @@ class AJoinScale(Experiment):
             **cell,
             "directory": str(directory),
             "batch": cell["rate"],
-            "files": 4 if context.quick else 8,
+            "files": 4 if context.quick else 12,
             "queries": 20,
             "seed": context.seed,
         }
@@ -82,25 +88,27 @@ class AJoinScale(Experiment):
         figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return figures
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """What falls with the number of executors, and what the driver had."""
-        found = {(row["system"], row["executors"], row["rate"]): row for row in rows}
-        lines = []
         least = min(row["rate"] for row in rows)
-        alone = found.get((DISTRIBUTED, 1, least))
-        for (system, executors, rate), row in found.items():
-            if system == DISTRIBUTED and rate == least and alone is not None and executors > 1:
-                state, read = (row[name] / alone[name] * executors for name in ("state_bytes", "read_bytes"))
-                fits = "within" if max(state, read) <= 1 + _WITHIN else "NOT within"
-                lines.append(
-                    f"{executors} executors: state {state:.2f}/n and input {read:.2f}/n of one's ({fits} {_WITHIN:.0%})"
-                )
-        for (system, executors, rate), row in found.items():
-            lines.append(
-                f"{system}, {executors} executors, {human(rate)} tuples/s: {human(row['driver_rows'])} of "
-                f"{human(row['rows_in'] + row['rows_out'])} rows in the driver, {row['driver_rss'] / 1e6:.0f} MB there"
-            )
-        return lines
+        ours = [row for row in rows if row["system"] == DISTRIBUTED]
+        plain = {row["executors"]: row for row in ours if row["rate"] == least and row["window"] == 1}
+        found = []
+        for executors, row in plain.items():
+            if executors > 1 and 1 in plain:
+                state, read = (row[name] / plain[1][name] * executors for name in ("state_bytes", "read_bytes"))
+                said = f"state {state:.2f}/n, input {read:.2f}/n of one's"
+                rule = f"at most {1 + _WITHIN}/n"
+                found.append(judge_aim(f"{executors} executors", said, rule, max(state, read) <= 1 + _WITHIN))
+        for row in ours:
+            what = "rate" if row["rate"] > least else "window" if row["window"] > 1 else None
+            if what is not None and row["executors"] in plain:
+                grown = row["driver_rss"] / plain[row["executors"]]["driver_rss"]
+                said = f"{row['driver_rss'] / 1e6:.0f} MB, {grown:.2f} times"
+                found.append(judge_aim(f"driver's memory at ten times the {what}", said, "at most 1.1", grown <= 1.1))
+        had = max(row["driver_rows"] for row in ours)
+        passed = f"{human(max(row['rows_in'] + row['rows_out'] for row in ours))} rows passed"
+        return [*found, judge_aim("rows in the driver", f"{human(had)}; {passed}", "none", had == 0)]
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """State per executor by executors."""
@@ -110,7 +118,7 @@ class AJoinScale(Experiment):
             points = sorted(
                 (row["executors"], row["state_bytes"])
                 for row in rows
-                if row["system"] == system and row["rate"] == least
+                if row["system"] == system and row["rate"] == least and row["window"] == 1
             )
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=system)

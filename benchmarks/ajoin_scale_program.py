@@ -1,7 +1,7 @@
 """One run of `ajoin_scale` in a process of its own: an engine on a local cluster, and what its parts hold.
 
 `python -m benchmarks.ajoin_scale_program SPEC` takes and prints JSON. The streams are files that wait, and every stream
-has `rate` tuples per second of event time, so that a window of 3 to 5 seconds holds some multiples of it.
+has `rate` tuples per second of event time, so that a window of 1 to 3 seconds holds some multiples of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.ajoin_spark import StreamFiles, await_rows, input_rate
 from streamjoin.adhoc import Engine, ParquetSink, Settings
@@ -20,21 +20,29 @@ from streamjoin.adhoc.engine.info import BatchEvent
 from streamjoin.spark import session
 from streamjoin.testing import ajoin_workload as ajoin
 
+_SELECTIVITY: Final = 0.2
+
 
 def main(spec: dict[str, Any]) -> dict[str, Any]:
     """Run it and say what was held where."""
     directory, executors = Path(spec["directory"]), int(spec["executors"])
     spark = session("ajoin_scale", f"local-cluster[{executors},1,1024]", memory="1g")
     spark.sparkContext.setLogLevel("ERROR")
-    generator = ajoin.QueryGenerator(2, 50, spec["seed"], selectivity=0.5)
+    generator = ajoin.QueryGenerator(2, 50, spec["seed"], selectivity=_SELECTIVITY)
     files = StreamFiles(
-        directory / "streams", tuple(generator.streams), spec["batch"], spec["files"], spec["rate"], spec["seed"]
-    )
-    files.write()
+        directory / "streams",
+        tuple(generator.streams),
+        spec["batch"],
+        spec["files"],
+        spec["rate"],
+        spec["seed"],
+        # A tuple has as many matches per second of window, whatever the rate.
+        keys=max(1, spec["rate"] // ajoin.ATTRIBUTE_MAX),
+    ).write()
     options: dict[str, Any] = {"partitions": executors}
     if spec["system"] == "distributed":
         options["executor"] = "distributed"
-    queries = [same_key(query.text) for query in generator.queries(spec["queries"])]
+    queries = [same_key(query.text, spec["window"]) for query in generator.queries(spec["queries"])]
     engine = Engine(spark, directory / "checkpoint", Settings(newest_rows=0), **options)
     events: list[BatchEvent] = []
     engine.on_batch(events.append)
@@ -66,8 +74,13 @@ def main(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def same_key(text: str) -> str:
-    """A generated query with its join by the first attributes, so that all have one placement."""
+def same_key(text: str, window: int = 1) -> str:
+    """A generated query with its join, and no selection, by the first attributes: all have one placement.
+
+    The window is this many times as long.
+    """
+    text = re.sub(r"WITHIN (\d+)", lambda found: f"WITHIN {int(found[1]) * window}", text)
+    text = re.sub(r"\.a0\b", ".a1", text)
     return re.sub(r"ON (\w+)\.a\d+ = (\w+)\.a\d+", r"ON \1.a0 = \2.a0", text)
 
 

@@ -22,6 +22,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -71,6 +72,8 @@ class StreamFiles:
     files: int
     rate: float
     seed: int
+    keys: int = 1
+    """How many times the values of the other attributes the first one has."""
 
     def write(self) -> StreamFiles:
         """Make the files, unless they are there."""
@@ -79,6 +82,9 @@ class StreamFiles:
             directory.mkdir(parents=True, exist_ok=True)
             for file in range(len(list(directory.iterdir())), self.files):
                 tuples = ajoin.tuples(number, self.batch, self.seed, rate=self.rate, first=file * self.batch)
+                if self.keys > 1:
+                    place = np.arange(file * self.batch, (file + 1) * self.batch) % self.keys
+                    tuples = tuples.set_column(0, "a0", pa.array(tuples.column(0).to_numpy() * self.keys + place))
                 path = directory / f"{file:06d}.parquet"
                 pq.write_table(timed(tuples), path)
                 # Spark takes files in the order of their times, of which two may else be the same.
