@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from playwright.sync_api import expect
 
@@ -86,6 +87,70 @@ def test_many_queries_of_one_join_are_one_sink(service: LightService, visit: Vis
     page.get_by_label("Find a query by its name or SQL").fill("qty > 8")
     expect(page.locator("#queries tbody tr")).to_have_count(4)
     expect(page.locator("#queries-summary")).to_have_text("4 of 40 found")
+
+
+def large_plan(joins: int) -> dict[str, object]:
+    """Four streams, a chain of two joins and a sink for each query, labels longer than a box."""
+    figures = dict.fromkeys(("rate", "cardinality", "selectivity", "cost_shared", "cost_apart"), 1)
+    nodes, edges = [], []
+
+    def add(name: str, kind: str, label: str, queries: list[str], *feeders: str) -> str:
+        nodes.append({"id": name, "kind": kind, "label": label, "queries": queries, "reason": "", **figures})
+        edges.extend({"from": feeder, "to": name, "rate": 1} for feeder in feeders)
+        return name
+
+    streams = [add(f"source:{n}", "source", f"stream_{n}", []) for n in range(4)]
+    for number in range(joins):
+        query = [f"query_{number:03}"]
+        label = f"WWWWWWWW ⋈ MMMMMMMMMM_{number}: s.{'wide_' * 12}column = t.column"
+        first = add(f"join:{number}", "join", label, query, streams[number % 4], streams[(number + 1) % 4])
+        second = add(f"join:{number}b", "join", label, query, first, streams[(number + 2) % 4])
+        add(f"sink:{number}", "sink", query[0], query, second)
+    return {"nodes": nodes, "edges": edges, "decisions": []}
+
+
+def seen_by_the_reader(box: Any, window: Any) -> bool:
+    return bool(0 <= box["x"] < window["width"] and 0 <= box["y"] < window["height"])
+
+
+def test_a_large_plan_starts_at_its_sources_and_can_be_seen_whole(
+    service: LightService, visit: Visit, picture: Picture
+) -> None:
+    page = visit("about:blank")
+    page.route("**/api/v1/plan*", lambda route: route.fulfill(json=large_plan(150)))
+    page.goto(service.address)
+    expect(page.locator(".node")).to_have_count(4 + 3 * 150)
+    sources = page.locator(".node.is-source").all()
+    assert any(seen_by_the_reader(source.bounding_box(), page.viewport_size) for source in sources)
+    spilling = page.evaluate(
+        """() => [...document.querySelectorAll(".node")].filter((node) => {
+            const box = node.querySelector(".box").getBoundingClientRect();
+            const texts = [...node.querySelectorAll(".label, .detail")];
+            return texts.some((text) => text.getBoundingClientRect().right > box.right);
+        }).length"""
+    )
+    assert spilling == 0
+    scroll, graph = page.locator("#plan-scroll"), page.locator(".plan-graph")
+    seen = "(box) => [box.scrollWidth <= box.clientWidth + 1, box.scrollHeight <= box.clientHeight + 1]"
+    assert scroll.evaluate(seen) != [True, True]
+    expect(page.locator(".plan-map")).to_be_visible()
+    picture(page, "large-plan")
+    page.get_by_role("button", name="Show the whole plan").click()
+    assert scroll.evaluate(seen) == [True, True]
+    expect(page.locator(".plan-map")).to_be_hidden()
+    before = float(graph.get_attribute("width") or 0)
+    page.get_by_role("button", name="Draw the plan larger").click()
+    assert float(graph.get_attribute("width") or 0) > before
+    for _ in range(12):
+        page.get_by_role("button", name="Draw the plan larger").click()
+    box = scroll.bounding_box()
+    assert box is not None
+    before = scroll.evaluate("(box) => box.scrollTop")
+    page.mouse.move(box["x"] + 200, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.up()
+    assert scroll.evaluate("(box) => box.scrollTop") == before - 140
 
 
 def test_wider_edges_carry_more(service: LightService, visit: Visit) -> None:

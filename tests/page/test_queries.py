@@ -148,7 +148,28 @@ def test_a_query_that_failed_says_why(service: LightService, visit: Visit, pictu
     told = "The disk is full. Waiting for the sink: 7 rows. Missed because the spool was full: 1 row."
     expect(row).to_contain_text(told)
     expect(page.locator("#figures")).to_contain_text("1 failed")
+    with page.expect_request("**/api/v1/queries/near/resume"):
+        row.get_by_role("button", name="Resume near").click()
     picture(page, "failed")
+
+
+def test_the_table_sorts_and_shows_sql_in_full(service: LightService, visit: Visit) -> None:
+    for name, text in (("b", NEAR_LARGE), ("a", NEAR), ("c", NEAR)):
+        service.engine.create(text, name)
+    page = live(visit(service.address))
+    names = page.locator("#queries .entry")
+    expect(names).to_have_text(["b", "a", "c"])
+    page.get_by_role("button", name="Query", exact=True).click()
+    expect(names).to_have_text(["a", "b", "c"])
+    page.get_by_role("button", name="Query", exact=True).click()
+    expect(names).to_have_text(["c", "b", "a"])
+    expect(page.get_by_role("columnheader", name="Query")).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("button", name="Age").click()
+    expect(names).to_have_text(["b", "a", "c"])
+    row = page.locator('#queries tr[data-key="b"]')
+    expect(row.locator('[data-part="cost"]')).to_contain_text("%")
+    row.locator("summary").click()
+    expect(row.locator("pre")).to_have_text(NEAR_LARGE)
 
 
 def test_a_step_tells_why_it_is_there(service: LightService, visit: Visit, picture: Picture) -> None:

@@ -5,6 +5,7 @@ import { count } from "./format.js";
 import { inspect } from "./plan-inspector.js";
 import { layout } from "./plan-layout.js";
 import { KINDS, described, headed, model, summary } from "./plan-model.js";
+import { drawScaled, forgetLook, lookAtSources, startZoom } from "./plan-zoom.js";
 import { state, watch } from "./store.js";
 
 const SIZE = { width: 184, height: 66 };
@@ -12,7 +13,8 @@ const WIDE = { ...SIZE, across: 18, along: 64, vertical: false };
 const TALL = { ...SIZE, across: 14, along: 44, vertical: true };
 const NARROW = 560;
 const MARGIN = 14;
-const LETTERS = { label: 23, detail: 24 };
+const ROOM = SIZE.width - 34;
+const FONTS = { label: '550 12.5px', detail: '500 10.5px' };
 const MOVE_MS = 420;
 const GLYPHS = {
   source: "M0 4h5m-2-3 3 3-3 3M9 0v8",
@@ -24,7 +26,30 @@ const GLYPHS = {
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const view = { nodes: new Map(), places: new Map(), shown: new Map(), edges: [], focus: null, picked: null, shape: "" };
 const ease = (part) => 1 - (1 - part) ** 3;
-const short = (text, letters) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
+
+const pen = document.createElement("canvas").getContext("2d");
+const families = {};
+const shortened = new Map();
+
+/** As much of a text as fits into a box, measured in its own font. */
+function short(text, part) {
+  const known = `${part} ${text}`;
+  if (shortened.has(known)) return shortened.get(known);
+  families[part] ??= getComputedStyle(document.documentElement).getPropertyValue(part === "detail" ? "--mono" : "--sans");
+  pen.font = `${FONTS[part]} ${families[part]}`;
+  let letters = text.length;
+  if (pen.measureText(text).width > ROOM) {
+    let least = 0;
+    while (least < letters) {
+      const half = Math.ceil((least + letters) / 2);
+      if (pen.measureText(`${text.slice(0, half)}…`).width <= ROOM) least = half;
+      else letters = half - 1;
+    }
+  }
+  if (shortened.size > 2000) shortened.clear();
+  shortened.set(known, letters < text.length ? `${text.slice(0, letters)}…` : text);
+  return shortened.get(known);
+}
 
 function createdNode(node) {
   const { width, height } = SIZE;
@@ -51,8 +76,8 @@ function updatedNode(element, node) {
   attribute(element, "tabindex", view.focus === node.id ? 0 : -1);
   attribute(element, "data-away", away(node.queries));
   const [title, rest] = headed(node);
-  say(element.querySelector(".label"), short(title, LETTERS.label));
-  say(element.querySelector(".detail"), short(rest, LETTERS.detail));
+  say(element.querySelector(".label"), short(title, "label"));
+  say(element.querySelector(".detail"), short(rest, "detail"));
   say(element.querySelector(".rate"), node.rate === null || node.rate === undefined ? "" : count(node.rate));
   say(element.querySelector(".sharing text"), `×${node.queries.length}`);
   say(element.querySelector("title"), node.label);
@@ -169,10 +194,11 @@ function arrange(nodes, edges, scroll) {
   const rates = new Map(edges.map(({ from, to, rate: flow }) => [`${from} ${to}`, flow]));
   view.edges = view.layout.edges.map((edge) => ({ ...edge, rate: rates.get(`${edge.from} ${edge.to}`) }));
   const { width, height } = { width: view.layout.width + 2 * MARGIN, height: view.layout.height + 2 * MARGIN };
-  const scale = Math.min(1, Math.max(0.72, (scroll.clientWidth - 8) / width));
   attribute(view.svg, "viewBox", `${-MARGIN} ${-MARGIN} ${width} ${height}`);
-  attribute(view.svg, "width", Math.round(width * scale));
-  attribute(view.svg, "height", Math.round(height * scale));
+  const corner = ({ x, y }) => ({ x: x + MARGIN - SIZE.width / 2, y: y + MARGIN - SIZE.height / 2 });
+  drawScaled(view.svg, { width, height }, [...view.places].map(([id, place]) => ({ id, ...SIZE, ...corner(place) })));
+  const sources = nodes.filter(({ kind }) => kind === "source").map(({ id }) => view.places.get(id));
+  lookAtSources(sources.map(({ x, y }) => ({ x: x + MARGIN, y: y + MARGIN })));
 }
 
 function start(scroll) {
@@ -186,6 +212,7 @@ function start(scroll) {
 
 function showNothing(scroll, nodes) {
   view.svg = null;
+  forgetLook();
   view.shape = "";
   view.shown = new Map();
   view.picked = null;
@@ -238,6 +265,7 @@ function key(event) {
 
 export function startPlan() {
   byId("plan-scroll").append(skeleton());
+  startZoom(() => show(false));
   watch(["plan", "chosen", "hovered"], () => show());
   new ResizeObserver(() => show(false)).observe(byId("plan-scroll"));
 }

@@ -2,7 +2,7 @@
 
 import { Problem, call, queryPath } from "./api.js";
 import { announce, attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
-import { age, count, milliseconds, plural, rate, sentence } from "./format.js";
+import { age, count, milliseconds, plural, rate, sentence, share } from "./format.js";
 import { refreshSoon } from "./connection.js";
 import { SPARK_SAMPLES, drawSparkline, sparkline } from "./sparkline.js";
 import { change, putQuery, removeQuery, series, state, watch } from "./store.js";
@@ -16,7 +16,23 @@ const SHAPES = {
   pending: "M5 0a5 5 0 1 0 0 10A5 5 0 0 0 5 0Zm0 1.5a3.5 3.5 0 1 1 0 7 3.5 3.5 0 0 1 0-7Z",
 };
 const MANY = 8;
-const HEADINGS = [["Query"], ["State"], ["Rows/s", "number"], ["", "spark-cell", "Rows per second over the last minute"], ["Latency", "number"], ["Rows", "number"], ["Age", "number"], ["", "acts", "Actions"]];
+/* Heading, class, what it sorts by. The first click on a figure shows the largest first. */
+const HEADINGS = [
+  ["Query", null, (query) => query.name],
+  ["State", null, (query) => query.state],
+  ["Rows/s", "number", (query) => query.rows_per_second ?? 0],
+  ["Rows per second over the last minute", "spark-cell"],
+  ["Latency", "number", (query) => query.latency_ms ?? 0],
+  ["Cost", "number", (query) => costs.get(query.name) ?? 0],
+  ["Rows", "number", (query) => query.rows],
+  ["Age", "number", (query) => Date.now() / 1000 - query.created_at],
+  ["Actions", "acts"],
+];
+const NUMBERS = new Set(["rate", "latency", "cost", "rows", "age"]);
+const STOPPED = new Set(["paused", "failed"]);
+
+const sorting = { by: (query) => query.created_at, down: false, heading: null };
+let costs = new Map();
 
 const shape = (name) => s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s("path", { d: SHAPES[name] ?? SHAPES.pending, fill: "currentColor" }));
 
@@ -24,22 +40,54 @@ export function badge(name) {
   return h("span", { class: "badge", "data-state": name }, shape(name), name);
 }
 
-function table() {
-  const headings = HEADINGS.map(([text, kind, unseen]) => h("th", { scope: "col", class: kind }, text || h("span", { class: "unseen" }, unseen)));
+function table(changed) {
+  const headings = HEADINGS.map(([text, kind, by]) => {
+    if (!by) return h("th", { scope: "col", class: kind }, h("span", { class: "unseen" }, text));
+    const heading = h("th", { scope: "col", class: kind }, h("button", { type: "button", class: "sort", onclick: () => sort(heading, by, kind === "number", changed) }, text));
+    return heading;
+  });
   return h("div", { class: "queries-scroll" }, h("table", { class: "queries-table" }, h("caption", { class: "unseen" }, "Queries and their results"), h("thead", {}, h("tr", {}, headings)), h("tbody")));
+}
+
+function sort(heading, by, down, changed) {
+  const again = sorting.heading === heading;
+  sorting.heading?.removeAttribute("aria-sort");
+  Object.assign(sorting, { by, heading, down: again ? !sorting.down : down });
+  heading.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
+  changed();
+}
+
+function compared(one, other) {
+  const [a, b] = [sorting.by(one), sorting.by(other)];
+  const order = typeof a === "string" ? a.localeCompare(b) : a - b;
+  return (sorting.down ? -order : order) || one.created_at - other.created_at || one.name.localeCompare(other.name);
+}
+
+/** Each query's part of the plan's cost: of a shared step an equal part for each of its queries. */
+function costsOf(plan) {
+  const found = new Map();
+  let total = 0;
+  for (const { cost_shared: cost, queries } of plan?.nodes ?? []) {
+    const users = [...new Set(queries ?? [])];
+    if (!cost || !users.length) continue;
+    total += cost;
+    for (const name of users) found.set(name, (found.get(name) ?? 0) + cost / users.length);
+  }
+  return new Map([...found].map(([name, cost]) => [name, cost / total]));
 }
 
 function created(query) {
   const { name } = query;
-  const cell = (kind, label) => h("td", { class: kind === "rate" || kind === "latency" || kind === "rows" || kind === "age" ? "number" : kind, "data-part": kind, "data-label": label });
+  const cell = (kind, label) => h("td", { class: NUMBERS.has(kind) ? "number" : kind, "data-part": kind, "data-label": label });
   const row = h(
     "tr",
     { class: "live", onmouseenter: () => change({ hovered: name }), onmouseleave: () => change({ hovered: null }) },
-    h("th", { scope: "row" }, h("button", { type: "button", class: "entry", onclick: () => choose(name) }, name), h("span", { class: "sql-line", title: query.sql }, query.sql.replace(/\s+/g, " ")), h("span", { class: "problem", "data-part": "error", hidden: true })),
+    h("th", { scope: "row" }, h("button", { type: "button", class: "entry", onclick: () => choose(name) }, name), h("details", { class: "sql" }, h("summary", { title: query.sql }, query.sql.replace(/\s+/g, " ")), h("pre", {}, query.sql)), h("span", { class: "problem", "data-part": "error", hidden: true })),
     cell("state"),
     cell("rate", "Rows/s"),
     h("td", { class: "spark-cell" }, sparkline()),
     cell("latency", "Latency"),
+    cell("cost", "Cost"),
     cell("rows", "Rows"),
     cell("age", "Age"),
     h(
@@ -59,6 +107,7 @@ function created(query) {
 function updated(row, query) {
   const part = (name) => row.querySelector(`[data-part="${name}"]`);
   attribute(row, "data-chosen", state.chosen === query.name);
+  attribute(row, "data-failed", query.state === "failed");
   attribute(row.querySelector(".entry"), "aria-pressed", String(state.chosen === query.name));
   if (part("state").dataset.state !== query.state) {
     part("state").dataset.state = query.state;
@@ -73,11 +122,12 @@ function updated(row, query) {
   say(part("latency"), milliseconds(query.latency_ms));
   const stages = Object.entries(query.latency ?? {}).map(([stage, ms]) => `${stage} ${milliseconds(ms)}`);
   attribute(part("latency"), "title", stages.length ? stages.join(", ") : null);
+  say(part("cost"), costs.has(query.name) ? share(costs.get(query.name)) : "");
   say(part("rows"), count(query.rows));
   say(part("age"), age(Date.now() / 1000 - query.created_at));
-  const paused = query.state === "paused";
-  say(part("pause"), paused ? "Resume" : "Pause");
-  attribute(part("pause"), "aria-label", `${paused ? "Resume" : "Pause"} ${query.name}`);
+  const stopped = STOPPED.has(query.state);
+  say(part("pause"), stopped ? "Resume" : "Pause");
+  attribute(part("pause"), "aria-label", `${stopped ? "Resume" : "Pause"} ${query.name}`);
   part("pause").disabled = query.state === "pending";
   drawSparkline(row.querySelector(".spark"), series(state.samples.slice(-SPARK_SAMPLES), "rows_out", query.name));
 }
@@ -90,7 +140,7 @@ function choose(name) {
 }
 
 async function pauseOrResume(name) {
-  const paused = state.queries.find((query) => query.name === name)?.state === "paused";
+  const paused = STOPPED.has(state.queries.find((query) => query.name === name)?.state);
   try {
     const answer = await call("POST", queryPath(name, paused ? "/resume" : "/pause"));
     if (answer?.name) putQuery(answer);
@@ -159,11 +209,12 @@ function finder(changed) {
 
 export function startQueries() {
   const body = byId("queries-body");
-  const list = table();
+  const list = table(() => show(state));
   body.append(skeleton());
   const find = finder(() => show(state));
-  const show = ({ queries, streams }) => {
+  const show = ({ queries, streams, plan }) => {
     if (queries === null) return;
+    costs = costsOf(plan);
     find.show(queries.length > MANY);
     const found = queries.filter(find.fits);
     say(byId("queries-summary"), summary(queries, found.length));
@@ -176,8 +227,7 @@ export function startQueries() {
       return;
     }
     if (body.firstChild !== list) body.replaceChildren(list);
-    const sorted = found.sort((a, b) => a.created_at - b.created_at || a.name.localeCompare(b.name));
-    reconcile(list.querySelector("tbody"), sorted, (query) => query.name, created, updated);
+    reconcile(list.querySelector("tbody"), found.sort(compared), (query) => query.name, created, updated);
   };
-  watch(["queries", "samples", "chosen", "streams"], show);
+  watch(["queries", "samples", "chosen", "streams", "plan"], show);
 }
