@@ -30,8 +30,10 @@ _LEAST_EXPIRED, _LEAST_COUNTED = 1 << 10, 1 << 16
 
 def finds_single_words(bound: BoundSpec) -> bool:
     """Whether every lookup is for one word: a plain key."""
+    if len(bound.index) != 1:
+        return False
     term = bound.index[0]
-    return len(bound.index) == 1 and isinstance(term.term, Equi) and term.kind is not WordKind.WIDE
+    return isinstance(term.term, Equi) and term.kind is not WordKind.WIDE
 
 
 def check_index(bound: BoundSpec, name: str) -> None:
