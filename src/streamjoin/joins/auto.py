@@ -250,7 +250,7 @@ def _pair_ns(bound: BoundSpec) -> float:
 
 def _cheapest_index(bound: BoundSpec) -> str:
     """The index that takes small pushes."""
-    if bound.index and finds_single_words(bound):
+    if finds_single_words(bound):
         return "hashed"
     return "btree" if expected_window(bound) <= _SMALL_WINDOW else "pim_tree"
 
