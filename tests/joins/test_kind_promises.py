@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.model.binding import bind
 
 LEFT = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("a", pa.string())])
@@ -237,6 +238,19 @@ def test_the_state_of_an_as_of_join_is_one_tuple_per_key(monkeypatch: pytest.Mon
         assert join.metrics()["window_right"] < 10
         # The rare key's only tuple is still there, twenty thousand tuples later.
         assert names(join.advance(10**6)) == ["aold"]
+
+
+def test_keys_of_a_call_that_failed_keep_their_numbers() -> None:
+    numbers = KeyNumbers(bind(timed("left", match=sj.AsOf()), LEFT, RIGHT))
+    one, other = left((7, 0, "a"), (8, 0, "b")), left((9, 0, "c"), (7, 0, "d"))
+    before = numbers.count
+    assert numbers.number(0, one).tolist() == [0, 1]
+    assert numbers.count == before + 2
+    # Again, as after a failure behind the numbering; then new keys.
+    assert numbers.number(0, one).tolist() == [0, 1]
+    assert numbers.number(0, other).tolist() == [2, 0]
+    many = left(*((k, 0, "x") for k in range(5_000)))
+    assert len(set(numbers.number(1, many.rename_columns(["k", "t", "b"])).tolist())) == 5_000 == numbers.count
 
 
 def test_an_algorithm_that_needs_a_window_says_so() -> None:

@@ -43,7 +43,12 @@ class KeyNumbers:
         self._width = len(bound.keys)
         self._table = np.full(_LEAST_TABLE, NONE, np.int64)
         self._keys = np.empty((_LEAST_TABLE // 4, self._width), np.int64)
-        self.count = 0 if self._width else 1
+        self._count = np.full(1, 0 if self._width else 1, np.int64)
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+        return int(self._count[0])
 
     def number(self, side: int, table: pa.Table) -> Array:
         """The number of each tuple's key; NONE for a tuple that can't match."""
@@ -70,13 +75,8 @@ class KeyNumbers:
         some_lost = bool(lost.any())
         kept = np.ascontiguousarray(words[~lost] if some_lost else words)
         numbers = np.empty(kept.shape[0], np.int64)
-        begin = 0
-        while begin < kept.shape[0]:
-            known = identify(kept[begin:], self._table, self._keys, self.count, numbers[begin:])
-            if known >= 0:
-                self.count = known
-                break
-            # The rows before this one have numbers: number them again, with more room.
+        while not identify(kept, self._table, self._keys, self._count, numbers):
+            # The rows before the one without room have numbers, which they get again.
             self._grow()
         if not some_lost:
             return numbers
@@ -85,12 +85,12 @@ class KeyNumbers:
         return result
 
     def _grow(self) -> None:
-        """Double the table; keys of rows that were not counted are found again as they are."""
-        filled = int(self._table.max()) + 1
+        """Double the table."""
+        n = self.count
         table = np.full(2 * self._table.size, NONE, np.int64)
         keys = np.empty((table.size // 4, self._width), np.int64)
-        identify(self._keys[:filled], table, keys, 0, np.empty(filled, np.int64))
-        self._table, self._keys, self.count = table, keys, filled
+        identify(self._keys[:n], table, keys, np.zeros(1, np.int64), np.empty(n, np.int64))
+        self._table, self._keys = table, keys
 
     def shrunk(self, used: Array) -> KeyNumbers:
         """The keys with the numbers `used`, ascending, numbered 0, 1, ... in that order."""

@@ -182,11 +182,12 @@ def undo(
 
 
 @kernel
-def identify(words: Array, table: Array, keys: Array, count: int, out: Array) -> int:
-    """out[i]: the number of key words[i], which gets the next one if it is new; returns the number of keys.
+def identify(words: Array, table: Array, keys: Array, count: Array, out: Array) -> bool:
+    """out[i]: the number of key words[i], which gets the next one if it is new; count[0] is the number of keys.
 
     `table` is a hash table of key numbers by open addressing, its size a power of two; `keys` has the words by number.
-    Stops with -1 - i if the table is too full for row i.
+    Returns False if the table is too full. The count changes together with the table: a caller that fails right behind
+    this call would otherwise give a number twice.
     """
     mask = table.size - 1
     width = words.shape[1]
@@ -200,12 +201,13 @@ def identify(words: Array, table: Array, keys: Array, count: int, out: Array) ->
         while True:
             number = table[slot]
             if number == NONE:
-                if 4 * (count + 1) > table.size or count == keys.shape[0]:
-                    return -1 - i
-                table[slot] = count
-                keys[count] = words[i]
-                out[i] = count
-                count += 1
+                new = count[0]
+                if 4 * (new + 1) > table.size or new == keys.shape[0]:
+                    return False
+                table[slot] = new
+                keys[new] = words[i]
+                out[i] = new
+                count[0] = new + 1
                 break
             same = keys[number, 0] == words[i, 0]
             for c in range(1, width):
@@ -214,7 +216,7 @@ def identify(words: Array, table: Array, keys: Array, count: int, out: Array) ->
                 out[i] = number
                 break
             slot = (slot + 1) & mask
-    return count
+    return True
 
 
 @kernel
