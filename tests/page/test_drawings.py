@@ -92,7 +92,8 @@ def test_many_queries_of_one_join_are_one_sink(service: LightService, visit: Vis
 def large_plan(joins: int) -> dict[str, object]:
     """Four streams, a chain of two joins and a sink for each query, labels longer than a box."""
     figures = dict.fromkeys(("rate", "cardinality", "selectivity", "cost_shared", "cost_apart"), 1)
-    nodes, edges = [], []
+    nodes: list[dict[str, object]] = []
+    edges: list[dict[str, object]] = []
 
     def add(name: str, kind: str, label: str, queries: list[str], *feeders: str) -> str:
         nodes.append({"id": name, "kind": kind, "label": label, "queries": queries, "reason": "", **figures})
