@@ -18,6 +18,7 @@ from tests.deadlock import no_deadlock
 
 FIGURES: dict[str, Any] = {
     "mean_ms": 0.9, "p50_ms": 0.9, "p99_ms": 4.5, "max_ms": 80.0, "rows_per_tuple": 0.7, "tuples": 1e6,
+    "tuples_per_s": 1e5, "most_tuples_per_s": 2e5,
     "rss_mb": [200.0, 209.0, 230.0], "memory": [(1.0, 200.0), (2.0, 209.0)],
 }  # fmt: skip
 
@@ -37,11 +38,11 @@ def test_grids_verdicts_and_pictures(experiment: Experiment) -> None:
 def test_the_aims_are_judged() -> None:
     def latency(algorithm: str) -> dict[str, Any]:
         p50 = 100.0 if algorithm == "handshake" else 0.9
-        return {"algorithm": algorithm, "load": 80, "p50_ms": p50, "p99_ms": 5.5}
+        return {**FIGURES, "algorithm": algorithm, "load": 80, "window": 512, "p50_ms": p50, "p99_ms": 5.5}
 
     verdict = LiveLatency().verdict([latency(name) for name in ("handshake", "low_latency_handshake", "scalejoin")])
     assert [line.rpartition(": ")[2] for line in verdict] == ["met", "missed", "met", "met"]
-    grown = {**FIGURES, "order": "arrival", "seconds": 300.0, "rss_mb": [200.0, 211.0, 230.0]}
+    grown = {**FIGURES, "algorithm": "auto", "order": "arrival", "seconds": 300.0, "rss_mb": [200.0, 211.0, 230.0]}
     assert LiveSoak().verdict([grown])[0].endswith("missed")
 
 
