@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from streamjoin.kernels.flags import is_compiled, kernel, melted
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that an earlier run has left on disk would be compiled already."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
 
 def kernels() -> tuple[Any, Any]:
