@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +17,34 @@ from streamjoin.spark.stages.route import part_schema
 from streamjoin.spark.stages.task import RangeOfBatch
 from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
+from streamjoin.testing import conformance
+from streamjoin.testing.cases import JoinCase
 from tests.spark.joining import EAGER
 
 SCHEMA = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
 Sent = Mapping[tuple[int, int], pa.Table]
 """What each source, by side and place, sends in one batch."""
+SOURCES = ("a", "b")
+PLANS = tuple(SourcePlan(name) for name in SOURCES)
+
+
+def deal(case: JoinCase, rng: random.Random) -> Iterator[Sent]:
+    """The tuples of a case in batches of random sizes, at least one, until every source is empty."""
+    sides = (0,) if case.spec.self_join else (0, 1)
+    queues = {
+        (side, i): [e.row for e in case.events if e.right == bool(side) and e.source == name]
+        for side in sides
+        for i, name in enumerate(SOURCES)
+    }
+    first = True
+    while first or any(queues.values()):
+        first = False
+        sent = {}
+        for key, queue in queues.items():
+            n = rng.choice([0, 1, 5, 20])
+            sent[key] = conformance.table(queue[:n], case.schemas[key[0]])
+            del queue[:n]
+        yield sent
 
 
 def gated_blueprint(

@@ -12,38 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.spark.stages.late import late_rows
-from streamjoin.storage.blueprint import Blueprint, SourcePlan
+from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog, late_files
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase, cases
 from tests.seeds import examples
-from tests.spark.gated import gated_batch, gated_blueprint, gated_plan, gated_spec, gated_table
-
-SOURCES = ("a", "b")
-PLANS = tuple(SourcePlan(name) for name in SOURCES)
+from tests.spark.gated import PLANS, deal, gated_batch, gated_blueprint, gated_plan, gated_spec, gated_table
 
 
 def _run(case: JoinCase, seed: int, root: Path, plans: list[Blueprint]) -> tuple[list[conformance.IdPair], int]:
     """The pairs in the order in which they come, and how many tuples were let through, under a random cut."""
     rng = random.Random(seed)
-    sides = (0,) if case.spec.self_join else (0, 1)
-    queues = {
-        (side, i): [e.row for e in case.events if e.right == bool(side) and e.source == name]
-        for side in sides
-        for i, name in enumerate(SOURCES)
-    }
     found: list[conformance.IdPair] = []
-    batch = 0
-    while batch == 0 or any(queues.values()):
-        sent = {}
-        for key, queue in queues.items():
-            n = rng.choice([0, 1, 5, 20])
-            sent[key] = conformance.table(queue[:n], case.schemas[key[0]])
-            del queue[:n]
+    for batch, sent in enumerate(deal(case, rng)):
         plan = plans[batch % len(plans)]
         found += conformance.ids(gated_batch(plan, root, batch, sent, epoch=batch + 1))
-        batch += 1
-    footer, _ = WindowLog(root, batch, plan).gate(batch - 1)
+    footer, _ = WindowLog(root, batch + 1, plan).gate(batch)
     counts = footer["standing"]["counts"]
     return found, counts[0] if case.spec.self_join else sum(counts)
 

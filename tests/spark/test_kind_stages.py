@@ -16,16 +16,24 @@ import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.model.spec import How
 from streamjoin.spark.stages.gating import Standing
-from streamjoin.storage.blueprint import Blueprint, SourcePlan
+from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.kind_cases import as_of_cases, kind_cases
 from tests.seeds import examples
-from tests.spark.gated import SCHEMA, Sent, gated_batch, gated_blueprint, gated_plan, gated_spec, gated_table
+from tests.spark.gated import (
+    PLANS,
+    SCHEMA,
+    Sent,
+    deal,
+    gated_batch,
+    gated_blueprint,
+    gated_plan,
+    gated_spec,
+    gated_table,
+)
 
-SOURCES = ("a", "b")
-PLANS = tuple(SourcePlan(name) for name in SOURCES)
 LIGHT = settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
@@ -33,31 +41,18 @@ def _run(case: JoinCase, seed: int, ordered: bool) -> tuple[list[conformance.IdP
     """The rows in the order in which they come, under a random cut, and the gate's progress at the end."""
     rng = random.Random(seed)
     plans = [gated_blueprint(case.spec, case.schemas, p, (PLANS, PLANS), ordered=ordered) for p in (3, 1, 4)]
-    sides = (0,) if case.spec.self_join else (0, 1)
-    queues = {
-        (side, i): [e.row for e in case.events if e.right == bool(side) and e.source == name]
-        for side in sides
-        for i, name in enumerate(SOURCES)
-    }
     root = Path(tempfile.mkdtemp())
     try:
         rows: list[conformance.IdPair] = []
-        batch = 0
-        while batch == 0 or any(queues.values()):
-            sent = {}
-            for key, queue in queues.items():
-                n = rng.choice([0, 1, 5, 20])
-                sent[key] = conformance.table(queue[:n], case.schemas[key[0]])
-                del queue[:n]
+        for batch, sent in enumerate(deal(case, rng)):
             plan = plans[batch % len(plans)]
             again = _batch(plan, root, batch, sent, epoch=2 * batch + 1)
             if rng.random() < 0.2:
                 # The batch runs again after a restart, whose pieces count from then on.
                 assert sorted(map(str, _batch(plan, root, batch, sent, epoch=2 * batch + 2))) == sorted(map(str, again))
             rows += again
-            batch += 1
         log = WindowLog(root, 1, plan)
-        return rows, Standing.from_json(log.gate(batch - 1, log.version(batch - 1).epoch)[0]["standing"])
+        return rows, Standing.from_json(log.gate(batch, log.version(batch).epoch)[0]["standing"])
     finally:
         shutil.rmtree(root)
 

@@ -185,11 +185,6 @@ class FiledBucket:
         return min(part.least for part in self.parts), max(part.most for part in self.parts)
 
     @property
-    def mean_tick(self) -> float:
-        """The mean of the times."""
-        return float(np.average([part.mean for part in self.parts], weights=[part.rows for part in self.parts]))
-
-    @property
     def nbytes(self) -> dict[str, int]:
         """The bytes of the tuples, which lie in files."""
         return {"tuples": sum(part.nbytes for part in self.parts), "indexes": 0}
