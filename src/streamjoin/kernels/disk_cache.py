@@ -29,6 +29,7 @@ from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 
 from streamjoin._cache import cache_dir
+from streamjoin.kernels.inner_code import rebuild_inner
 
 # Numba has no types.
 _dumps: Any = serialize.dumps
@@ -146,7 +147,8 @@ class KernelCache(_Cache):
         except OSError:
             return None
         try:
-            return _rebuild(target_context, *pickle.loads(data))  # noqa: S301 - the user's own directory
+            parts = pickle.loads(data)  # noqa: S301 - the user's own directory
+            return rebuild_inner(target_context, parts) if self.is_inner else _rebuild(target_context, *parts)
         except Exception as error:  # a damaged file is ignored: the kernel can be compiled
             _LOG.warning("%s can't be loaded and is compiled anew: %s", path, error)
             return None

@@ -1,27 +1,52 @@
 """What is compiled of a kernel: less for one that only other kernels call.
 
-Numba compiles every function with a wrapper that converts Python objects, and anew for every constant that another
-kernel passes to it. A kernel that is called from another kernel gets an *inner* overload instead, without a wrapper. If
-LLVM inlines it in any case (`melted`), it is compiled for the plain types of its arguments: a constant reaches its body
-there. Invariant: an inner overload is not reachable from Python; a call from there compiles the overload again, with
-a wrapper.
+Numba compiles every function with a wrapper that converts Python objects, as machine code, and anew for every constant
+that another kernel passes to it. A kernel that is called from another kernel gets an *inner* overload instead, for the
+plain types of its arguments: without a wrapper, and as the intermediate code that its callers are compiled with (see
+`inner_code`). A constant reaches its body there, if LLVM inlines it. Invariant: an inner overload is not reachable from
+Python; a call from there compiles the overload again, with a wrapper.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 from numba.core import sigutils, types
+from numba.core.compiler import Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.typing.templates import make_concrete_template
 
+from streamjoin.kernels.inner_code import InnerCompiler, InnerLibrary, attach_environments
+
 _WRAPPER = "no_cpython_wrapper"
+# Flags of a kernel itself, which the functions of Numba's that it calls do not get.
+_OWN_FLAGS = frozenset({_WRAPPER, "forceinline"})
 # Numba has no types.
 _lock: Any = global_compiler_lock
 _make_template: Any = make_concrete_template
 _unliteral: Any = types.unliteral
 _normalize: Any = sigutils.normalize_signature
+_NumbaFlags: Any = Flags
+_HASH = hash(_NumbaFlags())
+
+
+class KernelFlags(_NumbaFlags):  # type: ignore[misc]
+    """The flags of a kernel: cheap to compare, since Numba looks up its own functions by them hundreds of times."""
+
+    def __hash__(self) -> int:
+        return _HASH
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KernelFlags):
+            return bool(super().__eq__(other))
+        return self._inherited() == other._inherited()
+
+    def _inherited(self) -> dict[str, Any]:
+        return {name: value for name, value in self._values.items() if name not in _OWN_FLAGS}
 
 
 class KernelDispatcher(Dispatcher):
@@ -33,8 +58,7 @@ class KernelDispatcher(Dispatcher):
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """The type of a call from another kernel, which compiles the inner overload."""
         signature, folded = self._compiler.fold_argument_types(args, kws)
-        inlined = self.targetoptions.get("forceinline")
-        args = tuple(_unliteral(each) if inlined else each for each in folded)
+        args = tuple(map(_unliteral, folded))
         with _lock:
             if args not in self.overloads:
                 self._compile_inner(args)
@@ -43,25 +67,27 @@ class KernelDispatcher(Dispatcher):
         return template, signature, args, {}
 
     def _compile_inner(self, args: Any) -> None:
-        options = self._compiler.targetoptions
-        self._compiler.targetoptions = {**options, _WRAPPER: True}
+        compiler = self._compiler
+        options, pipeline = compiler.targetoptions, compiler.pipeline_class
+        compiler.targetoptions, compiler.pipeline_class = {**options, _WRAPPER: True}, InnerCompiler
         self._cache.is_inner = True
         try:
             super().compile(args)
         finally:
             self._cache.is_inner = False
-            self._compiler.targetoptions = options
+            compiler.targetoptions, compiler.pipeline_class = options, pipeline
 
     def add_overload(self, cres: Any) -> None:
         """Take a compiled overload; an inner one stays out of the table that calls from Python look into."""
         if self._cache.is_inner:
             self.overloads[tuple(cres.signature.args)] = cres
         else:
+            attach_environments(cres)
             super().add_overload(cres)
 
     def compile(self, sig: Any) -> Any:
         """Compile or load an overload that Python can call."""
-        with _lock:
+        with _lock, _no_collection():
             args, _ = _normalize(sig)
             inner = self.overloads.get(tuple(args))
             if inner is not None and not _is_callable(inner):
@@ -75,4 +101,16 @@ class KernelDispatcher(Dispatcher):
 
 
 def _is_callable(overload: Any) -> bool:
-    return bool(overload.library.get_pointer_to_function(overload.fndesc.llvm_cpython_wrapper_name))
+    return not isinstance(overload.library, InnerLibrary)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the cyclic garbage collector: it would walk all the objects of Numba again and again, and free few."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import inlined, kernel
+from streamjoin.kernels.flags import kernel, melted
 
 _MIN = np.int64(-(2**63))
 _MAX = np.int64(2**63 - 1)
@@ -78,13 +78,13 @@ def divided_intervals(
         hi[i] = high
 
 
-@inlined
+@melted
 def flip64(bits: Any) -> Any:
     """Between the bits of a float64 and a word of the same order; its own inverse."""
     return bits ^ ((bits >> np.int64(63)) & _MAX)
 
 
-@inlined
+@melted
 def flip32(bits: Any) -> Any:
     """Between the bits of a float32 and a word of the same order; its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(2**31 - 1))
@@ -225,7 +225,7 @@ def float32_intervals(words: Array, down: Any, up: Any, strict: bool, lo: Array,
             hi[i] = _edge32(value, np.float32(-1.0), up, strict, buffer, bits)
 
 
-@inlined
+@melted
 def mix(h: Any) -> Any:
     """Spread every bit of h over the whole word: two rounds of multiply and shift."""
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
@@ -254,20 +254,20 @@ _REACH = np.uint64(1 << 59)
 """A composed word lies at most this far from its key's, which stay as far from both ends of int64."""
 
 
-@inlined
+@melted
 def _base(key: Any) -> Any:
     """Where the words of a key lie: its hash, pressed into the middle of int64, so that nothing beside it wraps."""
     h = mix(np.uint64(key))
     return np.int64((h - (h >> np.uint64(4)) + _REACH) ^ np.uint64(_MIN))
 
 
-@inlined
+@melted
 def _pressed(n: Any) -> Any:
     """`n` as it is up to 2**58, beyond in steps of 64: never decreasing, below 2**59."""
     return np.int64(n) if n < _LINEAR else np.int64(_LINEAR + ((n - _LINEAR) >> np.uint64(6)))
 
 
-@inlined
+@melted
 def _step_of_integer(word: Any, shift: Any, unsigned: bool) -> Any:
     if unsigned:
         return _pressed((np.uint64(word) ^ np.uint64(_MIN)) >> shift)
@@ -275,7 +275,7 @@ def _step_of_integer(word: Any, shift: Any, unsigned: bool) -> Any:
     return _pressed(np.uint64(step)) if step >= 0 else ~_pressed(np.uint64(~step))
 
 
-@inlined
+@melted
 def _step_of_float(word: Any, scale: Any, end: Any, buffer: Array, bits: Array) -> Any:
     """The float's multiple of 1/scale; from 2**58 of them on, `end` as a word, steps of 32 floats."""
     bits[0] = flip64(word)

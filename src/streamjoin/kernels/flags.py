@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from numba import njit
 
 from streamjoin.kernels.disk_cache import CHECKED, YIELDING, KernelCache, name_of
-from streamjoin.kernels.dispatcher import KernelDispatcher
+from streamjoin.kernels.dispatcher import KernelDispatcher, KernelFlags
 
-__all__ = ["CHECKED", "YIELDING", "inlined", "is_compiled", "kernel", "melted"]
+__all__ = ["CHECKED", "YIELDING", "is_compiled", "kernel", "melted"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,7 @@ def _compiled(function: F, bound: tuple[Callable[..., Any], ...], **options: Any
     dispatcher: Any = njit(**_OPTIONS, **options)(function)
     if dispatcher is not function:
         dispatcher.__class__ = KernelDispatcher
+        dispatcher._compiler._customize_flags = KernelFlags
         modules = frozenset({name_of(function), *map(name_of, bound)})
         dispatcher._cache = KernelCache(function, modules)
     compiled: F = dispatcher
@@ -42,16 +43,11 @@ def kernel(function: F, *bound: Callable[..., Any]) -> F:
     return _compiled(function, bound)
 
 
-def inlined(function: F) -> F:
-    """Like `kernel`, inlined into every kernel that calls it: for the few lines of an inner loop."""
-    return _compiled(function, (), inline="always")
-
-
 def melted(function: F, *bound: Callable[..., Any]) -> F:
     """Like `kernel`, but LLVM always inlines it into every kernel that calls it.
 
-    An array is seven arguments, so calling the steps of a tuple costs as much as doing them. Unlike with `inlined`
-    each is typed once. Not for what is called from many places: every call is a copy to compile.
+    An array is seven arguments, so calling the steps of a tuple costs as much as doing them. Not for long functions
+    that are called from many places: every call is a copy to compile.
     """
     return _compiled(function, bound, forceinline=True)
 

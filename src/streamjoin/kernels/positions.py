@@ -244,5 +244,5 @@ def merge_roles(probes: I64, seqs: I64) -> None:
                 ordered[0, k], ordered[1, k] = probes[b], seqs[b]
                 b += 1
         begin = end
-    probes[:] = ordered[0]
-    seqs[:] = ordered[1]
+    for k in range(n):
+        probes[k], seqs[k] = ordered[0, k], ordered[1, k]

@@ -113,7 +113,8 @@ def _order_groups(grouped: Array, ends: Array, n: int, ordered: Array) -> None:
         if end - begin <= _LANES:
             sort_8_across(ordered, grouped, begin, end - begin)
         elif end - begin > _INSERTION:
-            ordered[begin:end] = grouped[begin:end]
+            for i in range(begin, end):
+                ordered[i] = grouped[i]
             ordered[begin:end].sort()
         else:
             _insert(grouped, begin, end, ordered)

@@ -147,7 +147,8 @@ def sort_probes(
     """
     words, places = sort_entries(words, tags)
     end = begin + words.size
-    entries[WORD, begin:end] = words
+    for i in range(words.size):
+        entries[WORD, begin + i] = words[i]
     low, high = probes[LO, begin:end], probes[HI, begin:end]
     arrange(
         places, lo, hi, at, min_seq, first_seq, low, high, probes[PROBE, begin:end], probes[LIVE, begin:end],

@@ -3,7 +3,8 @@
 The collector reads both high-water marks, then empties every node's ring, and may then emit a punctuation: nothing
 earlier than the lower mark will follow. This order is required, since all results from before the marks were raised
 are then in the rings. Sorted output waits in a heap for its punctuation. Invariant: a result leaves the heap only if
-no earlier one can follow, so the output is in result order, by the later tuple and then the earlier.
+no earlier one can follow, so the output is in result order, by the later tuple and then the earlier. A result is
+stamped when it is written out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from streamjoin.kernels.handshake.links import (
     node_at,
     ring,
 )
-from streamjoin.kernels.machine import I64
+from streamjoin.kernels.machine import I64, cycles
 from streamjoin.kernels.trees.entries import LARGEST
 
 COLLECT, PUNCTUATE, SORT = range(3)
@@ -48,7 +49,7 @@ OVERFLOWED = 3  # results that did not fit the output or the heap
 COLLECTED_WORDS = 4
 
 # A row of the heap: gate position of the later tuple, stream position of the earlier, the result.
-HEAP_ROW = 5
+HEAP_ROW = 4
 
 
 @kernel
@@ -98,8 +99,8 @@ def _push(mem: I64, facts_r: Array, facts_s: Array, row: Array, heap: I64, size:
     right_later = facts_r[r, SEQ] < facts_s[s, UPTO]
     heap[size, 0] = facts_s[s, GATE] if right_later else facts_r[r, GATE]
     heap[size, 1] = facts_r[r, SEQ] if right_later else facts_s[s, SEQ]
-    for word in range(3):
-        heap[size, 2 + word] = row[word]
+    heap[size, 2] = row[0]
+    heap[size, 3] = row[1]
     _rise(heap, size)
     return size + 1
 
@@ -108,8 +109,9 @@ def _push(mem: I64, facts_r: Array, facts_s: Array, row: Array, heap: I64, size:
 def _pop_until(heap: I64, size: int, before: int, out: Array, counts: I64) -> int:
     """Write the results that no earlier one can follow; returns the heap's size."""
     while size > 0 and heap[0, 0] < before and counts[WRITTEN] < out.shape[0]:
-        for word in range(3):
-            out[counts[WRITTEN], word] = heap[0, 2 + word]
+        out[counts[WRITTEN], 0] = heap[0, 2]
+        out[counts[WRITTEN], 1] = heap[0, 3]
+        out[counts[WRITTEN], 2] = cycles()
         counts[WRITTEN] += 1
         size -= 1
         _swap(heap, 0, size)
@@ -131,8 +133,9 @@ def _vacuum(
         if mode == SORT and size < heap.shape[0]:
             size = _push(mem, facts_r, facts_s, row, heap, size)
         elif mode != SORT and counts[WRITTEN] < out.shape[0]:
-            for word in range(3):
-                out[counts[WRITTEN], word] = row[word]
+            out[counts[WRITTEN], 0] = row[0]
+            out[counts[WRITTEN], 1] = row[1]
+            out[counts[WRITTEN], 2] = cycles()
             counts[WRITTEN] += 1
         else:
             counts[OVERFLOWED] += 1

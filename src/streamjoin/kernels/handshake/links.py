@@ -30,7 +30,6 @@ COLUMNS = 8  # per side: the number of the first column of the stored copies
 START = 10  # the cycle counter when the driver began
 PUNCTUATES = 11  # 1: the ends keep high-water marks
 FINISHED = 12  # nodes that are done
-PATIENCE = 13  # how many times as long as others a node that waits for messages yields before it sleeps
 SLEEPS = 14  # microseconds that a node without messages sleeps at the most, until its bell rings; 0: it naps
 MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
 COLLECTOR = 32  # a bell, and what the collector waits for: see AWAITED and ENOUGH
@@ -359,7 +358,7 @@ def rest(crew: I64, me: int, mem: I64, tries: int) -> bool:
     if tries == 0:
         stand(crew, me, AWAITS_MESSAGES)
     if mem[SLEEPS] == 0:
-        return idle(crew, tries // mem[PATIENCE])
+        return idle(crew, tries)
     if tries < _YIELDS:
         give_way()
         return not stopped(crew)

@@ -47,7 +47,7 @@ from streamjoin.kernels.handshake.low_latency import (
     take_message,
 )
 from streamjoin.kernels.handshake.meet import LOW, SPAN, WORD, results_room, within, write_result
-from streamjoin.kernels.machine import I64, cycles
+from streamjoin.kernels.machine import I64
 from streamjoin.kernels.trees import hashed, pim
 from streamjoin.kernels.trees.task import DONE as TASK_DONE
 from streamjoin.kernels.trees.task import FULL as TASK_FULL
@@ -94,14 +94,13 @@ def _write_matches(
     at = node_at(me)
     until = copies_until(mem, me, side, slot)
     base, other_base = mem[BASES + side], mem[BASES + 1 - side]
-    stamp = cycles()
     while mem[at + WRITTEN] < mem[at + PENDING]:
         if results_room(mem, at, out) < 1:
             return False
         m = mem[at + WRITTEN]
         own, other = mem[slot + BEGIN] + probes[m], places[m]
         if other < until and within(facts, own - base, other_facts, other - other_base):
-            write_result(mem, at, side, own, other, stamp, out)
+            write_result(mem, at, side, own, other, out)
         mem[at + WRITTEN] = m + 1
     return True
 

@@ -26,7 +26,7 @@ from streamjoin.kernels.handshake.links import (
     TERMS,
     UPTO,
 )
-from streamjoin.kernels.machine import I64, borrow, cycles
+from streamjoin.kernels.machine import I64, borrow
 
 # Rows of a log's words: two terms' words, low ends and widths, all unsigned.
 WORD = 0
@@ -37,8 +37,8 @@ WORD_ROWS = 6
 # A block with a match is searched in pieces, most of which a count rules out.
 _PIECE = 64
 
-# A result: both places, and the cycle counter when they met.
-RESULT = 3
+# A result: both places.
+RESULT = 2
 
 
 @kernel
@@ -59,13 +59,12 @@ def results_room(mem: I64, at: int, out: Array) -> int:
 
 
 @kernel
-def write_result(mem: I64, at: int, side: int, own: int, other: int, stamp: int, out: Array) -> None:
+def write_result(mem: I64, at: int, side: int, own: int, other: int, out: Array) -> None:
     """Put a pair into the node's ring, where there is room."""
     tail = mem[at + RESULTS_TAIL]
     row = tail & (out.shape[0] - 1)
     out[row, side] = own
     out[row, 1 - side] = other
-    out[row, 2] = stamp
     store(mem, at + RESULTS_TAIL, tail + 1)
 
 
@@ -127,7 +126,6 @@ def meet(
                 mem[at + AT_BLOCK] = block
                 mem[at + AT_PROBE] = p
                 return False
-            stamp = cycles()
             for piece in range(block, stop, _PIECE):
                 last = min(piece + _PIECE, stop)
                 if terms > 0 and count_one(words1[piece:last], lo1, span1) == 0:
@@ -139,7 +137,7 @@ def meet(
                         continue
                     place = first + stride * j
                     if place % nodes < homes_below and within(facts, i, other_facts, place - other_base):
-                        write_result(mem, at, side, p, place, stamp, out)
+                        write_result(mem, at, side, p, place, out)
         block = stop
         probe = probes_begin
     mem[at + AT_BLOCK] = -1

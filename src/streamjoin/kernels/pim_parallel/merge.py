@@ -11,6 +11,9 @@ In the paper one thread merges, tuples that arrive meanwhile are not indexed at 
 at the start of each phase. Here none has to stop, since a task keeps the tree, the edge and the place to index that it
 was given when it was taken. What must be waited for is that the other tree is no longer used: tasks before `SWAPPED`
 have been propagated. The blocking merge also closes the gate: no thread takes a task before it has ended.
+`ONE_THREAD` is the merge of the paper, to compare with: the gate closes until the tasks under way are over, one thread
+merges while the others join without indexing, the gate closes once more for the swap, and then that thread indexes
+what was left out.
 
 Invariant: a phase is opened only by the thread that closed the last slice of the previous phase.
 
@@ -50,16 +53,19 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     ACQUIRED,
     BASE,
     BEGAN,
-    BLOCKING,
+    CATCH_AT_ONCE,
     CATCHING_UP,
     CAUGHT_UP,
     CEILING,
     COUNTING,
     CURRENT,
+    DEFERRED,
+    DRAINING,
     EDGE,
     EDGE_LOCK,
     FROZEN,
     GATE,
+    GRANT,
     GROWS,
     HALT,
     HELD,
@@ -67,6 +73,7 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     INSERTING,
     LEAST,
     LOCK,
+    MERGE_MODE,
     MERGE_SIDE,
     MERGES,
     MERGING,
@@ -74,6 +81,8 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     MOST_SLICES,
     MY_PHASE,
     MY_SLICE,
+    NONBLOCKING,
+    ONE_THREAD,
     OPS,
     PARTS,
     PENDING,
@@ -86,7 +95,6 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     STRIDE,
     SUBS,
     SWAPPED,
-    TASK,
     WORD,
     WRITING,
     close_slice,
@@ -106,7 +114,7 @@ from streamjoin.kernels.trees.css import (
     build_upper_levels,
     lay_levels,
 )
-from streamjoin.kernels.trees.entries import BLOCK
+from streamjoin.kernels.trees.entries import BLOCK, LARGEST
 from streamjoin.kernels.trees.pim import (
     COUNT_BITS,
     COUNT_MASK,
@@ -337,8 +345,11 @@ def begin_merge(queue: I64, side: int, old: I64, new: I64, wider: int) -> bool:
     possible = fits(old, new, queue[INSERTED + side], wider)
     if possible:
         queue[MERGING] = 1
-        queue[GATE] = queue[BLOCKING]
-        queue[FROZEN + side] = 1
+        queue[GATE] = queue[MERGE_MODE] != NONBLOCKING
+        alone = queue[MERGE_MODE] == ONE_THREAD
+        queue[FROZEN + side] = not alone
+        queue[DEFERRED + side] = alone
+        queue[CATCH_AT_ONCE] = LARGEST if alone else _PENDING_SLICE
         queue[BEGAN + side] = queue[ACQUIRED]
         queue[INSERTED + side] = 0
         queue[MERGE_SIDE] = side
@@ -388,7 +399,7 @@ def finish(mem: I64) -> None:
 @kernel
 def set_limits(queue: I64, side: int, mem: I64) -> None:
     """Set when the next merge of a side is due, and how many entries T_I can take beyond that."""
-    ceiling = mem[T_I_ROOM] - queue[TASK]
+    ceiling = mem[T_I_ROOM] - queue[GRANT]
     queue[CEILING + side] = ceiling
     queue[QUEUE_LIMIT + side] = min(mem[LIMIT], max(1, ceiling // 2))
 
@@ -410,9 +421,9 @@ def help_merge(queue: I64, tuples: I64, desk: I64, old: I64, new: I64) -> None:
         write_slice(old, new, first, last, queue[LEAST], queue[place], queue[place + 1], desk)
         cleared = -(-new[SUB_COUNT] // queue[PARTS])
         clear_slice(new, min(number * cleared, new[SUB_COUNT]), min((number + 1) * cleared, new[SUB_COUNT]))
-    elif phase >= INSERTING:
-        begin = queue[PENDING] + number * _PENDING_SLICE
-        end = min(begin + _PENDING_SLICE, queue[CAUGHT_UP])
+    elif phase in (INSERTING, CATCHING_UP):
+        begin = queue[PENDING] + number * queue[CATCH_AT_ONCE]
+        end = min(queue[CAUGHT_UP] - begin, queue[CATCH_AT_ONCE]) + begin
         if phase == INSERTING:
             insert_slice(queue, tuples, desk, queue[MERGE_SIDE], new, begin, end)
         else:
@@ -434,11 +445,16 @@ def _go_on(queue: I64, tuples: I64, old: I64, new: I64, phase: int) -> None:
         finish(new)
         queue[CAUGHT_UP] = queue[BEGAN + queue[MERGE_SIDE]]
         lock(queue, LOCK)
-        waits = _open_inserts(queue, INSERTING)
+        if queue[MERGE_MODE] == ONE_THREAD:
+            queue[GATE] = 1
+            open_phase(queue, DRAINING, 0)
+            waits = True
+        else:
+            waits = _open_inserts(queue, INSERTING)
         unlock(queue, LOCK)
         if waits:
             return
-    if phase <= INSERTING and _swap(queue, new):
+    if phase != CATCHING_UP and _swap(queue, new):
         return
     _end(queue)
 
@@ -448,7 +464,7 @@ def _open_inserts(queue: I64, phase: int) -> bool:
     """Cut the tuples taken since the last such phase into slices; False when there are none. Needs the lock."""
     queue[PENDING] = queue[CAUGHT_UP]
     queue[CAUGHT_UP] = queue[ACQUIRED]
-    slices: int = -(-(queue[CAUGHT_UP] - queue[PENDING]) // _PENDING_SLICE)
+    slices: int = -(-(queue[CAUGHT_UP] - queue[PENDING]) // queue[CATCH_AT_ONCE])
     open_phase(queue, phase, slices)
     return slices > 0
 
@@ -459,6 +475,8 @@ def _plan(queue: I64, tuples: I64, old: I64) -> None:
     side = queue[MERGE_SIDE]
     queue[LEAST] = live_bound(queue, tuples, side, queue[BEGAN + side])
     parts = max(1, min(queue[MOST_SLICES], old[STORED] // queue[SLICE_ENTRIES]))
+    if queue[MERGE_MODE] == ONE_THREAD:
+        parts = 1
     queue[SUBS] = -(-old[SUB_COUNT] // parts)
     queue[PARTS] = -(-old[SUB_COUNT] // queue[SUBS])  # none is empty
     lock(queue, LOCK)
@@ -486,6 +504,7 @@ def _swap(queue: I64, new: I64) -> bool:
     lock(queue, LOCK)
     queue[CURRENT + side] = 1 - queue[CURRENT + side]
     queue[FROZEN + side] = 0
+    queue[DEFERRED + side] = 0
     queue[SWAPPED + side] = queue[ACQUIRED]
     set_limits(queue, side, new)
     lock(queue, EDGE_LOCK)

@@ -1,8 +1,8 @@
 """The loop of one thread of the parallel PIM-Tree join: take a task, look up, index, hand on, merge when it is due.
 
 The tuples of a block are located together before the first is looked up, so that their cache misses overlap, as in
-`task`; a lookup takes what lies before the edge from the index and the rest of its window from the line. The block is
-indexed once all of it has been looked up.
+`task`; a lookup takes what lies before the edge from the index and the rest of its window from the line. A task's part
+of the block is indexed once all of it has been looked up.
 
 Every kernel with a loop borrows its arrays anew: the compiler leaves reference counts out only where it sees that.
 
@@ -35,20 +35,24 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     CAPACITY,
     COUNT,
     CURRENT,
+    DEFERS,
     FINISHED,
     FIRST,
     GAP_WORDS,
+    GRANT_BEGIN,
+    GRANT_END,
     HALTED,
     HEAD,
     HI,
     LAST,
     LINE,
     LO,
+    LOCATED,
+    LOCATED_END,
     MERGE_LEFT,
     MERGE_SIDE,
     MERGING,
     MIN_SEQ,
-    MY_BEGIN,
     MY_EDGE,
     MY_TASK,
     MY_TREE,
@@ -71,6 +75,7 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     probes_apart,
     propagate,
     slot_of,
+    start_granted,
 )
 from streamjoin.kernels.trees.css import INNER, LEAF_SIZE, WORDS, count_below, find_node
 from streamjoin.kernels.trees.entries import BLOCK, order_group
@@ -121,6 +126,8 @@ def work(
     while True:
         if not propagate(queue, tuples, pool, out_probe, out_seq):
             return FLUSH
+        if desk[MY_TASK] < 0 and desk[LAST] < desk[GRANT_END]:
+            start_granted(queue, desk)
         if desk[MY_TASK] < 0:
             if dismissed(crew, me):
                 return LEAVES
@@ -194,17 +201,22 @@ def _run_task(
     to = block + queue[slot + COUNT]
     while desk[PUT] < last:
         begin = desk[PUT]
-        end = min(begin + BLOCK, last)
-        _locate(queue, tuples, desk, left, right, begin, end)
+        if begin >= desk[LOCATED_END]:
+            # The other tasks of the grant read the same trees: what is found now holds for them as well.
+            desk[LOCATED] = begin
+            desk[LOCATED_END] = min(begin + BLOCK, desk[GRANT_END])
+            _locate(queue, tuples, desk, left, right, begin, desk[LOCATED_END])
+        first = desk[LOCATED]
+        end = min(desk[LOCATED_END], last)
         i = desk[NEXT]
         while i < end:
             tail = to
             if tuples[i] & PROBES:
                 if tuples[i] & ON_RIGHT:
-                    tail = _look_up(queue, tuples, desk, left, 0, i, i - begin, pool, to, stop)
+                    tail = _look_up(queue, tuples, desk, left, 0, i, i - first, pool, to, stop)
                 else:
                     side = 1 - queue[SELF]
-                    tail = _look_up(queue, tuples, desk, right, side, i, i - begin, pool, to, stop)
+                    tail = _look_up(queue, tuples, desk, right, side, i, i - first, pool, to, stop)
             if tail < 0:
                 desk[NEXT] = i
                 queue[slot + COUNT] = to - block
@@ -221,12 +233,13 @@ def _run_task(
             to = tail
             i += 1
         desk[NEXT] = end
-        _index(queue, tuples, desk, left, right, begin, end)
+        _index(queue, tuples, desk, left, right, begin, end, first)
         desk[PUT] = end
     queue[slot + COUNT] = to - block
     # Last of all: a tree is written anew once the tasks that may read or change it have been handed on.
     complete(queue, desk[MY_TASK])
-    mark_indexed(queue, tuples, desk[MY_BEGIN], last)
+    if last == desk[GRANT_END]:
+        mark_indexed(queue, tuples, desk[GRANT_BEGIN], last)
     return ALL_DONE
 
 
@@ -293,8 +306,8 @@ def _look_up(
 
 
 @kernel
-def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int) -> None:
-    """Insert a block's tuples where `_locate` found their places."""
+def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int, first: int) -> None:
+    """Insert tuples where `_locate` found their places, which it began to look for at `first`."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     desk = borrow(desk)
@@ -304,13 +317,13 @@ def _index(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: int
     lefts = width_of(left, desk[BESIDE])
     rights = width_of(right, desk[BESIDE + 1 - queue[SELF]])
     for i in range(begin, end):
-        if tuples[i] & INSERTS:
+        if tuples[i] & INSERTS and not desk[DEFERS + (tuples[i] & ON_RIGHT)]:
             word = tuples[WORD * stride + i]
             seq = tuples[SEQ * stride + i]
             if tuples[i] & ON_RIGHT:
-                insert(right, desk[OWN_SUB + i - begin], rights, word, seq)
+                insert(right, desk[OWN_SUB + i - first], rights, word, seq)
             else:
-                insert(left, desk[OWN_SUB + i - begin], lefts, word, seq)
+                insert(left, desk[OWN_SUB + i - first], lefts, word, seq)
 
 
 @kernel

@@ -3,8 +3,10 @@
 Tuples are in arrival order in one array, one row per property (`OPS` to `STAMP`), followed by the words of
 each side once more without gaps: the part of a window that is not indexed yet is scanned there. A tuple from
 `ACQUIRED` on is available; a thread takes the next few as a task, and they are active until the task's slot says
-that it is completed. Results wait in the slot's block of the pool until every earlier task has been propagated, by
-any thread that gets the test-and-set lock (SIGMOD paper, section 4.1).
+that it is completed. While many tuples wait, a thread is granted several small tasks at once: the lock, the marks of
+indexed tuples and the edges are then shared once per grant, which would otherwise bound small tasks, and the tuples of
+a grant are located together. Results wait in the slot's block of the pool until every earlier task has been
+propagated, by any thread that gets the test-and-set lock (SIGMOD paper, section 4.1).
 
 A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice when less than
 a task waits, so that tuples that come by the clock wait for a slice at most; and when so many wait that their latency
@@ -12,8 +14,8 @@ is lost anyway and the merge had better be over soon.
 
 Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
 so memory is bounded. A phase of a merge begins when all slices of the one before are done. All tuples of a side
-before its `EDGE` are in its index; `EDGE` never passes a tuple that is not. A task's tuples are indexed, as far as its
-side takes any, once `INDEXED` at its first tuple says where it ends.
+before its `EDGE` are in its index; `EDGE` never passes a tuple that is not. A grant's tuples are indexed, as far as
+their side takes any, once `INDEXED` at its first tuple says where it ends.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ INSERTED = 6  # by side: entries that T_I will hold once the tasks taken are don
 N = 8
 TASK = 9  # tuples per task
 SELF = 10  # one stream, one index
-BLOCKING = 11
+MERGE_MODE = 11
 RING_MASK = 12
 CAPACITY = 13  # results a slot's block holds
 TIMED = 14
@@ -93,7 +95,12 @@ PARTS = 93  # what the tree is cut into; a slice is some of them to count, one o
 CAUGHT_UP = 92  # the tuple after the last that the phase inserts
 PARKS = 94  # attempts without work after which a thread returns to Python; 0: it never does
 
-SLOTS = 96
+DEFERRED = 96  # by side: tasks taken now are indexed after the merge
+CATCH_AT_ONCE = 98  # tuples of a slice of the last two phases
+GRANT = 99  # tuples that a thread is granted at most
+SHARE = 100  # ... and one in so many of those that wait
+
+SLOTS = 104
 SLOT = 8
 # Words of a slot.
 BEGIN, END, DONE, COUNT, FROM = range(5)
@@ -105,6 +112,11 @@ TAKEN, WAIT, FINISHED, HALTED, SLICE, MERGE_LEFT, MERGE_RIGHT = range(7)
 AWAITS_MATCHES = 14
 AWAITS_OUTPUT = 15
 
+# How a merge goes on beside the join.
+NONBLOCKING = 0  # all threads merge and join; new entries go beside the chunks
+BLOCKING = 1  # all threads merge, and none takes a task meanwhile
+ONE_THREAD = 2  # the paper's: one thread merges, and what is taken meanwhile is indexed afterwards
+
 # Phases of a merge.
 SETTLING = 0  # until the tasks that may change the tree in use, or read the other, are over
 PLANNING = 1
@@ -112,6 +124,8 @@ COUNTING = 2
 WRITING = 3
 INSERTING = 4  # what was taken before the new tree was ready
 CATCHING_UP = 5  # what was taken before the new tree was in use
+DRAINING = 6  # ONE_THREAD: until the tasks taken are over
+SWAPPING = 7
 
 # A thread's desk: what it needs to go on with a task after it has been back to Python, and places of a block.
 MY_TASK = 0  # -1: none
@@ -121,10 +135,15 @@ LAST = 3  # the tuple after the task's last
 MY_EDGE = 4  # by side: the first position that a lookup does not take from the index
 MY_TREE = 6  # by side
 BESIDE = 8  # by side: whether its tree is being merged, and new entries go beside the chunks
-MY_BEGIN = 10  # the task's first tuple
+GRANT_BEGIN = 10  # the first tuple of the grant
 MY_SLICE = 11
 MY_PHASE = 12
-DESK = 16
+GRANT_END = 13  # the tuple after its last
+GRANT_TASK = 14  # its next task
+DEFERS = 16  # by side: whether its tuples are indexed after the merge
+LOCATED = 18  # the first tuple whose place in both trees is on the desk
+LOCATED_END = 19  # ... and the one after the last
+DESK = 24
 
 
 @melted
@@ -186,17 +205,16 @@ def acquire(queue: I64, tuples: I64, desk: I64) -> int:
     lock(queue, LOCK)
     answer = WAIT
     waiting = arrived(queue) - queue[ACQUIRED]
-    if queue[MERGING] and (waiting < queue[TASK] or waiting > queue[BACKLOG]):
+    alone = queue[MERGE_MODE] == ONE_THREAD
+    if queue[MERGING] and (alone or waiting < queue[TASK] or waiting > queue[BACKLOG]):
         answer = _take_slice(queue, tuples, desk)
     if answer == WAIT:
         answer = _decide(queue)
     if answer == TAKEN:
-        begin = queue[ACQUIRED]
-        end = min(begin + queue[TASK], arrived(queue))
-        if end <= begin:
+        if waiting <= 0:
             answer = WAIT
         else:
-            _take(queue, tuples, desk, begin, end)
+            _take(queue, tuples, desk, waiting)
     if queue[MERGING] and answer in (WAIT, FINISHED):
         answer = _take_slice(queue, tuples, desk)
     if answer < MERGE_LEFT:
@@ -212,7 +230,18 @@ def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
         advance_edges(queue, tuples)
         if load(queue, EDGE + side) < queue[BEGAN + side] or load(queue, PROPAGATED) < queue[SWAPPED + side]:
             return WAIT
+        if queue[MERGE_MODE] == ONE_THREAD:
+            # No task is under way: the edge stands where the merged entries end, and stays there.
+            lock(queue, EDGE_LOCK)
+            store(queue, HELD + side, 1)
+            unlock(queue, EDGE_LOCK)
+            queue[GATE] = 0
         open_phase(queue, PLANNING, 1)
+    if queue[PHASE] == DRAINING:
+        if load(queue, PROPAGATED) < queue[ACQUIRED]:
+            return WAIT
+        queue[GATE] = 0
+        open_phase(queue, SWAPPING, 1)
     if queue[NEXT_SLICE] == queue[SLICES]:
         return WAIT
     desk[MY_SLICE] = queue[NEXT_SLICE]
@@ -260,10 +289,17 @@ def _decide(queue: I64) -> int:
 
 
 @kernel
-def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
+def _take(queue: I64, tuples: I64, desk: I64, waiting: int) -> None:
+    """Grant the next tasks: one, or several small ones while so many tuples wait that every thread gets its share."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     desk = borrow(desk)
+    size = queue[TASK]
+    under_way = queue[TASKS] - load(queue, HEAD)
+    tasks = max(1, min(queue[GRANT], waiting // queue[SHARE]) // size)
+    tasks = min(tasks, queue[RING_MASK] + 1 - under_way)
+    begin = queue[ACQUIRED]
+    end = min(begin + tasks * size, begin + waiting)
     rights = 0
     inserts = 0
     for i in range(begin, end):
@@ -271,23 +307,39 @@ def _take(queue: I64, tuples: I64, desk: I64, begin: int, end: int) -> None:
         rights += tuples[i] & (tuples[i] << _RIGHT_INSERTS) & INSERTS
     queue[INSERTED] += (inserts - rights) // INSERTS
     queue[INSERTED + 1] += rights // INSERTS
-    task = queue[TASKS]
-    queue[TASKS] = task + 1
+    desk[GRANT_BEGIN] = begin
+    desk[GRANT_END] = end
+    desk[GRANT_TASK] = queue[TASKS]
+    desk[LAST] = begin
+    desk[LOCATED_END] = begin
+    queue[TASKS] += tasks
     queue[ACQUIRED] = end
+    start_granted(queue, desk)
+    for side in range(2):
+        desk[MY_EDGE + side] = position_at(queue, tuples, side, load(queue, EDGE + side))
+        desk[MY_TREE + side] = queue[CURRENT + side]
+        desk[BESIDE + side] = queue[FROZEN + side]
+        desk[DEFERS + side] = queue[DEFERRED + side]
+
+
+@kernel
+def start_granted(queue: I64, desk: I64) -> None:
+    """Put the next task of the grant on the desk; its slot is free, and nobody else writes to it."""
+    queue = borrow(queue)
+    desk = borrow(desk)
+    task = desk[GRANT_TASK]
+    begin = desk[LAST]
+    end = min(begin + queue[TASK], desk[GRANT_END])
     slot = slot_of(queue, task)
     queue[slot + BEGIN] = begin
     queue[slot + END] = end
     queue[slot + COUNT] = 0
     queue[slot + FROM] = begin
+    desk[GRANT_TASK] = task + 1
     desk[MY_TASK] = task
-    desk[MY_BEGIN] = begin
     desk[NEXT] = begin
     desk[PUT] = begin
     desk[LAST] = end
-    for side in range(2):
-        desk[MY_EDGE + side] = position_at(queue, tuples, side, load(queue, EDGE + side))
-        desk[MY_TREE + side] = queue[CURRENT + side]
-        desk[BESIDE + side] = queue[FROZEN + side]
 
 
 @kernel
@@ -299,14 +351,14 @@ def complete(queue: I64, task: int) -> None:
 
 @kernel
 def mark_indexed(queue: I64, tuples: I64, begin: int, end: int) -> None:
-    """Record that a task's tuples are indexed, and move the edges unless another thread does."""
+    """Record that a grant's tuples are indexed, and move the edges unless another thread does."""
     store(tuples, INDEXED * queue[STRIDE] + begin, end)
     advance_edges(queue, tuples)
 
 
 @kernel
 def advance_edges(queue: I64, tuples: I64) -> None:
-    """Move both edges over all indexed tasks, unless another thread does."""
+    """Move both edges over all indexed grants, unless another thread does."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     if not try_lock(queue, EDGE_LOCK):

@@ -20,13 +20,16 @@ from streamjoin.kernels.scalegate.nodes import (
     CLOCK,
     COUNT,
     EVER,
+    FAR,
     FINISHED,
     FREE,
     HEAD,
     HEIGHT,
     HINT,
+    LASTS,
     LEVELS,
     MASK,
+    MISSING,
     N_SOURCES,
     NEVER,
     NEXT,
@@ -231,16 +234,26 @@ def advance(mem: I64, slot: int, time: int) -> None:
 
 
 @kernel
-def _bound(mem: I64) -> tuple[int, int]:
+def bound(mem: I64) -> tuple[int, int]:
     """The least clock of an open source, and its rank: what does not sort after it is ready."""
     sources = load(mem, N_SOURCES)
-    time, rank = (EVER, EVER) if sources else (NEVER, NEVER)
+    if sources == 0 or load(mem, MISSING) != 0:
+        return NEVER, NEVER
+    time, rank = EVER, EVER
+    far, far_rank = NEVER, NEVER
     for slot in range(sources):
         source = source_at(mem, slot)
+        own_rank = load(mem, source + RANK)
         if load(mem, source + FINISHED) == 0:
             clock = load(mem, source + CLOCK)
-            if clock < time or (clock == time and mem[source + RANK] < rank):
-                time, rank = clock, mem[source + RANK]
+            if clock < time or (clock == time and own_rank < rank):
+                time, rank = clock, own_rank
+        else:
+            last = load(mem, source + FAR)
+            if last > far or (last == far and own_rank > far_rank):
+                far, far_rank = last, own_rank
+    if time == EVER and rank == EVER and load(mem, LASTS) != 0:
+        return far, far_rank
     return time, rank
 
 
@@ -266,7 +279,7 @@ def look(mem: I64, reader: int) -> bool:
     before_time, before_rank = mem[own + BOUND_TIME], mem[own + BOUND_RANK]
     version = load(mem, VERSION)
     while version & 1 == 0:
-        time, rank = _bound(mem)
+        time, rank = bound(mem)
         grown: bool = time > before_time or (time == before_time and rank > before_rank)
         if not grown:
             break
@@ -281,29 +294,48 @@ def look(mem: I64, reader: int) -> bool:
 
 
 @kernel
-def read(mem: I64, reader: int, slots: I64, payload: I64, times: I64) -> int:
-    """Take the next ready tuples, as many as there is room for: source, payload and time; returns how many."""
-    mem = borrow(mem)
+def peek(mem: I64, reader: int, slots: I64, payload: I64, times: I64, begin: int, end: int) -> tuple[int, int]:
+    """The next ready tuples, into the places from `begin` to `end`; returns where they end, and the last node.
+
+    Their nodes are not given back before the last one becomes the reader's head: see `release`.
+    """
     own = reader_at(mem, reader)
     head = mem[own + HEAD]
     limit_time, limit_rank = mem[own + BOUND_TIME], mem[own + BOUND_RANK]
-    count = 0
-    while count < slots.size:
+    while begin < end:
         after = load(mem, node_at(mem, head) + NEXT)
         if after != NIL:
             at = node_at(mem, after)
             time = mem[at + TIME]
             if time < limit_time or (time == limit_time and rank_of(mem, slot_of(after)) <= limit_rank):
                 prefetch(mem, at + 2 * 8)
-                slots[count], payload[count], times[count] = slot_of(after), mem[at + PAYLOAD], time
-                count += 1
+                slots[begin], payload[begin], times[begin] = slot_of(after), mem[at + PAYLOAD], time
+                begin += 1
                 head = after
-                if count % _RELEASE == 0:
-                    store(mem, own + HEAD, head)
                 continue
         # The successor read before `look` may have a new predecessor: read it again.
         if not look(mem, reader):
             break
         limit_time, limit_rank = mem[own + BOUND_TIME], mem[own + BOUND_RANK]
-    store(mem, own + HEAD, head)
+    return begin, head
+
+
+@kernel
+def release(mem: I64, reader: int, head: int) -> None:
+    """Give back what a reader has taken, up to the node that is its head now."""
+    store(mem, reader_at(mem, reader) + HEAD, head)
+
+
+@kernel
+def read(mem: I64, reader: int, slots: I64, payload: I64, times: I64) -> int:
+    """Take the next ready tuples, as many as there is room for: source, payload and time; returns how many."""
+    mem = borrow(mem)
+    count = 0
+    while count < slots.size:
+        end = min(count + _RELEASE, slots.size)
+        reached, head = peek(mem, reader, slots, payload, times, count, end)
+        release(mem, reader, head)
+        count = reached
+        if reached < end:
+            break
     return count

@@ -22,19 +22,25 @@ from streamjoin.kernels.scalegate.nodes import (
     COUNT,
     DROPPED,
     EVER,
+    FAR,
     FINISHED,
     FREE,
     HEAD,
     HINT,
+    IS_IDLE,
+    IS_OVER,
     JOINING,
+    LASTS,
     LEFT_RANK,
     LEFT_TIME,
     LEVELS,
     MASK,
+    MISSING,
     MOST_READERS,
     MOST_SOURCES,
     N_READERS,
     N_SOURCES,
+    NEVER,
     NIL,
     PLACED,
     RANK,
@@ -156,11 +162,39 @@ def leave(mem: I64, slot: int) -> None:
 
 
 @kernel
-def finish(mem: I64, slot: int) -> None:
-    """Declare that a source has ended: no reader waits for it, and its hint protects nothing."""
+def _end(mem: I64, slot: int, how: int, far: int) -> None:
+    """Let no reader wait for a source, and its hint protect nothing."""
     source = source_at(mem, slot)
+    store(mem, source + FAR, far)
     store(mem, source + STATE, DROPPED)
-    store(mem, source + FINISHED, 1)
+    store(mem, source + FINISHED, how)
+
+
+@kernel
+def finish(mem: I64, slot: int) -> None:
+    """Declare that a source has ended."""
+    count = mem[source_at(mem, slot) + COUNT]
+    # A source without tuples of its own has the last one of an earlier source, which all readers have passed.
+    _end(mem, slot, IS_OVER, mem[node_at(mem, ((count - 1) << SLOT_BITS) | slot) + TIME] if count else NEVER)
+
+
+@kernel
+def rest(mem: I64, slot: int) -> None:
+    """Stop waiting for a source; it adds nothing more here. Its place is kept, and with it how far it has come."""
+    _end(mem, slot, IS_IDLE, mem[source_at(mem, slot) + CLOCK])
+
+
+@kernel
+def set_missing(mem: I64, sides: int) -> None:
+    """Let nothing be ready while so many sides are without a source."""
+    store(mem, MISSING, sides)
+
+
+@kernel
+def end(mem: I64) -> None:
+    """Once all sources have ended: no other comes, and everything is ready."""
+    store(mem, MISSING, 0)
+    store(mem, LASTS, 0)
 
 
 @kernel
@@ -189,19 +223,17 @@ def floor_of(mem: I64) -> tuple[int, int]:
 
 @kernel
 def _vacant_source(mem: I64) -> int:
-    """A slot for a new source: the next one, or that of a finished source whose nodes all readers have passed."""
+    """A slot for a new source: that of a finished source whose nodes all readers have passed, or the next one."""
     count = load(mem, N_SOURCES)
-    if count < mem[MOST_SOURCES]:
-        return count
     for slot in range(count):
         source = source_at(mem, slot)
-        if load(mem, source + FINISHED):
+        if load(mem, source + FINISHED) == IS_OVER:
             # This thread made PLACED odd, so no other member joins now.
             mem[source + FREE] = _behind_all(mem, slot)
             if mem[source + FREE] == mem[source + COUNT]:
                 _disown(mem, slot)
                 return slot
-    return NIL
+    return count if count < mem[MOST_SOURCES] else NIL
 
 
 @kernel
@@ -210,6 +242,19 @@ def _disown(mem: I64, slot: int) -> None:
     count = mem[source_at(mem, slot) + COUNT]
     for number in range(max(0, count - mem[MASK] - 1), count):
         store(mem, node_at(mem, (number << SLOT_BITS) | slot) + SELF, NIL)
+
+
+@kernel
+def mark_passed(mem: I64, passed: I64) -> None:
+    """Write 1 for each source that has ended and whose tuples all readers have passed, and 0 for the others."""
+    _begin_joining(mem)
+    for slot in range(load(mem, N_SOURCES)):
+        source = source_at(mem, slot)
+        passed[slot] = 0
+        if load(mem, source + FINISHED) == IS_OVER:
+            mem[source + FREE] = _behind_all(mem, slot)
+            passed[slot] = mem[source + FREE] == mem[source + COUNT]
+    _end_joining(mem)
 
 
 @kernel

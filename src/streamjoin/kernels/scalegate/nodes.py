@@ -31,6 +31,8 @@ N_SOURCES = 16
 N_READERS = 17
 LEFT_TIME = 18  # the greatest bound of a reader that left
 LEFT_RANK = 19
+MISSING = 20  # not 0: nothing is ready, since sources are still to come
+LASTS = 21  # not 0: when no source is open, what waits is ready, and the bound stays there for sources that come later
 MOST_SOURCES = 24
 MOST_READERS = 25
 MASK = 26  # nodes of a ring, less one
@@ -42,13 +44,16 @@ HEAD_WORDS = 32
 # A source's words: a line for the readers, a line for those who recycle, two of its own.
 CLOCK = 0  # nothing with an earlier time will come
 RANK = 1  # decides among equal times
-FINISHED = 2
+FINISHED = 2  # 0: readers wait for it; otherwise IS_OVER or IS_IDLE
+FAR = 3  # of a source that is not waited for: the time of its last tuple, or its clock if it may come back
 HINT = 8  # the node after which its next one goes, or one before that
 STATE = 9
 COUNT = 16  # nodes made
 FREE = 17  # nodes numbered below this can be recycled
 SHORTCUTS = 24  # by level, the last node passed there
 SOURCE_WORDS = 32
+
+IS_OVER, IS_IDLE = 1, 2
 
 RESTING, ADDING, DROPPED = 0, 1, 2  # DROPPED: another source dropped the hint to recycle nodes
 

@@ -182,5 +182,7 @@ def probe_shared(
         if pairs < room:
             i += 1
             at = -1
-    cursor[:] = (i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick)
+    state = (i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick)
+    for place in range(len(state)):
+        cursor[place] = state[place]
     return pairs

@@ -13,7 +13,7 @@ Several trees can share one arena: a tree is its root's number times 16 plus its
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel, melted
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, below_32, count_bits, move_words, prefetch, upto_32
 from streamjoin.kernels.trees.entries import INSERT, OWN, SCAN, SEARCH, note
 
@@ -36,7 +36,7 @@ PATH = 64  # node and child slot by level, root first, of the last descent for a
 SPARE_NODES = 18  # one insert splits at most one node per level and adds a root
 
 
-@inlined
+@melted
 def lanes(count: int) -> int:
     """The key lanes in use, as a mask."""
     return ((1 << count) - 1) << KEYS
@@ -54,7 +54,7 @@ def keys_upto(mem: I64, base: int, word: int) -> int:
     return count_bits(upto_32(mem, base, word) & lanes(mem[base]))
 
 
-@inlined
+@melted
 def fetch_payload(mem: I64, base: int) -> None:
     """Start loading a node's seqs or children while its keys are still being compared."""
     prefetch(mem, base + 32)
@@ -86,7 +86,7 @@ def give_node(mem: I64, node: int) -> None:
     mem[FREE_COUNT] += 1
 
 
-@inlined
+@melted
 def has_spare_nodes(mem: I64) -> bool:
     """Whether one insert can be done whatever it splits."""
     spare: int = mem[FREE_COUNT] + mem[NODES] - mem[USED]
@@ -131,7 +131,7 @@ def scan_places(mem: I64, place: int, hi: int, min_seq: int, out_seq: I64, n_out
     return n_out
 
 
-@inlined
+@melted
 def open_lane(mem: I64, base: int, lane: int, word: int, payload: int) -> None:
     """Insert (word, payload) at a lane of a node that has room."""
     behind = mem[base + COUNT] - lane
@@ -188,7 +188,7 @@ def _insert_split(mem: I64, tree: int, node: int, lane: int, word: int, seq: int
     return add_root(mem, take_node(mem), tree, separator, right)
 
 
-@inlined
+@melted
 def add_root(mem: I64, root: int, tree: int, separator: int, right: int) -> int:
     """Put a root over a tree and the part that was split off; the tree that begins there."""
     base = root * NODE

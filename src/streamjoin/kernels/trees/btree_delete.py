@@ -8,7 +8,7 @@ node in turns.
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, move_words
 from streamjoin.kernels.trees.btree import (
     CHILDREN,
@@ -27,7 +27,7 @@ from streamjoin.kernels.trees.btree import (
 from streamjoin.kernels.trees.entries import DELETE, note
 
 
-@inlined
+@melted
 def close_lane(mem: I64, base: int, lane: int) -> None:
     """Remove one key and its payload (in an inner node: the child on its right)."""
     behind = mem[base + COUNT] - lane - 1

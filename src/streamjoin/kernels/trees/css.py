@@ -12,7 +12,7 @@ compared at once. All positions are offsets in the arena, so that several trees 
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel, melted
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, below_8, below_16, below_32, count_bits, pack_8, prefetch, upto_8
 from streamjoin.kernels.trees.entries import LARGEST, MERGE, MIN_SEQ, SCAN, SEARCH, note
 
@@ -34,7 +34,7 @@ LIMIT = 104  # merge when PENDING reaches it: m * w
 MERGING_OWN = 105
 
 
-@inlined
+@melted
 def count_below(mem: I64, at: int, width: int, key: int) -> int:
     """How many of `width` words are smaller than the key."""
     total = 0
@@ -48,7 +48,7 @@ def count_below(mem: I64, at: int, width: int, key: int) -> int:
     return total
 
 
-@inlined
+@melted
 def fetch(mem: I64, at: int, words: int) -> None:
     """Start loading a few cache lines."""
     for j in range(at, at + words, LANES):
@@ -126,7 +126,7 @@ def approach_leaf(mem: I64, inner: int, key: int) -> int:
     return node
 
 
-@inlined
+@melted
 def find_leaf(mem: I64, inner: int, key: int, node: int) -> int:
     """The leaf below a node of level 1 that `approach_leaf` found."""
     fanout = mem[CSS_FANOUT]

@@ -9,7 +9,7 @@ An entry is (word, seq); seq ascends in the order of insertion.
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel, melted
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, cycles, sort_8
 
 MIN_SEQ = 0  # entries below are dead, whether or not they are still held
@@ -30,19 +30,19 @@ _GAPS = (701, 301, 132, 57, 23, 10, 4, 1)
 _LANES = 8
 
 
-@inlined
+@melted
 def note(mem: I64, step: int, amount: int) -> None:
     """Count `amount` units of work of one step."""
     mem[STEPS + step] += amount
 
 
-@inlined
+@melted
 def now(mem: I64) -> int:
     """The cycle counter when this index is timed, else 0: the instruction alone costs as much as a scan."""
     return cycles() if mem[TIMED] else 0
 
 
-@inlined
+@melted
 def charge(mem: I64, step: int, since: int) -> None:
     """Add the cycles that passed since `since` to a step's account."""
     if mem[TIMED]:

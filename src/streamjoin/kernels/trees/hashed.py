@@ -11,7 +11,7 @@ been reused, ends the list: expiry is moving the front, and leaves no tombstones
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel, melted
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, mix, prefetch
 from streamjoin.kernels.trees.entries import DELETE, INSERT, MIN_SEQ, OWN, SCAN, SEARCH, SIZE, note
 from streamjoin.kernels.trees.task import INSERTS, PROBES, fuse, no_approach
@@ -30,14 +30,14 @@ NEXT_WORD = 2
 OLDER = 3
 
 
-@inlined
+@melted
 def bucket_of(mem: I64, word: int) -> int:
     """The offset of a word's bucket."""
     offset: int = mem[BUCKETS] + mix(word, mem[BUCKET_BITS])
     return offset
 
 
-@inlined
+@melted
 def entry_at(mem: I64, position: int) -> int:
     """The offset of the entry at a position of the ring."""
     offset: int = mem[RING] + (position & mem[RING_MASK]) * ENTRY

@@ -14,7 +14,7 @@ their cache misses overlap.
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import inlined, kernel, melted
+from streamjoin.kernels.flags import kernel, melted
 from streamjoin.kernels.machine import I64, below_8, count_bits, lowest_bit, prefetch, upto_8
 from streamjoin.kernels.trees import btree
 from streamjoin.kernels.trees.css import (
@@ -133,7 +133,7 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return n_out
 
 
-@inlined
+@melted
 def _scan_chunk(mem: I64, at: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Compare a chunk's entries with the interval, eight at a time."""
     count = mem[at]
