@@ -191,7 +191,7 @@ def test_a_resting_source_holds_nobody_until_it_sends_and_keeps_its_clock() -> N
     late = gate.push(LEFT, "a", rows(LEFT, "a", [1, 8], 1), np.array([1, 8]))
     assert late.tolist() == [True, False]
     assert [row[0] for row in sequence(gate.release())] == [8]
-    assert gate.holder == (LEFT, "a")
+    assert gate.holders[0] == (LEFT, "a")
 
 
 def test_stamps_travel_with_their_rows() -> None:

@@ -111,7 +111,8 @@ def joined(stream: Stream, seed: int, threads: int, *, changing: bool = False) -
     if stream.self_join:
         sides[1] = sides[0]
     join = SharedJoin(
-        sides[0], sides[1], threads, task=task, blocking=bool(rng.random() < 0.3),
+        sides[0], sides[1], threads, task=task,
+        merge=str(rng.choice(["nonblocking", "nonblocking", "blocking", "one_thread"])),
         under_way=int(rng.choice([2, 64])), results=int(rng.choice([2, 16, 200])), out=int(rng.choice([2, 64, 4096])),
         slice_entries=int(rng.choice([8, 40, 1 << 14])), backlog=int(rng.choice([0, 50, 1 << 14])),
     )  # fmt: skip

@@ -20,14 +20,14 @@ from streamjoin.testing.conformance import IdPair, algorithms_for, expected, run
 RELAXED = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-TARGETS = st.integers(0, 7)
+TARGETS = st.integers(0, 8)
 SPEC = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(2**18))
 BOUND = bind(SPEC, *(pa.schema({"k": pa.int64()}),) * 2)
 
 
 def moving(case: generate.JoinCase, to: int, after: int, run: Callable[[auto.AlgorithmRequest], list[IdPair]]) -> None:
     """Run the case and let one of the algorithms that can take over do so, after so many steps."""
-    able = [request for request in algorithms_for(case) if request.algorithm in ("sweep", "indexed")]
+    able = [request for request in algorithms_for(case) if request.algorithm in ("sweep", "indexed", "pim_parallel")]
     if not able:
         return
     chosen = able[to % len(able)]
@@ -109,6 +109,23 @@ def test_what_is_not_compiled_waits_until_scanning_has_cost_as_much(monkeypatch:
     assert auto.successor(BOUND, 6, 200_000, 10**9) is None
     assert auto.successor(BOUND, 6, 200_000, 10**11) is not None
     assert not auto.begin(BOUND, auto.AlgorithmRequest(), 10**6).provisional
+
+
+def test_several_workers_make_the_parallel_join_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {"sweep": 300.0, "indexed": 200.0, "pim_parallel": 100.0}
+    monkeypatch.setattr(auto, "is_compiled", lambda _: True)
+    monkeypatch.setattr(auto, "algorithm_cost", lambda name, *_: costs[name])
+    several = auto.choose(BOUND, auto.AlgorithmRequest(), 8_192, workers=4)
+    assert (several.name, several.adaptive) == ("pim_parallel", True)
+    assert "4 workers look pushes of 8,192 tuples up by" in several.reason
+    alone = auto.choose(BOUND, auto.AlgorithmRequest(), 8_192)
+    assert alone.name == "indexed"
+    # What the index costs beyond the parallel join adds up until moving pays.
+    assert auto.excess(2**18, alone, 10, workers=4) > 0 > auto.excess(2**18, several, 10, workers=4)
+    assert auto.rival(BOUND, alone, 8_192, 1_000, 1.0, workers=4) is None
+    assert auto.rival(BOUND, alone, 8_192, 1_000, 1e9, workers=4) == several
+    hashed = bind(sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(2**18)), *(pa.schema({"k": pa.int64()}),) * 2)
+    assert auto.choose(hashed, auto.AlgorithmRequest(), 8_192, workers=4).name == "indexed"
 
 
 def test_an_algorithm_by_name_never_moves() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.joins.cost import Constants, Workload, calibrate, index_cost, model, sweep_cost
+from streamjoin.joins.cost import Constants, Workload, calibrate, index_cost, model, parallel_cost, sweep_cost
 
 
 def test_the_model_has_the_shape_of_the_equations() -> None:
@@ -27,6 +27,23 @@ def test_the_model_has_the_shape_of_the_equations() -> None:
     assert (late.delete, late.insert) < (early.delete, late.insert)
     assert late.lookup > early.lookup
     assert model(Workload(2**20, workers=8), c)["round robin"].lookup > large["btree"].lookup
+
+
+def test_fan_outs_and_the_insertion_depth_count() -> None:
+    c = Constants()
+    narrow, wide = (model(Workload(2**20, immutable_fanout=fanout), c)["pim_tree"] for fanout in (8, 32))
+    assert narrow.lookup > wide.lookup
+    depths = [model(Workload(2**20, merge_ratio=1.0, insertion_depth=d), c)["pim_tree"] for d in (1, 2)]
+    # Deeper: smaller sub-indexes to search, more of T_S to go through for an insert.
+    assert depths[0].lookup > depths[1].lookup
+    assert model(Workload(2**20, insertion_depth=9), c)["pim_tree"] == model(Workload(2**20), c)["pim_tree"]
+
+
+def test_workers_divide_what_they_share() -> None:
+    for cost in (sweep_cost, parallel_cost):
+        one, two, many = (cost(2**20, 65_536, n) for n in (1, 2, 16))
+        assert one > two > many > one / 16
+    assert parallel_cost(2**20, 64, 16) > parallel_cost(2**20, 65_536, 16)
 
 
 def test_the_cheapest_is_chosen() -> None:

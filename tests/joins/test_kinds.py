@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from streamjoin.joins.kinds import outer
 from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.conformance import algorithms_for, expected, run_arrival, run_event_time
 from streamjoin.testing.kind_cases import as_of_cases, interval_cases, kind_cases
@@ -17,11 +20,13 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.intege
 
 
 @RELAXED
-@given(case=kind_cases(), workers=st.sampled_from([1, 2]))
-def test_arrival_order_matches_the_oracle(case: JoinCase, workers: int) -> None:
+@given(case=kind_cases(), workers=st.sampled_from([1, 2]), few=st.sampled_from([0, outer._FEW]))
+def test_arrival_order_matches_the_oracle(case: JoinCase, workers: int, few: int) -> None:
+    """Rows of tuples without a match lie between slices of the pairs, or, if they are more than `few`, all in one."""
     wanted = expected(case)
-    for algorithm in algorithms_for(case):
-        assert run_arrival(case, algorithm, workers) == wanted, algorithm
+    with mock.patch.object(outer, "_FEW", few):
+        for algorithm in algorithms_for(case):
+            assert run_arrival(case, algorithm, workers) == wanted, algorithm
 
 
 @RELAXED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import os
 import signal
@@ -605,3 +606,22 @@ def test_metrics_tell_rates_queues_and_latencies_by_stage() -> None:
         assert figures["threads"]["driver"]["join"] > 0
         assert (figures["pushed_left"], figures["waiting"], figures["reached"]) == (20, 0, 40)
         assert "behind one driver thread; output in result order" in join.explain()
+
+
+@pytest.mark.parametrize("algorithm", ["scalejoin", "low_latency_handshake", "pim_parallel"])
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_joins_with_threads_of_their_own_tell_latencies_by_stage_as_well(algorithm: str, order: str) -> None:
+    spec = dataclasses.replace(TIMED, order=order)
+    with sj.live(spec, algorithm, 2, **SCHEMAS) as join:
+        join.on_rows(lambda rows: None)
+        left, right = join.source("left"), join.source("right")
+        for number in range(20):
+            left.push(at(number))
+            right.push(at(number))
+        join.close()
+        assert join.wait(60)
+        latency = join.metrics()["latency"]
+    assert list(latency) == ["queue", "gate", "join", "delivery"]
+    assert latency["queue"]["count"] == latency["gate"]["count"] == 40
+    assert latency["queue"]["max"] <= 1.1 * latency["gate"]["max"]
+    assert latency["join"]["count"] == 400

@@ -98,6 +98,7 @@ FEW_TREES = {"merge_ratio": 1.0, "insertion_depth": 1, "task": 3}
         {"task": 1},
         {"task": 1000},
         {"merge": "blocking"},
+        {"merge": "one_thread", "smallest_run": 64},
         {"merge_ratio": 0.02, "smallest_run": 8, "task": 5},
         FEW_TREES,
     ],
@@ -151,6 +152,17 @@ def test_workers_change_while_pushes_go_on() -> None:
     assert found == wanted
     assert counted["tasks"] == ROWS
     assert counted["merges"] > 1
+
+
+def test_merges_of_one_size_need_room_once() -> None:
+    """Otherwise each merge would stop all threads to make room, and the trees would grow for ever."""
+    tree = SharedPimTree(20_000)
+    sizes = set()
+    for _ in range(6):
+        tree.make_room(1_000)
+        tree.current = 1 - tree.current
+        sizes.add(tuple(each.size for each in tree.trees))
+    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins import auto
+from streamjoin.joins.engine import operator
 from streamjoin.joins.engine.compiled_step import patience
 from streamjoin.model.binding import bind
 from streamjoin.testing.conformance import algorithms
@@ -346,3 +347,29 @@ def test_auto_follows_the_size_of_pushes(monkeypatch: pytest.MonkeyPatch) -> Non
                 push(n)
             seen.append(join.explain().split("algorithm   ")[1].partition(":")[0])
         assert [name.split()[0] for name in seen] == ["sweep", "indexed", "sweep"]
+
+
+@pytest.mark.parametrize(("algorithm", "compiled"), [("sweep", [True, False]), ("indexed", [True, True])])
+def test_larger_pushes_take_the_compiled_steps_over_an_index_alone(
+    algorithm: str, compiled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator, "_LARGEST_COMPILED", 8)
+    seen: list[bool] = []
+    step, step_compiled = operator.Operator.step, operator.Operator._step_compiled
+
+    def noted_step(*arguments: Any) -> Any:
+        seen.append(False)
+        return step(*arguments)
+
+    def noted_compiled(*arguments: Any) -> Any:
+        seen[-1] = True
+        return step_compiled(*arguments)
+
+    monkeypatch.setattr(operator.Operator, "step", noted_step)
+    monkeypatch.setattr(operator.Operator, "_step_compiled", noted_compiled)
+    spec = sj.JoinSpec(on=sj.Band("x", "x", 1), window=sj.TimeWindow(100), time="t")
+    with patience(0), sj.open(spec, algorithm, workers=1) as join:
+        for begin, n in ((0, 4), (4, 5)):
+            table = pa.table({"t": list(range(begin, begin + n)), "x": list(range(begin, begin + n))})
+            join.push(table, table)
+    assert seen == compiled

@@ -111,10 +111,10 @@ class EventTimeGate:
         return self._bound[0]
 
     @property
-    def holder(self) -> Key | None:
-        """The source that holds back the bound: the gate releases nothing more before it has sent more."""
-        awaited = [source.passed(self._lateness) for source in self._sources.values() if source.awaited]
-        return min(awaited)[1:] if awaited else None
+    def holders(self) -> tuple[Key, ...]:
+        """The sources that hold back the time of the bound, the first one first: the gate waits for these to go on."""
+        awaited = sorted(source.passed(self._lateness) for source in self._sources.values() if source.awaited)
+        return tuple(place[1:] for place in awaited if place[0] == awaited[0][0])
 
     @property
     def sources(self) -> int:

@@ -173,7 +173,7 @@ class IBChainIndex(BChainIndex):
         length: int = 2,
         fanout: int = btree.MOST_KEYS,
         leaf_size: int = 32,
-        immutable_fanout: int = 16,
+        immutable_fanout: int = 32,
     ) -> None:
         check_shape(leaf_size, immutable_fanout)
         self.leaf_size = leaf_size

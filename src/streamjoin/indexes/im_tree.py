@@ -42,7 +42,7 @@ class ImTreeIndex(Index):
         window: int | None = None,
         merge_ratio: float | None = None,
         leaf_size: int = 32,
-        fanout: int = 16,
+        fanout: int = 32,
         smallest_run: int = SMALLEST_RUN,
     ) -> None:
         if merge_ratio is not None and not 0 < merge_ratio <= 1:

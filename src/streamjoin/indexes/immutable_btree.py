@@ -20,7 +20,7 @@ class ImmutableBTreeIndex(ImTreeIndex):
     name = "immutable_btree"
     capabilities = Capabilities(incremental=False, merges=True)
 
-    def __init__(self, window: int | None = None, leaf_size: int = 32, fanout: int = 16) -> None:
+    def __init__(self, window: int | None = None, leaf_size: int = 32, fanout: int = 32) -> None:
         self._batch: tuple[I64, I64] | None = None
         super().__init__(window, merge_ratio=1 / 8, leaf_size=leaf_size, fanout=fanout)
 

@@ -25,6 +25,8 @@ from streamjoin.model.errors import SpecError
 
 SETTINGS = frozenset({"merge_ratio", "insertion_depth", "width", "leaf_size", "fanout", "smallest_run"})
 _HEADROOM = 1.75  # slots for each entry expected at the merge: one chunk in twenty overflows
+GRANT = 64
+"""Tuples that a thread takes at once where tasks are smaller: T_I must have room for them."""
 _ENTRIES_A_NODE = 4
 _SPARE_NODES = 64
 _GROWTH = 1.5
@@ -44,7 +46,7 @@ class SharedPimTree:
         insertion_depth: int | None = None,
         width: int | None = None,
         leaf_size: int = 32,
-        fanout: int = 16,
+        fanout: int = 32,
         smallest_run: int = SMALLEST_RUN,
         locks: bool = True,
     ) -> None:
@@ -65,6 +67,8 @@ class SharedPimTree:
         self.task, self.leaf_size, self.fanout, self.smallest_run = task, leaf_size, fanout, smallest_run
         self.depth, self.locks = insertion_depth or 0, locks
         self.trees = [self._lay(window or 0), self._lay(window or 0)]
+        # The entries of T_S that each tree was laid for: both are equal once a merge follows another.
+        self._laid = [window or 0, window or 0]
         self.current = 0
         for tree in self.trees:
             adopt(tree, 0)
@@ -79,7 +83,7 @@ class SharedPimTree:
 
     def _lay(self, stored: int) -> I64:
         """Allocate an arena for `stored` entries in T_S and up to twice the T_I that triggers a merge."""
-        pending = 2 * self._limit(stored) + 2 * self.task
+        pending = 2 * self._limit(stored) + 2 * max(self.task, GRANT)
         room = pages(stored + pending + self.leaf_size + css.LANES + 1)
         head = np.zeros(HEAD_WORDS, np.int64)
         head[LEAF_SIZE], head[CSS_FANOUT] = self.leaf_size, self.fanout
@@ -107,17 +111,18 @@ class SharedPimTree:
         if self.adaptive and self.width < WIDTHS[-1] and crowded(self.tree):
             self.width = min(WIDTHS[-1], 2 * int(self.tree[WIDTH]))
         needed = int(self.tree[STORED]) + inserted
-        capacity = int(self.tree[pim_shared.ROOM]) - int(self.tree[pim_shared.T_I_ROOM])
         grows = needed + self.leaf_size + css.LANES >= self.tree[pim_shared.ROOM]
-        larger = self._lay(int(needed * _GROWTH) if grows else capacity)
+        stored = int(needed * _GROWTH) if grows else self._laid[self.current]
+        larger = self._lay(stored)
         adopt(larger, 0)
-        self.trees[1 - self.current] = larger
+        self.trees[1 - self.current], self._laid[1 - self.current] = larger, stored
 
     def load(self, words: I64, seqs: I64) -> None:
         """Fill an empty side at once."""
         order = np.argsort(words, kind="stable")
         if words.size + self.leaf_size + css.LANES >= self.tree[pim_shared.ROOM]:
             self.trees = [self._lay(words.size), self._lay(words.size)]
+            self._laid = [words.size, words.size]
             adopt(self.trees[1], 0)
         mem, at, apart = self.tree, int(self.tree[WORDS]), int(self.tree[css.SEQS])
         mem[at : at + words.size] = words[order]

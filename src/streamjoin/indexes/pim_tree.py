@@ -41,7 +41,7 @@ class PimTreeIndex(ImTreeIndex):
         insertion_depth: int | None = None,
         width: int | None = None,
         leaf_size: int = 32,
-        fanout: int = 16,
+        fanout: int = 32,
         smallest_run: int = SMALLEST_RUN,
     ) -> None:
         if insertion_depth is not None and insertion_depth < 1:

@@ -2,10 +2,11 @@
 
 Batches with an index word use the sweep, whose cost per tuple grows with the logarithm of the window. If pushes are so
 small that, by the cost model, sorting does not pay, an index is used instead: a hash table where single words are
-looked up, a B+-tree for small windows, else the PIM-Tree. Without an index word the nested loop runs.
+looked up, a B+-tree for small windows, else the PIM-Tree. With several workers the parallel join over PIM-Trees is
+the third candidate: it does not sort, and its threads share the lookups. Without an index word the nested loop runs.
 
-The sweep and the index take over from each other when the size of pushes changes for long enough: a window that was
-filled from history in large batches is then probed by small ones.
+The candidates take over from each other when the size of pushes changes for long enough: a window that was filled from
+history in large batches is then probed by small ones.
 
 A join starts with the nested loop, which is by far the fastest to compile, and switches once scanning costs more than
 the other algorithm would; after some pushes that includes what a push without compiled steps costs. If that algorithm
@@ -18,16 +19,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
 from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
-from streamjoin.joins.cost import PUSH_NS, index_cost, sweep_cost
+from streamjoin.joins.cost import PUSH_NS, algorithm_cost, index_cost, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.kinds.interval_sweep import IntervalSweep
+from streamjoin.joins.parallel.pim_parallel import PimParallel
 from streamjoin.joins.registry import KINDS, AlgorithmChoice, AlgorithmKind
 from streamjoin.kernels.batch.sweep import sweep_chunk
 from streamjoin.kernels.flags import is_compiled
+from streamjoin.kernels.pim_parallel.task import work
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
 
@@ -43,11 +47,13 @@ _FEW_PUSHES = 64
 # Nanoseconds to compare two tuples: by words in vector registers, or by evaluating the condition over columns.
 _WORD_NS, _CONDITION_NS = 0.2, 20.0
 # Nanoseconds of a scan for each tuple, whatever it is compared with.
-_SCAN_TUPLE_NS = 80.0
+_SCAN_TUPLE_NS = 150.0
 # The assumed cost of compiling an algorithm, in nanoseconds.
 _COMPILING_NS = 5e9
 # The assumed cost of sorting or indexing a stored tuple anew, in nanoseconds.
 _MOVING_NS = 100.0
+# The parallel join must be cheaper by this factor: its threads take memory and wait for processors that others use.
+_THREADS_PAY = 1.1
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ def names() -> tuple[str, ...]:
     return ("auto", *KINDS)
 
 
-def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
+def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None, workers: int = 1) -> AlgorithmChoice:
     """The algorithm for `bound`: the requested one, or the cheapest for pushes of about `batch` tuples."""
     name = request.algorithm
     kind = KINDS.get(name)
@@ -149,11 +155,25 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
     if not bound.index:
         return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     window, index = expected_window(bound), _cheapest_index(bound)
-    if batch is not None and batch > 0 and index_cost(index, window) < sweep_cost(window, batch):
+    costs = _costs(window, index, batch, workers) if batch is not None and batch > 0 else {Sweep.name: 0.0}
+    cheapest = min(costs, key=costs.__getitem__)
+    if cheapest == Indexed.name:
         why = f"pushes of {batch:,} tuples are too small to sort"
         return replace(_indexed(bound, AlgorithmRequest(Indexed.name), why), adaptive=True)
     by = " with ".join(str(term.term) for term in bound.index)
+    if cheapest == PimParallel.name:
+        why = f"{workers} workers look pushes of {batch:,} tuples up by {by} without sorting them"
+        return AlgorithmChoice(PimParallel.name, why, adaptive=True, rival=index)
     return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True, rival=index)
+
+
+def _costs(window: float, index: str, batch: int, workers: int) -> dict[str, float]:
+    """Nanoseconds per tuple of the algorithms that take over from each other."""
+    costs = {name: algorithm_cost(name, window, batch, workers, index) for name in (Sweep.name, Indexed.name)}
+    # A hash table finds single words faster than any tree.
+    if workers > 1 and index == "pim_tree":
+        costs[PimParallel.name] = _THREADS_PAY * algorithm_cost(PimParallel.name, window, batch, workers)
+    return costs
 
 
 def _is_as_of_by_key(bound: BoundSpec) -> bool:
@@ -162,9 +182,9 @@ def _is_as_of_by_key(bound: BoundSpec) -> bool:
     return bound.match is not None and bound.match.by_equalities and not timed
 
 
-def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None) -> AlgorithmChoice:
+def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None, workers: int = 1) -> AlgorithmChoice:
     """The algorithm for the first push, of `batch` tuples: the requested one, or a scan while that is cheap."""
-    later = choose(bound, request, batch)
+    later = choose(bound, request, batch, workers)
     if request.algorithm != "auto" or later.name in (NestedLoop.name, AS_OF):
         return later
     if _outgrown(bound, batch or 0, 0) and _is_worth_compiling(bound, later, batch or 0, 0, 0):
@@ -173,52 +193,64 @@ def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None)
     return AlgorithmChoice(NestedLoop.name, reason, provisional=True)
 
 
-def successor(bound: BoundSpec, arriving: int, held: int, compared: int, pushes: int = 0) -> AlgorithmChoice | None:
+def successor(
+    bound: BoundSpec, arriving: int, held: int, compared: int, pushes: int = 0, workers: int = 1
+) -> AlgorithmChoice | None:
     """The algorithm that replaces the scan before `arriving` tuples are joined with `held` per side, if any.
 
     The scan has compared so many pairs in so many pushes.
     """
     if not _outgrown(bound, arriving, held, pushes):
         return None
-    later = choose(bound, AlgorithmRequest(), arriving)
+    later = choose(bound, AlgorithmRequest(), arriving, workers)
     return later if _is_worth_compiling(bound, later, arriving, held, compared, pushes) else None
 
 
-def excess(window: float, choice: AlgorithmChoice, arriving: int) -> float:
-    """What a push costs with one of sweep and index beyond the other, in nanoseconds; called for every push."""
+def excess(window: float, choice: AlgorithmChoice, arriving: int, workers: int = 1) -> float:
+    """What a push costs beyond the cheapest other candidate, in nanoseconds; called for every push."""
     if not arriving:
         return 0.0
     index = choice.index or choice.rival
     if index is None:
         raise AssertionError("an adaptive algorithm without an index beside it")
-    beyond = arriving * (sweep_cost(window, arriving) - index_cost(index, window))
-    return beyond if choice.name == Sweep.name else -beyond
+    costs = _costs(window, index, arriving, workers)
+    own = costs.pop(choice.name)
+    return arriving * (own - min(costs.values()))
 
 
-def most_for_index(window: float, index: str, most: int) -> int:
-    """The largest push, of at most `most` tuples, for which the sweep is not cheaper than the index."""
+def most_for_index(window: float, index: str, most: int, workers: int = 1) -> int:
+    """The largest push, of at most `most` tuples, for which nothing is cheaper than the index."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
-        if sweep_cost(window, middle) >= index_cost(index, window):
+        costs = _costs(window, index, middle, workers)
+        if costs[Indexed.name] <= min(costs.values()):
             least = middle
         else:
             most = middle - 1
     return least
 
 
-def rival(bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float) -> AlgorithmChoice | None:
-    """The one of sweep and index that is not `choice`, once moving `held` stored tuples to it pays.
+def rival(
+    bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float, workers: int = 1
+) -> AlgorithmChoice | None:
+    """The candidate that takes over from `choice`, once moving `held` stored tuples to it pays.
 
-    `wasted` is what the pushes so far cost beyond the other one.
+    `wasted` is what the pushes so far cost beyond the cheapest other one.
     """
     if wasted < _MOVING_NS * held:
         return None
-    other = choose(bound, AlgorithmRequest(), arriving)
-    kernel = sweep_chunk if other.index is None else INDEXES[other.index].task
-    if other.name == choice.name or not (is_compiled(kernel) or wasted >= _COMPILING_NS):
+    other = choose(bound, AlgorithmRequest(), arriving, workers)
+    if other.name == choice.name or not (is_compiled(_kernel(other)) or wasted >= _COMPILING_NS):
         return None
     return other
+
+
+def _kernel(choice: AlgorithmChoice) -> Any:
+    """The kernel that takes longest to compile for one of the candidates."""
+    if choice.name == PimParallel.name:
+        return work
+    return sweep_chunk if choice.index is None else INDEXES[choice.index].task
 
 
 def _outgrown(bound: BoundSpec, arriving: int, held: int, pushes: int = 0) -> bool:
@@ -233,7 +265,7 @@ def _is_worth_compiling(
     bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int, pushes: int = 0
 ) -> bool:
     """Whether nothing has to be compiled, or scanning, including this push, costs as much as compiling."""
-    compiled = is_compiled(sweep_chunk if later.index is None else INDEXES[later.index].task)
+    compiled = is_compiled(_kernel(later))
     spent = (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) + pushes * PUSH_NS
     return compiled or spent >= _COMPILING_NS
 

@@ -1,8 +1,11 @@
 """The cost per tuple of each index: the cost model of the PIM-Tree papers (arXiv version, equations 1 to 6).
 
 A tuple is looked up, expired and inserted (equation 1). Each step costs a number of tree levels times the time per
-level, plus a number of matches times the time to scan one. The heights follow from the window; the times are measured
-on this machine by `calibrate`, or are defaults whose ratios are right.
+level, plus a number of matches times the time to scan one. The heights follow from the window, the fan-outs and the
+insertion depth D_I; the times are measured on this machine by `calibrate`, or are defaults whose ratios are right.
+
+`auto` compares whole algorithms by `algorithm_cost`: what a push costs, and each of its tuples, for a number of
+workers. `make bench EXPERIMENT=cost_model` puts these predictions beside measured times.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import numpy as np
 from streamjoin.indexes.base import I64, Index
 from streamjoin.indexes.registry import make_index
 
-_FANOUT = 24.0
 _LARGEST_CALIBRATION = 1 << 18
 _SMALLEST_CALIBRATION = 1 << 12
 _SLICES = 16
@@ -58,72 +60,131 @@ class Workload:
     merge_ratio: float = 1 / 8
     chain_length: int = 2
     workers: int = 1
+    fanout: float = 24.0
+    """Keys of a B+-tree's node on average: they hold 30 at most."""
+    immutable_fanout: float = 32.0
+    leaf_size: float = 32.0
+    insertion_depth: int | None = None
+    """D_I, counted from the root of T_S; None: its leaves."""
 
 
-def height(entries: float) -> float:
+def height(entries: float, fanout: float = Workload.fanout) -> float:
     """The height of a B+-tree with this many entries."""
-    return max(1.0, math.log(max(entries, 2.0), _FANOUT))
+    return max(1.0, math.log(max(entries, 2.0), fanout))
+
+
+def immutable_height(work: Workload, entries: float) -> float:
+    """The levels of an immutable tree with this many entries, its leaves included."""
+    return 1.0 + max(0.0, math.log(max(1.0, entries / work.leaf_size), work.immutable_fanout))
+
+
+def _insertion(work: Workload) -> tuple[float, float]:
+    """The levels of T_S above the sub-indexes, and the levels of a sub-index by the time of a merge."""
+    levels = immutable_height(work, work.window)
+    if work.insertion_depth is None or work.insertion_depth >= levels:
+        return levels, 1.0
+    nodes = work.immutable_fanout**work.insertion_depth
+    return float(work.insertion_depth), height(work.merge_ratio * work.window / nodes, work.fanout)
 
 
 def model(work: Workload, c: Constants) -> dict[str, Steps]:
     """The cost of every index that the papers compare, and of the scan without one."""
     w, m, links = work.window, work.merge_ratio, max(2, work.chain_length)
-    whole, link, pending = height(w), height(w / links), height(m * w)
+    whole, link, pending = (height(entries, work.fanout) for entries in (w, w / links, m * w))
+    runs, old_link = immutable_height(work, w), immutable_height(work, w / links)
+    above, sub_index = _insertion(work)
     scan_time = work.matches * c.scan
     expired_in_chain = scan_time * (1 + 1 / (2 * (links - 1)))
     expired_in_run = scan_time * (1 + m / 2)
     # A merge moves the window and T_I, and comes once for every m * w tuples.
     merging = c.merge * (1 + m) / m
-    sub_index = 1.0
     return {
         "scan": Steps(w * 0.1, 0.0, 1.0),
         "btree": Steps(whole * c.search + scan_time, whole * c.delete, whole * c.insert),
         "b_chain": Steps(links * link * c.search + expired_in_chain, 0.0, link * c.insert),
         "ib_chain": Steps(
-            link * c.search + (links - 1) * link * c.immutable_search + expired_in_chain,
+            link * c.search + (links - 1) * old_link * c.immutable_search + expired_in_chain,
             c.merge,
             link * c.insert,
         ),
         "round robin": Steps(
-            work.workers * height(w / work.workers) * c.search + scan_time,
-            height(w / work.workers) * c.delete,
-            height(w / work.workers) * c.insert,
+            work.workers * height(w / work.workers, work.fanout) * c.search + scan_time,
+            height(w / work.workers, work.fanout) * c.delete,
+            height(w / work.workers, work.fanout) * c.insert,
         ),
-        "im_tree": Steps(whole * c.immutable_search + pending * c.search + expired_in_run, merging, pending * c.insert),
+        "im_tree": Steps(runs * c.immutable_search + pending * c.search + expired_in_run, merging, pending * c.insert),
         "pim_tree": Steps(
-            whole * c.immutable_search + sub_index * c.search + expired_in_run,
+            runs * c.immutable_search + sub_index * c.search + expired_in_run,
             merging,
-            whole * c.immutable_search + sub_index * c.insert,
+            above * c.immutable_search + sub_index * c.insert,
         ),
     }
 
 
 EQUATIONS = {"btree": 2, "b_chain": 3, "ib_chain": 3, "round robin": 4, "im_tree": 5, "pim_tree": 6}
 PUSH_NS = 120_000.0
-"""The extra cost of a push to the sweep or the scan, compared with an index, whose steps are compiled as one."""
-_SWEEP_TUPLE_NS = 80.0
-_SWEEP_RUN_NS = 20.0
+"""The cost of a push to the scan beyond an index, whose steps are compiled as one."""
+
+# The costs below are those of whole pushes through the public API with two matches per tuple, rows gathered: fitted to
+# `cost_model` on sixteen cores and to `sweep` on two. They are compared with each other, not with `Constants`.
+
+# Beyond this many tuples a window no longer fits the caches, and every doubling costs a tuple so much more.
+_FITS = 1 << 17
+_INDEX_STEPS, _INDEX_PUSH_NS, _INDEX_MISS_NS = 1.4, 30_000.0, 55.0
+_SWEEP_PUSH_NS, _SWEEP_TUPLE_NS, _SWEEP_MISS_NS = 250_000.0, 115.0, 42.0
+# A tuple visits every run, and the more runs there are, the farther apart lie the words that it meets in the largest.
+_SWEEP_RUNS_NS = 3.0
+# Workers: handing steps over, per push and per worker; the share that one does alone; tuples that make waking one pay.
+_SWEEP_CREW_NS, _SWEEP_WORKER_NS, _SWEEP_SERIAL, _SWEEP_SHARE = 200_000.0, 10_000.0, 0.3, 1 << 14
 # Windows of fewer tuples cut large pushes into chunks of this many.
 _LEAST_CHUNK = 1 << 12
 # A hash table is looked up in one step, until it no longer fits the caches.
-_HASHED_NS, _HASHED_MISS_NS, _HASHED_FITS = 90.0, 35.0, 1 << 14
+_HASHED_NS, _HASHED_MISS_NS, _HASHED_FITS = 125.0, 40.0, 1 << 14
+# The parallel join over PIM-Trees: a push, and waking each worker; what one thread does per tuple, and what they share.
+_CREW_NS, _WORKER_NS, _CREW_TUPLE_NS, _SHARED_NS, _CREW_SHARE = 250_000.0, 70_000.0, 70.0, 420.0, 1 << 12
+_ONE_TASK = 64  # tuples that are joined without waking anyone
+# In small windows threads wait for each other's merges.
+_MERGES_NS, _MERGES_WINDOW, _MERGES_POWER = 12.5, 1 << 14, 0.75
 
 
-def sweep_cost(window: float, batch: float) -> float:
+def sweep_cost(window: float, batch: float, workers: int = 1) -> float:
     """Nanoseconds per tuple of the sweep for pushes of `batch` tuples."""
     chunk = min(batch, max(_LEAST_CHUNK, 2 * window))
     runs = max(0.0, math.log2(max(window / chunk, 1.0)))
     # Most of a chunk that is larger than the window is compared in vain.
     vain = max(0.0, math.log2(chunk / (2 * window))) if chunk > 2 * window else 0.0
-    return PUSH_NS / chunk + _SWEEP_TUPLE_NS + _SWEEP_RUN_NS * (runs + vain)
+    each = _SWEEP_TUPLE_NS + _SWEEP_MISS_NS * _beyond_caches(window) + _SWEEP_RUNS_NS * (runs + vain) ** 2
+    push = _SWEEP_PUSH_NS + (_SWEEP_CREW_NS + _SWEEP_WORKER_NS * workers if workers > 1 else 0.0)
+    awake = max(1.0, min(workers, chunk / _SWEEP_SHARE))
+    return push / chunk + each * (_SWEEP_SERIAL + (1 - _SWEEP_SERIAL) / awake)
 
 
 @cache
 def index_cost(index: str, window: float) -> float:
-    """Nanoseconds per tuple of an index."""
+    """Nanoseconds per tuple of an index, without what a push costs."""
     if index == "hashed":
         return _HASHED_NS + _HASHED_MISS_NS * max(0.0, math.log2(window / _HASHED_FITS))
-    return model(Workload(window), Constants())[index].total
+    return _INDEX_STEPS * model(Workload(window), Constants())[index].total + _INDEX_MISS_NS * _beyond_caches(window)
+
+
+def parallel_cost(window: float, batch: float, workers: int) -> float:
+    """Nanoseconds per tuple of the parallel join over PIM-Trees for pushes of `batch` tuples."""
+    push = _CREW_NS + (_WORKER_NS * workers if batch > _ONE_TASK else 0.0)
+    awake = max(1.0, min(workers, batch / _CREW_SHARE))
+    waiting = _MERGES_NS * workers * min(1.0, _MERGES_WINDOW / window) ** _MERGES_POWER if workers > 1 else 0.0
+    return push / batch + _CREW_TUPLE_NS + _SHARED_NS / awake + waiting
+
+
+def algorithm_cost(algorithm: str, window: float, batch: float, workers: int = 1, index: str = "pim_tree") -> float:
+    """Nanoseconds per tuple of one of the algorithms that `auto` compares."""
+    if algorithm == "indexed":
+        return _INDEX_PUSH_NS / batch + index_cost(index, window)
+    return parallel_cost(window, batch, workers) if algorithm == "pim_parallel" else sweep_cost(window, batch, workers)
+
+
+def _beyond_caches(window: float) -> float:
+    """How many times a window is twice as large as what the caches hold."""
+    return max(0.0, math.log2(max(window, 1.0) / _FITS))
 
 
 def calibrate(window: float) -> Constants:
@@ -139,7 +200,7 @@ def _calibrate(n: int) -> Constants:
     Each step is timed in several slices and the fastest counts: the cycle counter includes the time of other processes.
     """
     rng = np.random.default_rng(0)
-    levels = height(n)
+    levels, run_levels = height(n), immutable_height(Workload(n), n)
     words = rng.integers(0, 1 << 40, 2 * n)
     seqs = np.arange(2 * n)
     half = (1 << 40) // n
@@ -160,7 +221,7 @@ def _calibrate(n: int) -> Constants:
         scan=_fastest(tree, n, "scan", lambda part: probe(tree, part)) * n / sum(matches),
         insert=_fastest(tree, n, "insert", lambda part: tree.insert(words[n:][part], seqs[n:][part])) / levels,
         delete=_fastest(tree, n, "delete", lambda part: tree.expire(part.stop)) / levels,
-        immutable_search=_fastest(run, n, "search", lambda part: probe(run, part)) / levels,
+        immutable_search=_fastest(run, n, "search", lambda part: probe(run, part)) / run_levels,
         merge=_merging(merged, words[n:], seqs[n:]),
     )
 

@@ -42,6 +42,14 @@ def with_comparisons(bound: BoundSpec) -> BoundSpec:
     )
 
 
+def with_interval_index(bound: BoundSpec) -> BoundSpec:
+    """`bound` with its comparisons as terms if they bound an interval and nothing else finds candidates."""
+    if bound.index:
+        return bound
+    compared = with_comparisons(bound)
+    return bound if compared.intervals is None else compared
+
+
 def _term(condition: Expression, bound: BoundSpec) -> KeyTerm | None:
     """A comparison of a left and a right column of one type."""
     if not isinstance(condition, Compare) or condition.operator not in MIRRORED:

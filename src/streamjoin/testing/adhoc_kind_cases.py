@@ -22,8 +22,19 @@ from streamjoin.testing.adhoc_cases import (
 from streamjoin.testing.adhoc_kinds_oracle import KindMeaning, KindStep, NearestPartner
 from streamjoin.testing.adhoc_oracle import Condition, JointWindow, Life, Meaning, Rows
 
-_OPERATORS = {">=": (False, True), ">": (False, False), "<=": (True, True), "<": (True, False)}
-"""What MATCH_CONDITION says about the left time and the right one: whether partners are later, and may be equal."""
+_MATCHES = {
+    "{} >= {}": ("backward", True),
+    "{} > {}": ("backward", False),
+    "{} <= {}": ("forward", True),
+    "{} < {}": ("forward", False),
+    "NEAREST({}, {})": ("nearest", True),
+    "NEAREST({0}, {1}) AND {0} <> {1}": ("nearest", False),
+}
+"""What MATCH_CONDITION says about the left and the right time: where partners are, and whether equal times count."""
+_EQUALITIES = 4
+"""So many of the first templates are equalities of columns."""
+_ALL_TIME = 1 << 61
+"""Longer than any generated input."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,9 @@ def kind_queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool) -
     counted = any(window.kind == "rows" for window in windows)
     outer_kinds = ["left", "left", "full", "right"] if not counted else ["left"]
     kinds = [draw(st.sampled_from(outer_kinds))] if outer else draw(_lookup_kinds())
+    if counted:
+        # A join WITHIN ROWS says nothing of how old its tuples are.
+        kinds = [kind.replace("latest", "asof") for kind in kinds]
     steps = []
     for number, kind in enumerate(kinds):
         timed = count > 1 and kind in ("right", "full")
@@ -87,7 +101,7 @@ def kind_queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool) -
 
 @st.composite
 def _lookup_kinds(draw: st.DrawFn) -> list[str]:
-    kinds = ["semi", "anti", "asof", "asof left"]
+    kinds = ["semi", "anti", "asof", "asof left", "asof anti", "latest", "latest left"]
     return [draw(st.sampled_from(kinds)) for _ in range(draw(st.sampled_from([1, 1, 2])))]
 
 
@@ -96,6 +110,8 @@ def _kind_step(
     draw: st.DrawFn, kind: str, aliases: Sequence[str], source: tuple[str, str], integer_times: bool, timed: bool
 ) -> tuple[str, KindStep]:
     new, stream = source
+    if kind.startswith("latest"):
+        return draw(_latest_step(kind, aliases, source))
     pieces: list[QueryPiece] = [draw(condition_piece(PAIR_TEMPLATES, draw(st.sampled_from(aliases)), new))]
     if draw(st.integers(0, 3)) == 0:
         pieces.append(draw(condition_piece(PAIR_TEMPLATES + OTHER_TEMPLATES, draw(st.sampled_from(aliases)), new)))
@@ -108,18 +124,37 @@ def _kind_step(
         written, unit, size = ("3 UNITS", "time", 3) if integer_times else ("750 MILLISECONDS", "time", 750_000_000)
     if kind.startswith("asof"):
         anchor = draw(st.sampled_from(aliases))
-        operator = draw(st.sampled_from(list(_OPERATORS)))
-        nearest = NearestPartner(anchor, *_OPERATORS[operator])
+        match = draw(st.sampled_from(list(_MATCHES)))
         text = (
-            f" ASOF{' LEFT' if kind == 'asof left' else ''} JOIN {stream} {new} "
-            f"MATCH_CONDITION ({anchor}.t {operator} {new}.t) ON {on} TOLERANCE {written}"
+            f" {kind.upper()} JOIN {stream} {new} "
+            f"MATCH_CONDITION ({match.format(f'{anchor}.t', f'{new}.t')}) ON {on} TOLERANCE {written}"
         )
         window = (JointWindow(anchor, new, unit, size),)
-        return text, KindStep("left" if kind == "asof left" else "inner", source, window, conditions, nearest)
+        how = kind.removeprefix("asof").strip() or "inner"
+        return text, KindStep(how, source, window, conditions, NearestPartner(anchor, *_MATCHES[match]))
     related = sorted({a for piece in pieces for a in piece.condition.aliases if new in piece.condition.aliases} - {new})
     windows = tuple(JointWindow(alias, new, unit, size) for alias in related)
     word = {"semi": "LEFT SEMI", "anti": "LEFT ANTI", "full": "FULL OUTER"}.get(kind, kind.upper())
     return f" {word} JOIN {stream} {new} WITHIN {written} ON {on}", KindStep(kind, source, windows, conditions)
+
+
+@st.composite
+def _latest_step(draw: st.DrawFn, kind: str, aliases: Sequence[str], source: tuple[str, str]) -> tuple[str, KindStep]:
+    """An as-of join without a tolerance, which looks back by equalities."""
+    new, stream = source
+    pieces = [draw(condition_piece(PAIR_TEMPLATES[:_EQUALITIES], draw(st.sampled_from(aliases)), new))]
+    if draw(st.integers(0, 3)) == 0:
+        pieces.append(draw(selection_piece(draw(st.sampled_from([*aliases, new])))))
+    anchor, match = draw(st.sampled_from(aliases)), draw(st.sampled_from(list(_MATCHES)[:2]))
+    word = "ASOF LEFT" if kind == "latest left" else "ASOF"
+    text = (
+        f" {word} JOIN {stream} {new} MATCH_CONDITION ({match.format(f'{anchor}.t', f'{new}.t')}) "
+        f"ON {' AND '.join(piece.text for piece in pieces)}"
+    )
+    conditions = tuple(piece.condition for piece in pieces)
+    window = (JointWindow(anchor, new, "time", _ALL_TIME),)
+    how = "left" if kind == "latest left" else "inner"
+    return text, KindStep(how, source, window, conditions, NearestPartner(anchor, *_MATCHES[match]))
 
 
 @st.composite

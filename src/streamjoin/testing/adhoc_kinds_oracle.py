@@ -22,16 +22,19 @@ NEVER: Final = 1 << 40
 
 @dataclass(frozen=True)
 class NearestPartner:
-    """Of an as-of join: the alias whose time counts, whether partners are after it, and whether equal times count."""
+    """Of an as-of join: the alias whose time counts, where partners are, and whether equal times count.
+
+    The direction is "backward", "forward" or "nearest".
+    """
 
     anchor: str
-    forward: bool
+    direction: str
     exact: bool
 
 
 @dataclass(frozen=True)
 class KindStep:
-    """A join after the inner ones: "left", "right", "full", "semi", "anti", and with `nearest` "inner" or "left"."""
+    """A join after the inner ones: "left", "right", "full", "semi", "anti", and with `nearest` "inner" to "anti"."""
 
     kind: str
     source: tuple[str, str]
@@ -220,7 +223,7 @@ class _Reading:
                 if step.nearest is not None:
                     partner = self._nearest(step.nearest, places, matches)
                     decided = self._first(partial(self._decided, step, places, partner), places)
-                    passes &= partner is not None or step.kind == "left"
+                    passes &= (partner is None) if step.kind == "anti" else (partner is not None or step.kind == "left")
                     if partner is not None:
                         chosen[step.source[0]] = partner
                 elif step.kind == "semi":
@@ -237,10 +240,13 @@ class _Reading:
 
     def _nearest(self, rule: NearestPartner, places: Mapping[str, int], matches: Sequence[int]) -> int | None:
         time = self._arrivals[places[rule.anchor]].ts
-        sign = 1 if rule.forward else -1
-        candidates = [m for m in matches if (self._arrivals[m].ts - time) * sign > (-1 if rule.exact else 0)]
+        behind = [m for m in matches if self._arrivals[m].ts < time + rule.exact and rule.direction != "forward"]
+        ahead = [m for m in matches if self._arrivals[m].ts > time - rule.exact and rule.direction != "backward"]
         key = lambda place: (self._arrivals[place].ts, place)  # noqa: E731
-        return (min if rule.forward else max)(candidates, key=key, default=None)
+        before, after = max(behind, key=key, default=None), min(ahead, key=key, default=None)
+        if before is None or after is None:
+            return after if before is None else before
+        return after if self._arrivals[after].ts - time < time - self._arrivals[before].ts else before
 
     def _decided(self, step: KindStep, places: Mapping[str, int], partner: int | None, batch: int) -> bool:
         """Whether no nearer partner than this, which is the best of the whole input, can come after a batch."""
@@ -248,8 +254,10 @@ class _Reading:
         if rule is None:
             raise AssertionError("no as-of join")
         time, bound = self._arrivals[places[rule.anchor]].ts, self._bound(step.source[1], batch)
-        if not rule.forward:
+        if rule.direction == "backward":
             return time < bound if rule.exact else time <= bound
-        if partner is not None and self._arrivals[partner].batch <= batch and self._arrivals[partner].ts <= bound:
-            return True
+        if partner is not None and self._arrivals[partner].batch <= batch:
+            other = self._arrivals[partner].ts
+            if other <= bound if rule.direction == "forward" else time < bound and abs(other - time) <= bound - time:
+                return True
         return time + step.windows[0].size < bound

@@ -82,8 +82,8 @@ _INTERVALS: tuple[tuple[JoinPredicate | str, oracle.Match], ...] = (
 
 
 @st.composite
-def interval_cases(draw: st.DrawFn, most: int = 40) -> JoinCase:
-    """A join on intervals, in any spelling, perhaps with a key."""
+def interval_cases(draw: st.DrawFn, order: Order = "arrival", most: int = 40) -> JoinCase:
+    """An inner join on intervals, in any spelling, perhaps with a key."""
     on, match = draw(st.sampled_from(_INTERVALS))
     type_, values = _POINTS[draw(st.sampled_from(sorted(_POINTS)))]
     keyed = draw(st.booleans())
@@ -95,7 +95,10 @@ def interval_cases(draw: st.DrawFn, most: int = 40) -> JoinCase:
         row = {"id": i, "t": draw(st.integers(0, 25)), "k0": draw(st.sampled_from([1, 2, None]))}
         for name in ("p", "lo", "hi"):
             row[name] = draw(st.none() | values if draw(st.integers(0, 9)) == 0 else values)
-        events.append(oracle.Event(draw(st.booleans()), row, cast(int, row["t"])))
+        source = draw(st.sampled_from(["a", "b"]))
+        events.append(oracle.Event(draw(st.booleans()), row, cast(int, row["t"]), source))
+    if order == "event_time":
+        events = oracle.event_time_order(events)
     names = [(name, pa.int64()) for name in ("id", "t", "k0")] + [(name, type_) for name in ("p", "lo", "hi")]
     schema = pa.schema(names)
     cuts = tuple(sorted(draw(st.lists(st.integers(0, len(events)), max_size=3))))
@@ -103,4 +106,18 @@ def interval_cases(draw: st.DrawFn, most: int = 40) -> JoinCase:
     def whole(a: oracle.Row, b: oracle.Row) -> bool:
         return match(a, b) and (not keyed or oracle.equal(a["k0"], b["k0"]))
 
-    return JoinCase(JoinSpec(on=on, window=pair, time="t"), whole, (schema, schema), tuple(events), cuts)
+    spec = JoinSpec(on=on, window=pair, time="t", order=order)
+    return JoinCase(spec, whole, (schema, schema), tuple(events), cuts)
+
+
+@st.composite
+def interval_kind_cases(draw: st.DrawFn, most: int = 40) -> JoinCase:
+    """Any kind of join on intervals, also as-of, in event-time order."""
+    case = draw(interval_cases("event_time", most))
+    lateness = draw(st.sampled_from([0, 2]))
+    if draw(st.booleans()):
+        spec = replace(case.spec, how=cast(How, draw(st.sampled_from(HOWS))))
+        return replace(case, spec=replace(spec, lateness=lateness, both_keys=True))
+    match = AsOf(cast(Any, draw(st.sampled_from(["backward", "forward", "nearest"]))), 4, draw(st.booleans()))
+    how = cast(How, draw(st.sampled_from(["inner", "left", "anti"])))
+    return replace(case, spec=replace(case.spec, how=how, match=match, window=None, lateness=lateness, both_keys=True))

@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.kernels import encode as kernels
+from streamjoin.model.errors import InputError
 from streamjoin.model.keys import Comparison, KeyColumn, KeyTerm, WordKind
+from streamjoin.model.large_columns import is_overflow
 from streamjoin.model.plain_types import plain_array, without_extension
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.words import TermWords
@@ -118,9 +120,13 @@ def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """`column` as one array of a plain type: dictionaries decoded, views made contiguous."""
     array = column
     if isinstance(column, pa.ChunkedArray):
-        array = (
-            column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
-        )
+        try:
+            chunks = column.chunks
+            array = chunks[0] if len(chunks) == 1 else pa.concat_arrays([pa.array([], column.type), *chunks])
+        except pa.ArrowInvalid as error:
+            if is_overflow(error):
+                raise InputError("a pushed column has more than 2 GiB of text: push the rows in parts") from error
+            raise
     return plain_array(array)
 
 
@@ -173,6 +179,9 @@ def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int,
     word = for_kernels(integer_values(array))
     if own.unsigned:
         word = word ^ np.int64(-_SIGN)
+    if down == up == 0 and own.type == other.type and own.multiplier == other.multiplier:
+        # Equal values of one type have equal words.
+        return TermWords(word, word, word)
     lo, hi = np.empty(word.size, np.int64), np.empty(word.size, np.int64)
     if other.multiplier > 1:
         kernels.divided_intervals(

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather, gather_rows
+from streamjoin.model import large_columns
 from streamjoin.model.plain_types import plain_array
 from streamjoin.windows.buffer import ColumnBlock, Restore
 from streamjoin.windows.encoding import fixed_width, flat
@@ -41,9 +42,13 @@ class ArrowColumn:
     def append(self, array: pa.Array) -> None:
         """Add the values of `array`."""
         tail = [array]
-        while self._chunks and len(self._chunks[-1]) <= sum(len(chunk) for chunk in tail):
+        while self._chunks and len(self._chunks[-1]) <= sum(len(chunk) for chunk in tail) and self._fits(tail):
             tail.insert(0, self._chunks.pop())
         self._chunks.append(pa.concat_arrays(tail) if len(tail) > 1 else array)
+
+    def _fits(self, tail: list[pa.Array]) -> bool:
+        """Whether the newest chunk and `tail` are small enough for one chunk: an array has at most 2 GiB of text."""
+        return bool(self._chunks[-1].nbytes + sum(chunk.nbytes for chunk in tail) <= large_columns.CHUNK_BYTES)
 
     def forget(self, n: int) -> None:
         """Drop the oldest `n`; memory is released once a chunk is empty or mostly empty."""
@@ -64,7 +69,13 @@ class ArrowColumn:
     def gather(self, places: Array, base: int) -> pa.Array:
         """The values at places - base."""
         column = pa.chunked_array(self._chunks, self._type)
-        return flat(column.take(pa.array(places - (base - self._skipped))))
+        values = large_columns.take_values(column, places - (base - self._skipped))
+        if values.num_chunks > 1 and values.nbytes > large_columns.CHUNK_BYTES:
+            try:
+                return pa.concat_arrays(values.chunks)
+            except pa.ArrowInvalid as error:
+                large_columns.refuse_large_result(error)
+        return flat(values)
 
     def saved(self) -> Restore:
         """Return a function that restores these values."""

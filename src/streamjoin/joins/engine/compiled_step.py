@@ -187,8 +187,8 @@ class CompiledStep:
 
     def encode(self, batches: tuple[Any, Any]) -> EncodedPush | None:
         """The words of a push, one batch per side; None if kernels can't read a batch."""
-        n_left, owner = self._read(0, batches[0])
-        n_right, other = (n_left, None) if self._self_join else self._read(1, batches[1])
+        n_left, owner = self._read_own(0, batches[0])
+        n_right, other = (n_left, None) if self._self_join else self._read_own(1, batches[1])
         if n_left < 0 or n_right < 0:
             return None
         if self._self_join:
@@ -268,7 +268,7 @@ class CompiledStep:
 
         `own` and `arrived` get, for each tuple, its position doubled plus its side, and the time `now`.
         """
-        n, owner = self._read(side, batch)
+        n, owner = self._read_own(side, batch)
         if n < 0:
             return None
         stores, sides, n_left = self._stores, self._sides, 0 if side else n
@@ -291,8 +291,24 @@ class CompiledStep:
         store.include(_NO_COLUMNS, n)
         return EncodedPush(words, n_left, unmatched == 0, (owner,))
 
-    def _read(self, side: int, batch: Any) -> tuple[int, object]:
-        """Describe a batch in `_inputs`; returns its rows, and what keeps its memory alive. -1 if it has no form."""
+    def encode_side(self, side: int, batch: Any) -> tuple[EncodedPush, Array]:
+        """The words of one side's tuples of fixed width, and the table of their columns; from any thread."""
+        inputs, struct = inputs_for(self._plan), np.zeros(STRUCT_WORDS, np.int64)
+        n, owner = self._read(side, batch, int(struct.ctypes.data), inputs)
+        if n < 0:
+            raise AssertionError("a table of more than one batch")
+        words = np.empty((self._plan.rows, n), np.int64)
+        unmatched = 0
+        for encode in self._plan.encoders:
+            unmatched += encode(inputs, words, 0 if side else n)
+        return EncodedPush(words, 0 if side else n, unmatched == 0, (owner,)), inputs
+
+    def _read_own(self, side: int, batch: Any) -> tuple[int, object]:
+        """`_read` into this object's own structures."""
+        return self._read(side, batch, self._right_struct if side else self._left_struct, self._inputs)
+
+    def _read(self, side: int, batch: Any, struct: int, inputs: Array) -> tuple[int, object]:
+        """Describe a batch in `inputs`; returns its rows, and what keeps its memory alive. -1 if it has no form."""
         if isinstance(batch, pa.Table):
             if not batch.num_rows:
                 return 0, None
@@ -305,11 +321,10 @@ class CompiledStep:
                 return -1, None
             batch = batches[0]
         if not isinstance(batch, pa.RecordBatch):
-            batch.describe(self._inputs[side])
+            batch.describe(inputs[side])
             return batch.num_rows, batch
-        struct = self._right_struct if side else self._left_struct
         batch._export_to_c(struct)
-        return read_batch(struct, self._plan.widths[side], self._inputs[side]), batch
+        return read_batch(struct, self._plan.widths[side], inputs[side]), batch
 
     def _take_ticks(self, words: Array, ticks: tuple[Array | None, Array | None], n_left: int) -> bool:
         """Fill the row of ticks; False if they do not ascend, so that windows are not ranges of positions."""

@@ -39,7 +39,8 @@ class DirectPush:
         index = operator.choice.index
         if operator.choice.adaptive and index is not None:
             # Beyond this many tuples the operator may want another algorithm.
-            self._most = auto.most_for_index(auto.expected_window(operator.bound), index, _MOST_TUPLES)
+            window = auto.expected_window(operator.bound)
+            self._most = auto.most_for_index(window, index, _MOST_TUPLES, operator.workers)
         self._numpy = NumpyReader(), NumpyReader()
         self._nothing = tuple(pa.RecordBatch.from_pylist([], schema=schema) for schema in schemas)
         self._make_room(1)

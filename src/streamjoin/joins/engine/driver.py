@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin._html import Figures, PlanText, plan_or_error
 from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic, Overflow
 from streamjoin.joins.engine.calls import Begin, Calls
@@ -197,7 +197,7 @@ class Join(Calls):
             self._check_whole()
             return self._late.take(self._bound) if self._bound else pa.table({})
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Figures:
         """Counters, bytes held and seconds by step, as plain numbers.
 
         `window_bytes` are the rows of both windows, `index_bytes` what the algorithm keeps to find them; both are given
@@ -206,7 +206,7 @@ class Join(Calls):
         with self._lock:
             self._check_whole()
             counts = self._counts
-            figures: dict[str, Any] = {name: value for name, value in vars(counts).items() if name != "seconds"}
+            figures = Figures({name: value for name, value in vars(counts).items() if name != "seconds"})
             figures["waiting"] = sum(s.size for _, s, _ in self._waiting)
             figures["bytes"] = 0
             if self._bound is not None:
@@ -226,12 +226,15 @@ class Join(Calls):
             figures["compile_seconds"] = WATCH.seconds
             return figures
 
-    def explain(self) -> str:
+    def explain(self) -> PlanText:
         """The plan in words: condition, windows, order, and why this algorithm."""
         figures = self.metrics()
         with self._lock:
             choice = self._operator.choice if self._bound else None
             return explain(self.spec, self._bound, choice, self._workers.n, figures)
+
+    def _repr_html_(self) -> str:
+        return plan_or_error(self.explain)
 
     # -- internals -----------------------------------------------------------------------------------------
 
@@ -384,7 +387,7 @@ class Join(Calls):
             self._retype(left, right)
             return []
         bound = with_comparisons(narrowed(bind(self.spec, left, right), self._columns))
-        choice = auto.begin(bound, self._request, batch)
+        choice = auto.begin(bound, self._request, batch, self._workers.n)
         self._operator = begin_operator(bound, choice, self._workers, self._counts)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamjoin._html import PlanText
 from streamjoin.joins.cost import EQUATIONS, Workload, calibrate, model
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.model.binding import BoundSpec, describe_window
@@ -12,7 +13,7 @@ from streamjoin.model.spec import JoinSpec
 
 def explain(
     spec: JoinSpec, bound: BoundSpec | None, choice: AlgorithmChoice | None, workers: int, figures: dict[str, Any]
-) -> str:
+) -> PlanText:
     """The plan, one fact per line, with measurements once the join has run."""
     as_of = "" if spec.match is None else f", as of {spec.match}"
     lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}{as_of}"]
@@ -21,7 +22,7 @@ def explain(
             lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
         lines.append(f"order       {spec.order}")
         lines.append("algorithm   chosen when the schemas of both sides are known")
-        return "\n".join(lines)
+        return PlanText("\n".join(lines))
     windows = [describe_window(window, bound.time) for window in bound.windows]
     if bound.match is None:
         lines.append(f"windows     left {windows[0]}, right {windows[1]}")
@@ -41,7 +42,7 @@ def explain(
     )
     if choice.index is not None:
         lines += _costs(choice, workers, figures)
-    return "\n".join(lines)
+    return PlanText("\n".join(lines))
 
 
 def _costs(choice: AlgorithmChoice, workers: int, figures: dict[str, Any]) -> list[str]:

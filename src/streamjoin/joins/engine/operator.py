@@ -22,12 +22,13 @@ from streamjoin.joins.base import Algorithm, Chunk, Elastic, Fillable, Keep, Ove
 from streamjoin.joins.engine.chunks_again import chunks_again
 from streamjoin.joins.engine.compiled_step import CompiledStep
 from streamjoin.joins.engine.later import later
+from streamjoin.joins.engine.measured_costs import MeasuredCosts
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.engine.refine import Refinement, Tally, positions
 from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail
-from streamjoin.joins.kinds.gathering import gather_kind
+from streamjoin.joins.kinds.gathering import gather_kind, interleaved
 from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below, sides_of_pairs
@@ -47,7 +48,10 @@ _LARGEST_CHUNK = 1 << 18
 _LARGEST_SHARED_CHUNK = 1 << 19
 _MANY_WORKERS = 4
 _LEAST_GATHERED = 1 << 13
-_LARGEST_COMPILED = 1 << 17
+# An index takes tuples one by one in either way. Other algorithms take a chunk at once, and the general way then does
+# the steps before and after column by column, which is faster for long columns.
+_LARGEST_COMPILED = 1 << 14
+_LARGEST_COMPILED_INDEXED = 1 << 17
 
 
 class Operator:
@@ -80,23 +84,35 @@ class Operator:
         """Whether the algorithm has begun to change since the state was saved."""
         self.wasted = 0.0
         """Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`."""
+        # The algorithm that another one took over from; of the newest push its size, the position before it and the
+        # time of pairing.
+        self._left_for: dict[str, AlgorithmChoice] = {}
+        self._pushed = (0, 0, 0.0)
         # The pushes that were scanned until another algorithm takes over.
         self._scans = 0
         self._window = auto.expected_window(bound)
+        self._measured = MeasuredCosts(self._window, self.workers)
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
         self._kind = kind_layer(bound, self.stores)
         self._compiled = self._compiled_step()
-        # The compiled steps run in one thread, the general ones share large chunks among the workers.
-        self._most_compiled = _LARGEST_COMPILED if workers.n == 1 else _LEAST_CHUNK
         self.no_rows = bound.schema.empty_table()
-        self.later = np.empty(0, np.int64)
+        self._later: Array | Callable[[], Array] = np.empty(0, np.int64)
+
+    @property
+    def later(self) -> Array:
         """For each row of the newest step, the place in it of the later tuple, or of the one that decided the row."""
+        return self._later() if callable(self._later) else self._later
 
     @property
     def compiled(self) -> CompiledStep | None:
         """The compiled steps of small pushes, where the join has them."""
         return self._compiled
+
+    @property
+    def workers(self) -> int:
+        """The number of workers of the join."""
+        return self._workers.n
 
     @property
     def tests_pairs(self) -> bool:
@@ -127,13 +143,14 @@ class Operator:
             return self._beside(work, limit)
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin
-        if self._compiled is not None and work.tried == n <= self._most_compiled and self._compiled.is_due():
+        if self._compiled is not None and work.tried == n <= self._most_compiled() and self._compiled.is_due():
             compiled_rows = self._step_compiled(self._compiled, work, limit)
             if compiled_rows is not None:
                 return compiled_rows
         encoded = self._encoded(work)
         is_right = ordered.is_right[work.begin : end]
-        counts = [int((~is_right).sum()), int(is_right.sum())]
+        rights = int(np.count_nonzero(is_right))
+        counts = [is_right.size - rights, rights]
         if self._self_join:
             counts[1] = counts[0] = end - work.begin
         parts = []
@@ -146,6 +163,13 @@ class Operator:
         self._forget(work.horizons if end == n else None)
         work.begin, work.at = end, at
         return rows
+
+    def _most_compiled(self) -> int:
+        """The largest push that takes the compiled steps, where the join has them."""
+        if self._workers.n > 1:
+            # They run in one thread; the general ones share large chunks among the workers.
+            return _LEAST_CHUNK
+        return _LARGEST_COMPILED_INDEXED if isinstance(self.algorithm, Indexed) else _LARGEST_COMPILED
 
     def _encoded(self, work: Work) -> list[Encoded]:
         if work.encoded is None:
@@ -182,7 +206,7 @@ class Operator:
             comparisons = sum(refine.compared)
         clock.append(counts.now())
         rows = compiled.gather(block, pairs.probe, pairs.seq)
-        self.later = pairs.probe >> 1 if self._self_join else pairs.probe.copy()
+        self._later = pairs.probe >> 1 if self._self_join else pairs.probe.copy()
         clock.append(counts.now())
         counts.add_steps(_STEPS, clock)
         counts.compared += comparisons
@@ -197,7 +221,7 @@ class Operator:
         work.tried = 0
         if work.ready:
             rows, work.ready = work.ready[0], work.ready[1:]
-            self.later = np.zeros(rows.num_rows, np.int64)
+            self._later = np.zeros(rows.num_rows, np.int64)
         elif self._kind is not None and work.tail is not None:
             rows = self._gathered(self._kind.end(work.tail), 0, limit)
             work.tail = None
@@ -222,22 +246,42 @@ class Operator:
         """Switch to another algorithm once scanning costs more; a failure here changes nothing."""
         live = max(store.count - store.base for store in self.stores)
         comparisons = self.algorithm.counters()["compared"]
-        choice = auto.successor(self.bound, arriving, live, comparisons, self._scans)
+        choice = auto.successor(self.bound, arriving, live, comparisons, self._scans, self.workers)
         self._scans += 1
         if choice is not None:
             self._move(choice)
             self.counts.compared = comparisons
 
     def _adapt(self, arriving: int) -> None:
-        """Switch between the sweep and an index once the size of pushes makes it pay; a failure changes nothing."""
-        self.wasted = max(0.0, self.wasted + auto.excess(self._window, self.choice, arriving))
+        """Switch between the sweep, an index and the parallel join once it pays; a failure changes nothing."""
+        if self._returns(arriving):
+            return
+        self.wasted = max(0.0, self.wasted + auto.excess(self._window, self.choice, arriving, self.workers))
         if not self.wasted:
             return
         held = sum(store.count - store.base for store in self.stores)
-        choice = auto.rival(self.bound, self.choice, arriving, held, self.wasted)
+        choice = auto.rival(self.bound, self.choice, arriving, held, self.wasted, self.workers)
         if choice is not None:
-            self._move(choice)
+            if not self._measured.is_more_expensive(choice, self.choice, arriving):
+                self._left_for[choice.name] = self.choice
+                self._move(choice)
             self.wasted = 0.0
+
+    def _returns(self, arriving: int) -> bool:
+        """Measure the push before; whether another algorithm had been cheaper for such pushes and is back."""
+        paired, held = self.counts.seconds.get("pair", 0.0), sum(store.count - store.base for store in self.stores)
+        stored = sum(store.count for store in self.stores[: 1 if self._self_join else 2])
+        pushed, self._pushed = self._pushed, (arriving, stored, paired)
+        # Not if others that did not come here were joined as well.
+        if pushed[0] and stored - pushed[1] == pushed[0]:
+            self._measured.add(self.choice, pushed[0], held, paired - pushed[2])
+        before = self._left_for.get(self.choice.name)
+        if before is None or not self._measured.is_more_expensive(self.choice, before, arriving):
+            return False
+        del self._left_for[self.choice.name]
+        self._move(before)
+        self.wasted = 0.0
+        return True
 
     def _move(self, choice: AlgorithmChoice) -> None:
         """Let another algorithm take over."""
@@ -299,7 +343,8 @@ class Operator:
                 chunk.chunk, least, limit if kind.gives_pairs else None, lambda p, s: kind.reduce(chunk, p, s)
             )
             self.counts.compared += comparisons
-            left, right = positions(chunk.chunk, pairs.probe, pairs.seq)
+            left, right = (self._workers.memory.take(pairs.probe.size) for _ in (0, 1))
+            sides_of_pairs(pairs.probe, pairs.seq, chunk.chunk.is_right, chunk.chunk.own_seq, left, right)
             probes = pairs.probe
             if self._self_join:
                 order = np.lexsort((chunk.chunk.is_right[probes], pairs.seq, probes >> 1))
@@ -311,9 +356,15 @@ class Operator:
         if limit is not None and rows.n > limit:
             raise Overflow
         self.counts.results += rows.n
-        self.later = np.full(rows.n, last, np.int64) if rows.place is None else rows.place
+        self._later = rows.places(last)
         with self.counts.step("gather"):
-            return gather_kind(self.bound, self._payload, rows, self._workers)
+            if not rows.are_pairs:
+                return gather_kind(self.bound, self._payload, rows, self._workers)
+            table = self._rows_at(rows.left, rows.right)
+            if rows.few is None:
+                return table
+            few = gather_kind(self.bound, self._payload, rows.few.rows, self._workers)
+            return interleaved(table, few, rows.few.before)
 
     def _pair(
         self, chunk: Chunk, least: Array | None, limit: int | None, reduce: Keep | None = None
@@ -397,11 +448,11 @@ class Operator:
 
     def _materialize(self, chunk: Chunk, pairs: Pairs) -> pa.Table:
         """Gather the rows of the pairs, once, column by column."""
-        self.later = pairs.probe
+        self._later = pairs.probe
         if self._self_join:
             left, right = positions(chunk, pairs.probe, pairs.seq)
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
-            self.later = pairs.probe[order] >> 1
+            self._later = pairs.probe[order] >> 1
             return self._rows_at(left[order], right[order])
         left, right = (self._workers.memory.take(pairs.probe.size) for _ in (0, 1))
 

@@ -11,6 +11,8 @@ newest partner is then the nearest one behind, and a count window of n is a tole
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -75,8 +77,7 @@ class AsOfOperator:
         self.counts = counts
         self.algorithm = AsOfByKey()
         self.no_rows = bound.schema.empty_table()
-        self.later = np.empty(0, np.int64)
-        """For each row of the newest step, the place of the tuple with which it came out."""
+        self._later: Callable[[], Array] = partial(np.empty, 0, np.int64)
         self._match = bound.match
         self._workers = workers
         self._arrival = bound.spec.order == "arrival"
@@ -103,6 +104,11 @@ class AsOfOperator:
     # -- the operator's interface --------------------------------------------------------------------------
 
     @property
+    def later(self) -> Array:
+        """For each row of the newest step, the place of the tuple with which it came out."""
+        return self._later()
+
+    @property
     def stores(self) -> tuple[UndecidedRows, SideStore]:
         """The stored tuples of both sides."""
         return self._left, self._right.store
@@ -117,14 +123,15 @@ class AsOfOperator:
         if work.ready:
             work.tried = 0
             rows, work.ready = work.ready[0], work.ready[1:]
-            self.later = np.zeros(rows.num_rows, np.int64)
+            self._later = partial(np.zeros, rows.num_rows, np.int64)
             if limit is not None and rows.num_rows > limit:
                 raise Overflow
             return rows
         end = min(n, work.begin + min(_LARGEST_CHUNK, most or n))
         work.tried = end - work.begin
         is_right = ordered.is_right[work.begin : end]
-        counts = (int((~is_right).sum()), int(is_right.sum()))
+        rights = int(np.count_nonzero(is_right))
+        counts = is_right.size - rights, rights
         with self.counts.step("store"):
             newest = self._store(ordered, work.at, counts, is_right)
         work.begin, work.at = end, [work.at[0] + counts[0], work.at[1] + counts[1]]
@@ -216,9 +223,10 @@ class AsOfOperator:
         # In arrival order a left tuple comes out at once; else the end of the step decides.
         if self._arrival:
             places = np.flatnonzero(~is_right)[-partners.size :] if partners.size else np.empty(0, np.int64)
-            self.later = places if keep is None else places[keep]
+            own_places: Array = places if keep is None else places[keep]
+            self._later = lambda: own_places
         else:
-            self.later = np.full(n, max(0, is_right.size - 1), np.int64)
+            self._later = partial(np.full, n, max(0, is_right.size - 1), np.int64)
         with self.counts.step("gather"):
             table = self._rows(partners, None if n == partners.size else keep)
         with self.counts.step("expire"):

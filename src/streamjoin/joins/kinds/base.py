@@ -6,6 +6,7 @@ side that a row does not have. Rows are in result order, and do not depend on ho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,11 +28,34 @@ class KindRows:
     right: Array
     place: Array | None = None
     """The place in its chunk of the tuple with which each row comes out, ascending; by default the last one."""
+    are_pairs: bool = False
+    """Whether no tuple is missing."""
+    few: FewRows | None = None
+    """Rows between these."""
 
     @property
     def n(self) -> int:
         """The number of rows."""
-        return int(self.left.size)
+        return int(self.left.size) + (0 if self.few is None else self.few.rows.n)
+
+    def places(self, last: int) -> Callable[[], Array]:
+        """A function that returns the place of every row; those without one have `last`. It holds no positions."""
+        n, place, few = self.n, self.place, self.few
+
+        def all_places() -> Array:
+            if place is None:
+                return np.full(n, last, np.int64)
+            return place if few is None else np.insert(place, few.before, few.rows.places(last)())
+
+        return all_places
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """A few rows that come between many others; `before` has the numbers of the rows that follow each, ascending."""
+
+    rows: KindRows
+    before: Array
 
 
 @dataclass(frozen=True)

@@ -57,3 +57,12 @@ def _masked(array: pa.Array, present: Array) -> pa.Array:
         bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
         return pa.Array.from_buffers(type_, len(array), [bitmap, array.buffers()[1]])
     return array.take(pa.array(np.arange(present.size), mask=~present))
+
+
+def interleaved(rows: pa.Table, few: pa.Table, before: Array) -> pa.Table:
+    """All rows; each of `few` comes before the row of `rows` with the number that `before` says."""
+    parts, begin = [], 0
+    for number, end in enumerate(before.tolist()):
+        parts += [rows.slice(begin, end - begin), few.slice(number, 1)]
+        begin = end
+    return pa.concat_tables([part for part in (*parts, rows.slice(begin)) if part.num_rows])

@@ -1,14 +1,12 @@
 """`interval`: the sweep for conditions on intervals, such as `l.t BETWEEN r.lo AND r.hi`.
 
 Each tuple has an interval of words, or a point, which is one of length 0. The stored tuples of a side are in classes by
-the length of their intervals, class k from 2^(k-1) to 2^k - 1, each in sorted runs by start. An interval of class k
-that meets a probe starts at most 2^k - 1 before the probe and not behind its end: a band. At least half of what lies
-before the probe's start meets it on average, so candidates are few whatever the mix of lengths; the exact terms decide.
+the length of their intervals (`windows/intervals.py`), each in sorted runs by start, and a probe looks up a band of
+each class. Candidates are few whatever the mix of lengths; the exact terms decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,9 +21,8 @@ from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import arrange, sweep_batch, sweep_run, tops_of
 from streamjoin.model.binding import BoundSpec, IntervalPlan
 from streamjoin.windows.buffer import Restore
+from streamjoin.windows.intervals import by_class, ends, length_classes, low_ends
 from streamjoin.windows.workers import Workers, cuts
-
-_MIN = np.int64(-(1 << 63))
 
 
 @dataclass(frozen=True)
@@ -66,42 +63,19 @@ class _Intervals:
     """One side's tuples of a chunk, sorted by the start of their intervals."""
 
     def __init__(self, part: SidePart, min_seq: Array, plan: IntervalPlan) -> None:
-        upper, lower = (part.encoded.terms[place].word for place in (plan.upper, plan.lower))
-        # l.a <= r.d and l.b >= r.c: the left interval is [a, b], the right one [c, d]. One that ends before it starts
-        # may match too, where a condition is not about intervals; turned round it finds the same candidates.
-        start, end = np.minimum(upper, lower), np.maximum(upper, lower)
+        start, end = ends(part.encoded.terms, plan)
         places = part.valid_places()
         self.words, places = sort_entries(start[places], places)
         unused, self.end, self.probes, self.live, self.seqs = (np.empty(places.size, np.int64) for _ in range(5))
         arrange(
             places, start, end, part.at, min_seq, part.first_seq, unused, self.end, self.probes, self.live, self.seqs
         )
-        lengths = (self.end - self.words).view(np.uint64)
-        self.classes = _bit_lengths(lengths)
+        self.classes = length_classes(self.words, self.end)
 
     def reaching(self, length_class: int) -> _ClassProbes:
         """As probes of the intervals of one class."""
-        reach = np.uint64((1 << length_class) - 1)
-        before = (self.words.view(np.uint64) ^ np.uint64(1 << 63)) < reach
-        low = np.where(before, _MIN, (self.words.view(np.uint64) - reach).view(np.int64))
+        low = low_ends(self.words, length_class)
         return _ClassProbes(self.words, low, self.end, self.probes, self.live, self.seqs)
-
-    def by_class(self) -> Iterator[tuple[int, Array]]:
-        """The places of each class, in the order of their starts."""
-        order = np.argsort(self.classes, kind="stable")
-        sizes = np.bincount(self.classes, minlength=1)
-        begin = 0
-        for kind in np.flatnonzero(sizes).tolist():
-            yield kind, order[begin : begin + sizes[kind]]
-            begin += sizes[kind]
-
-
-def _bit_lengths(lengths: Array) -> Array:
-    """The number of bits of each length."""
-    bits = np.minimum(np.frexp(lengths.astype(np.float64))[1], 64).astype(np.uint8)
-    # Rounding to a float may reach the next power of two.
-    too_long = (bits > 0) & (lengths < np.left_shift(np.uint64(1), (np.maximum(bits, 1) - 1).astype(np.uint64)))
-    return np.where(too_long, bits - 1, bits).astype(np.uint8)
 
 
 class IntervalSweep(Sweep):
@@ -123,7 +97,7 @@ class IntervalSweep(Sweep):
         order = PairOrder(chunk, (sides[0].live, sides[1].live), refine, self._workers)
         collected = [PackedPairs(order)] if chunk.stored_only else self._sweep(chunk, order, sides)
         for side, stored in zip(sides, self._stored, strict=True):
-            for kind, places in side.by_class():
+            for kind, places in by_class(side.classes):
                 runs = stored.setdefault(kind, SortedRuns())
                 runs.add(side.words[places], side.seqs[places], int(side.seqs[places].max()))
         return ordered(order, collected)
@@ -140,7 +114,7 @@ class IntervalSweep(Sweep):
             for run in runs.runs
         ]
         arriving = []
-        for kind, places in right.by_class():
+        for kind, places in by_class(right.classes):
             others = _ClassProbes(
                 right.words[places], right.words[places], right.end[places], right.probes[places], right.live[places],
                 right.seqs[places],

@@ -17,7 +17,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk
-from streamjoin.joins.kinds.base import MISSING, KindRows, PositionBuffer, StoredChunk, Tail
+from streamjoin.joins.kinds.base import MISSING, FewRows, KindRows, PositionBuffer, StoredChunk, Tail
 from streamjoin.joins.kinds.keyless import Keyless
 from streamjoin.kernels.kinds.marks import (
     GONE,
@@ -37,6 +37,8 @@ from streamjoin.windows.store import SideStore
 
 _SIDES = ("left", "right")
 _FOREVER = (1 << 63) - 1
+_FEW = 16
+"""So many tuples without a match are rows of their own between slices of the pairs, which are then not copied."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,11 @@ class OuterLayer:
             return KindRows(leaving.left, leaving.right, leaving.place)
         places = chunk.place_of(probes)
         if not leaving.place.size:
-            return KindRows(left, right, places)
+            return KindRows(left, right, places, are_pairs=True)
+        if leaving.place.size <= _FEW:
+            alone = KindRows(leaving.left, leaving.right, leaving.place)
+            # At each place the tuples that leave come before the pairs.
+            return KindRows(left, right, places, True, FewRows(alone, np.searchsorted(places, leaving.place)))
         n = left.size + leaving.place.size
         both_places = np.sort(np.concatenate([places, leaving.place]), kind="stable")
         rows = KindRows(np.empty(n, np.int64), np.empty(n, np.int64), both_places)

@@ -24,6 +24,7 @@ from streamjoin.joins.live.running import FlowRunner
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.joins.parallel.handshake import Handshake
 from streamjoin.joins.parallel.handshake_base import ChainJoin
+from streamjoin.joins.parallel.handshake_chain import SLEEPS_LEAVING_US, SLEEPS_US
 from streamjoin.kernels.crew import STOP
 from streamjoin.kernels.handshake.collect import await_results, await_room, take_results
 from streamjoin.kernels.handshake.links import (
@@ -40,10 +41,6 @@ from streamjoin.kernels.handshake.links import (
     send_marked,
 )
 
-# How long a node without messages sleeps, in microseconds, if nobody wakes it.
-_SLEEPS = 50_000
-# Likewise in the original handshake join, whose tuples move on without messages.
-_SLEEPS_LEAVING = 2_000
 # Naps after which the collector returns to look whether the join has ended.
 _NAPS = 32
 # Messages that wait at either end of the chain when more are sent.
@@ -63,7 +60,7 @@ class ChainFlow(Flow):
         self._leaving = isinstance(join, Handshake)
         self.settles = not self._leaving
         mem = join.chain.mem
-        mem[[DRAINS, PUNCTUATES, SLEEPS]] = 0, not self._leaving, _SLEEPS_LEAVING if self._leaving else _SLEEPS
+        mem[[DRAINS, PUNCTUATES, SLEEPS]] = 0, not self._leaving, SLEEPS_LEAVING_US if self._leaving else SLEEPS_US
         self._out = np.empty((_MOST_TAKEN, 2), np.int64)
         self._marks = np.zeros(2, np.int64)
         # Places such that a drain has found all pairs below them; as of the newest one, and as of the last `take`.

@@ -92,7 +92,7 @@ class DrivenRunner:
         self._queued.add(now - np.array([call.arrived for call in calls if call.rows is not None], np.int64))
         self._deliver_all(self.join.run(calls))
         self._rounds += 1
-        self._inbox.release(self.join.gate_rows, self.join.holder)
+        self._inbox.release(self.join.gate_rows, self.join.holders)
         self._busy += time.perf_counter() - begin - (self._delivering - delivering)
 
     def _deliver_all(self, steps: Iterator[JoinedRows]) -> None:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.gate.decisions import Key
 from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.calls import Begin
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.lossless import known_schema
 from streamjoin.joins.engine.ordered import Work
-from streamjoin.joins.live.inbox import Call
+from streamjoin.joins.live.inbox import Call, PushedRows, collect
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Setup
 from streamjoin.model.plain_types import retyped
@@ -82,9 +83,9 @@ class DrivenJoin(Join):
         return self._intake.waiting
 
     @property
-    def holder(self) -> tuple[int, str] | None:
-        """The source for which the gate waits, in event-time order."""
-        return None if self._intake.gate is None else self._intake.gate.holder
+    def holders(self) -> tuple[Key, ...]:
+        """The sources for which the gate waits, in event-time order."""
+        return () if self._intake.gate is None else self._intake.gate.holders
 
     def _steps(self, begin: Begin) -> Iterator[JoinedRows]:
         first = self._position
@@ -163,58 +164,30 @@ class DrivenJoin(Join):
 
     def _feed(self, calls: list[Call]) -> Work | None:
         """In arrival order: the tuples of all sources as they were pushed."""
-        pushes = [call for call in calls if call.rows is not None]
-        if not pushes:
+        pushes = PushedRows(calls)
+        if not pushes.sizes:
             return None
-        sides: list[list[pa.Table]] = [[], []]
-        for call in pushes:
-            sides[call.side].append(call.rows)
-        tables = [self._one_table(side, parts) for side, parts in enumerate(sides)]
+        tables = [self._one_table(side, pushes.tables(side)) for side in (0, 1)]
         self._learn_schemas(tables)
         tables = [self._fitted(side, table) for side, table in enumerate(tables)]
-        sizes = [call.rows.num_rows for call in pushes if call.rows is not None]
-        is_right = np.repeat(np.array([call.side == 1 for call in pushes], np.bool_), sizes)
-        arrived = np.repeat(np.array([call.arrived for call in pushes], np.int64), sizes)
+        is_right = pushes.is_right
         n_left = 0 if tables[0] is None else tables[0].num_rows
         left_first = not is_right[:n_left].any()
-        return self._intake.feed(tables, is_right, "", left_first=left_first, arrived=arrived)
+        return self._intake.feed(tables, is_right, "", left_first=left_first, arrived=pushes.arrived)
 
     def _collect(self, calls: list[Call]) -> Work | None:
         """In event-time order: everything into the gate, then one release."""
         gate = self._intake.gate
         if gate is None:
             raise AssertionError("event-time order without a gate")
-        by_source: dict[tuple[int, str], list[Call]] = {}
-        for call in calls:
-            by_source.setdefault((call.side, call.source), []).append(call)
-        for (side, source), own in by_source.items():
-            pushes: list[Call] = []
-            for call in own:
-                if call.event == "push":
-                    pushes.append(call)
-                    continue
-                self._collect_pushes(side, source, pushes)
-                pushes = []
-                if call.event == "add":
-                    gate.add(side, source)
-                elif call.event == "advance":
-                    gate.advance(side, source, call.time)
-                elif call.event == "finish":
-                    gate.leave(side, source)
-                else:
-                    gate.rest(side, source)
-            self._collect_pushes(side, source, pushes)
+        collect(gate, calls, self._collect_pushes)
         return self._intake.release()
 
-    def _collect_pushes(self, side: int, source: str, pushes: list[Call]) -> None:
-        if not pushes:
-            return
+    def _collect_pushes(self, side: int, source: str, pushes: PushedRows) -> None:
         tables: list[pa.Table | None] = [None, None]
-        tables[side] = self._one_table(side, [call.rows for call in pushes if call.rows is not None])
+        tables[side] = self._one_table(side, pushes.tables(side))
         self._learn_schemas(tables)
-        sizes = [call.rows.num_rows for call in pushes if call.rows is not None]
-        arrived = np.repeat(np.array([call.arrived for call in pushes], np.int64), sizes)
-        self._intake.collect(side, source, self._fitted(side, tables[side]), arrived)
+        self._intake.collect(side, source, self._fitted(side, tables[side]), pushes.arrived)
 
     def _one_table(self, side: int, parts: list[pa.Table]) -> pa.Table | None:
         """The tuples of several pushes as one table; columns that were all NULL take the first type that came."""

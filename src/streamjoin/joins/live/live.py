@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from streamjoin._html import Figures, PlanText, plan_or_error
 from streamjoin.joins.auto import AlgorithmRequest, choose
 from streamjoin.joins.engine.explain import explain
 from streamjoin.joins.engine.inputs import as_schema, as_table, conform, is_pandas, named_columns, untyped
@@ -251,7 +252,7 @@ class Live:
         """The schema of the result, once both sides' schemas are known."""
         return None if self._bound is None else self._bound.schema
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Figures:
         """Figures of this moment, as plain numbers: rates, queues, latencies in milliseconds, seconds by thread.
 
         Latencies are measured from the push of a row's later tuple: until it left the queue, until it was ready, until
@@ -275,21 +276,23 @@ class Live:
         figures["threads"] = {**figures.get("threads", {}), **threads}
         if runner is None:
             figures["waiting"] = self._waiting.rows
-        return {
-            **figures,
-            **output,
-            "pushed_left": tuples[0],
-            "pushed_right": tuples[1],
-            "sources": open_sources,
-            "sources_in_all": in_all,
-            "rates": self._rates(sum(tuples), output["rows"]),
-            "latency": stages,
-        }
+        return Figures(
+            {
+                **figures,
+                **output,
+                "pushed_left": tuples[0],
+                "pushed_right": tuples[1],
+                "sources": open_sources,
+                "sources_in_all": in_all,
+                "rates": self._rates(sum(tuples), output["rows"]),
+                "latency": stages,
+            }
+        )
 
-    def explain(self) -> str:
+    def explain(self) -> PlanText:
         """The plan in words: condition, windows, order, algorithm, and how the join runs."""
         figures = self.metrics()
-        lines = []
+        lines: list[str] = []
         if isinstance(self._runner, DrivenRunner):
             lines.append(self._runner.join.explain())
         else:
@@ -301,7 +304,10 @@ class Live:
         lines.append(f"runs        {'not yet' if self._runner is None else runs}; output {order}")
         lines.append(f"sources     {figures['sources']:,} open, {figures['sources_in_all']:,} in all")
         lines.append(f"consumers   {figures['consumers']}")
-        return "\n".join(lines)
+        return PlanText("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        return plan_or_error(self.explain)
 
     def _rates(self, tuples: int, rows: int) -> dict[str, float]:
         """Tuples and rows per second, over the last seconds."""

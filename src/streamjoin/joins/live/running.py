@@ -15,24 +15,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamjoin._arrays import Array
-from streamjoin.gate.decisions import Key
 from streamjoin.gate.merge import EventTimeGate
 from streamjoin.joins.engine.intake import Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order, together
-from streamjoin.joins.live.row_bytes import RowBytes
+from streamjoin.joins.live.inbox import Call, PushedRows, SourceInbox, collect
+from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
 from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk
 from streamjoin.kernels.crew import STOP
-from streamjoin.model.errors import BackPressureError, StateError
+from streamjoin.model.errors import StateError
 
 PAUSE = 0.2
 """Seconds without input after which a flow that needs further input to find all pairs is settled."""
@@ -47,10 +45,6 @@ MOST_SINGLE, LEAST_JOINED = 8, 256
 MOST_ROUNDS = 4
 """How often a source that does the intake's work looks for more of it."""
 _STOPPED = "the live join was stopped"
-
-
-Item = tuple[str, int, str, Any, int]
-"""A call that waits for the intake: its kind, side, source, argument and time of arrival."""
 
 
 class FlowRunner:
@@ -70,19 +64,16 @@ class FlowRunner:
         self._sorts = setup.ordered and not flow.in_order
         flow.eager = not self._sorts
         self._unsorted: list[TakenPairs] = []
-        # The inbox. While the gate is full, only the source that holds it back may push.
-        self._most_waiting, self._most_bytes = setup.queue_rows, setup.queue_bytes
+        self._inbox = SourceInbox(
+            setup.queue_rows,
+            setup.queue_bytes,
+            (setup.bound.left_schema, setup.bound.right_schema),
+            # The thread that pushes does the intake's work itself where it can.
+            wakes=False,
+        )
         self._batch_rows = setup.batch_rows
-        self._row_bytes = [RowBytes(schema) for schema in (setup.bound.left_schema, setup.bound.right_schema)]
-        self._items: deque[Item] = deque()
-        self._waiting = self._waiting_bytes = 0
-        self._in_gate = 0
-        self._holder: Key | None = None
-        self._sources_wait = 0
         # Held by the thread that does the intake's work.
         self._taking = threading.Lock()
-        lock = threading.Lock()
-        self._arrivals, self._room = threading.Condition(lock), threading.Condition(lock)
         # Chunks that were sent and are not complete.
         self._open: deque[SentChunk] = deque()
         self._sent = 0
@@ -90,8 +81,10 @@ class FlowRunner:
         self._sent_some = threading.Event()
         self._unsettled = False
         self._settled_at = self._complete = 0
-        self._flowing = flow.threads + 1
+        self._flowing, self._counting = flow.threads + 1, threading.Lock()
         self._delivered: tuple[int, int | None] = (0, None)
+        # Nanoseconds from a tuple's push until it left the queue, and until it was ready.
+        self._queued, self._released = Histogram(), Histogram()
         self._input_ended = self._stopping = False
         self._finished = threading.Event()
         self._error: BaseException | None = None
@@ -108,49 +101,43 @@ class FlowRunner:
 
     def add_source(self, side: int, name: str) -> None:
         """Open a source; in event-time order the gate waits for it from now on."""
-        self._call("add", side, name)
+        self._submit(Call("add", side, name, 0))
 
     def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
         """Take tuples of one source; waits while there is no room for them."""
-        until = None if timeout is None else time.monotonic() + timeout
-        with self._arrivals:
+        self._check()
+        try:
+            self._inbox.push(Call("push", side, name, arrived, rows), timeout)
+        except Stopped:
             self._check()
-            while self._is_full(side, name):
-                rest = POLL if until is None else min(POLL, until - time.monotonic())
-                if rest <= 0:
-                    raise BackPressureError(self._fullness(timeout))
-                self._sources_wait += 1
-                self._room.wait(rest)
-                self._sources_wait -= 1
-                self._check()
-            self._items.append(("push", side, name, rows, arrived))
-            self._waiting += rows.num_rows
-            self._waiting_bytes += self._row_bytes[side].of(rows)
+            raise
         self._take_in_here()
 
     def advance(self, side: int, name: str, time: int) -> None:
         """Declare that a source has no tuples before `time`."""
-        self._call("advance", side, name, time)
+        self._submit(Call("advance", side, name, 0, None, time))
 
     def finish(self, side: int, name: str) -> None:
         """Declare that a source has ended."""
-        self._call("finish", side, name)
+        self._submit(Call("finish", side, name, 0))
 
     def rest(self, side: int, name: str) -> None:
         """Stop waiting for a source until its next tuples or `advance`."""
-        self._call("rest", side, name)
+        self._submit(Call("rest", side, name, 0))
 
     def drain(self) -> None:
         """End the input and wait until every result has been delivered."""
-        with self._arrivals:
-            self._check()
-            self._input_ended = True
-            self._arrivals.notify_all()
+        self._check()
+        self._end_input()
         self._finished.wait()
         if self._error is not None:
             raise self._error
         if self._stopping:
             raise Stopped(_STOPPED)
+
+    def _end_input(self) -> None:
+        self._input_ended = True
+        self._inbox.end()
 
     def stop(self) -> None:
         """End the threads at once."""
@@ -171,21 +158,21 @@ class FlowRunner:
         """Counters, queue lengths and bytes, as plain numbers."""
         seconds = dict(self._counts.seconds)
         figures: dict[str, Any] = {name: value for name, value in vars(self._counts).items() if name != "seconds"}
-        with self._ordering:
-            in_gate, gate_bytes = self._intake.waiting, self._intake.nbytes
+        queued, in_gate, gate_bytes = self._sizes()
         with self._operator.lock:
             stored = sum(store.nbytes for store in self._operator.stores)
         sent = self._sent >> 1 if self._self_join else self._sent
         collecting = {"gather", "deliver"}
         return {
             **figures,
-            "waiting": self._waiting + in_gate,
-            "queued": self._waiting,
+            "waiting": queued + in_gate,
+            "queued": queued,
             "gate": in_gate,
             "unsorted_rows": sum(piece.later.size for piece in list(self._unsorted)),
             "open_tuples": sent - self._delivered[0],
-            "bytes": self._waiting_bytes + gate_bytes + stored + self._flow.nbytes,
+            "bytes": gate_bytes + stored + self._flow.nbytes,
             "seconds": seconds,
+            "latency": {"queue": self._queued.figures(), "gate": self._released.figures()},
             "threads": {
                 "intake": {name: value for name, value in seconds.items() if name not in collecting},
                 "collector": {name: value for name, value in seconds.items() if name in collecting},
@@ -194,26 +181,16 @@ class FlowRunner:
             **self._flow.counters(),
         }
 
-    def _call(self, kind: str, side: int, name: str, argument: int | None = None) -> None:
-        with self._arrivals:
-            self._check()
-            self._items.append((kind, side, name, argument, 0))
+    def _sizes(self) -> tuple[int, int, int]:
+        """The number of tuples in the inbox and in the gate, and the bytes of both."""
+        with self._ordering:
+            return self._inbox.rows, self._intake.waiting, self._inbox.nbytes + self._intake.nbytes
+
+    def _submit(self, call: Call) -> None:
+        """Take a call that is not a push."""
+        self._check()
+        self._inbox.put(call)
         self._take_in_here()
-
-    def _is_full(self, side: int, name: str) -> bool:
-        if self._waiting >= self._most_waiting or self._waiting_bytes >= self._most_bytes:
-            return True
-        return self._waiting + self._in_gate >= self._most_waiting and (side, name) != self._holder
-
-    def _fullness(self, timeout: float | None) -> str:
-        gate = ""
-        if self._in_gate:
-            behind = "a side without a source" if self._holder is None else f"source {self._holder[1]!r}"
-            gate = f", {self._in_gate:,} in the gate, which waits for {behind}"
-        return (
-            f"no room for more tuples within {timeout} s: {self._waiting:,} wait for the join{gate}; push them again "
-            "later, read the results faster, or open the join with larger queue_rows= and queue_bytes="
-        )
 
     def _check(self) -> None:
         if self._stopping:
@@ -245,7 +222,7 @@ class FlowRunner:
             self._take_in()
         else:
             self._flow.run(k)
-        with self._arrivals:
+        with self._counting:
             self._flowing -= 1
         self._sent_some.set()
 
@@ -253,9 +230,7 @@ class FlowRunner:
         return bool(self._crew.words[STOP])
 
     def _wake(self) -> None:
-        with self._arrivals:
-            self._arrivals.notify_all()
-            self._room.notify_all()
+        self._inbox.stop()
         self._sent_some.set()
         self._flow.wake()
 
@@ -264,12 +239,10 @@ class FlowRunner:
     def _take_in(self) -> None:
         """The intake's thread: takes what sources could not send on themselves."""
         while True:
-            with self._arrivals:
-                pause = time.monotonic() + PAUSE
-                while not self._items and not self._input_ended and not self._stopped():
-                    self._arrivals.wait(POLL)
-                    if self._unsettled and time.monotonic() > pause:
-                        break
+            pause = time.monotonic() + PAUSE
+            while not self._inbox.wait(POLL) and not self._stopped():
+                if self._unsettled and time.monotonic() > pause:
+                    break
             self._flow.await_room()
             make_way = 0.0
             while not self._taking.acquire(timeout=POLL):
@@ -305,10 +278,10 @@ class FlowRunner:
         """
         rounds = 0
         # Whoever holds the lock looks again after releasing it, so nothing is left behind.
-        while self._items and self._taking.acquire(blocking=False):
+        while self._inbox and self._taking.acquire(blocking=False):
             try:
                 rounds += 1
-                if rounds > MOST_ROUNDS or not self._flow.has_room(self._waiting + self._in_gate):
+                if rounds > MOST_ROUNDS or not self._flow.has_room(sum(self._inbox.sizes())):
                     break
                 self._send_waiting()
             except BaseException as error:
@@ -321,83 +294,54 @@ class FlowRunner:
                 self._taking.release()
         else:
             return
-        with self._arrivals:
-            self._arrivals.notify()
+        self._inbox.wake()
 
     def _send_waiting(self) -> bool:
         """Order, store and send what waits, at most about a chunk of it; False if nothing does."""
-        items, tuples = self._next_items()
-        if not items:
+        calls, tuples = self._inbox.take_some(MOST_SENT)
+        if not calls:
             return False
         gate = self._intake.gate
-        if gate is None and len(items) * LEAST_JOINED <= max(tuples, MOST_SINGLE * LEAST_JOINED):
-            items = self._send_single(items)
-            if not items:
+        if tuples:
+            waits = time.monotonic_ns() - np.array([call.arrived for call in calls if call.rows is not None], np.int64)
+            self._queued.add(waits)
+            if gate is None:
+                self._released.add(waits)
+        if gate is None and len(calls) * LEAST_JOINED <= max(tuples, MOST_SINGLE * LEAST_JOINED):
+            calls = self._send_single(calls)
+            if not calls:
                 return True
         with self._ordering:
             self._late.trim()
-            work = self._as_they_came(items) if gate is None else self._ordered(gate, items)
+            work = self._as_they_came(calls) if gate is None else self._ordered(gate, calls)
         self._send(work)
         return True
 
-    def _next_items(self) -> tuple[deque[Item], int]:
-        """The next items, up to a chunk of tuples, and how many tuples they have."""
-        items: deque[Item] = deque()
-        tuples = nbytes = 0
-        with self._arrivals:
-            while self._items and tuples < MOST_SENT:
-                item = self._items.popleft()
-                items.append(item)
-                if item[0] == "push":
-                    tuples += item[3].num_rows
-                    nbytes += self._row_bytes[item[1]].of(item[3])
-            self._waiting -= tuples
-            self._waiting_bytes -= nbytes
-            if self._sources_wait:
-                self._room.notify_all()
-        return items, tuples
-
-    def _send_single(self, items: deque[Item]) -> deque[Item]:
-        """Send each push by itself, as far as that goes without the general way; returns the items that need it."""
-        while items:
-            if items[0][0] == "push":
-                _, side, _, rows, arrived = items[0]
+    def _send_single(self, calls: list[Call]) -> list[Call]:
+        """Send each push by itself, as far as that goes without the general way; returns the calls that need it."""
+        for number, call in enumerate(calls):
+            if call.rows is not None:
                 with self._counts.step("store"):
-                    sent = self._operator.send_push(side, rows, arrived, self._sent)
+                    sent = self._operator.send_push(call.side, call.rows, call.arrived, self._sent)
                 if sent is None:
-                    break
+                    return calls[number:]
                 self._send_on(sent)
-            items.popleft()
-        return items
+        return []
 
-    def _as_they_came(self, items: deque[Item]) -> Work | None:
-        pushes = [item for item in items if item[0] == "push"]
-        if not pushes:
+    def _as_they_came(self, calls: list[Call]) -> Work | None:
+        pushes = PushedRows(calls)
+        if not pushes.sizes:
             return None
-        inputs = [_one_table([item for item in pushes if item[1] == side]) for side in (0, 1)]
-        sides = np.array([item[1] for item in pushes], np.bool_)
-        return self._intake.feed(inputs, _by_tuple(sides, pushes), "", arrived=_by_tuple(_arrivals(pushes), pushes))
+        inputs = [pushes.table(side) for side in (0, 1)]
+        return self._intake.feed(inputs, pushes.is_right, "", arrived=pushes.arrived)
 
-    def _ordered(self, gate: EventTimeGate, items: deque[Item]) -> Work | None:
+    def _ordered(self, gate: EventTimeGate, calls: list[Call]) -> Work | None:
         """Everything into the gate, the pushes of a source at once, then one release."""
-        calls = {"add": gate.add, "finish": gate.leave, "rest": gate.rest}
-        by_source: dict[Key, list[Item]] = {}
-        for item in items:
-            by_source.setdefault((item[1], item[2]), []).append(item)
-        for (side, name), own in by_source.items():
-            for is_push, run in groupby(own, lambda item: item[0] == "push"):
-                if is_push:
-                    pushes = list(run)
-                    self._intake.collect(side, name, _one_table(pushes), _by_tuple(_arrivals(pushes), pushes))
-                    continue
-                for kind, _, _, argument, _ in run:
-                    if kind == "advance":
-                        gate.advance(side, name, argument)
-                    else:
-                        calls[kind](side, name)
+        collect(
+            gate, calls, lambda side, name, pushes: self._intake.collect(side, name, pushes.table(side), pushes.arrived)
+        )
         work = self._intake.release()
-        # Tables whose bytes matter are as large in the gate as in the inbox: rows are enough to bound both.
-        self._in_gate, self._holder = gate.waiting, gate.holder
+        self._inbox.release(gate.waiting, gate.holders)
         return work
 
     def _send(self, work: Work | None) -> None:
@@ -405,6 +349,8 @@ class FlowRunner:
             return
         gate = self._intake.gate
         bound = None if gate is None else gate.time
+        if gate is not None and work.ordered.arrived is not None:
+            self._released.add(time.monotonic_ns() - work.ordered.arrived)
         while work.waiting or bound != self._sent_time:
             sent = self._operator.send(work, self._sent, MOST_SENT, (self._sent_time, bound))
             self._sent_time = sent.time
@@ -435,13 +381,21 @@ class FlowRunner:
         while not self._stopped():
             self._sent_some.clear()
             ended = self._flowing == 0
+            self._store_ready()
             pairs = self._flow.take(self._open[0]) if self._open else None
             self._hand_out(pairs, ended and pairs is None)
             if pairs is None:
                 if ended:
                     return
-                if not self._open or not self._flow.settles:
-                    self._sent_some.wait(POLL)
+                self._await_sent()
+
+    def _await_sent(self) -> None:
+        """Wait until the collector may find more."""
+        if not self._open or not self._flow.settles:
+            self._sent_some.wait(POLL)
+
+    def _store_ready(self) -> None:
+        """Store tuples that the flow reads by itself; without such a flow, the intake has stored everything."""
 
     def _hand_out(self, pairs: TakenPairs | None, everything: bool) -> None:
         """Deliver the rows of some pairs, and how far the result is complete."""
@@ -499,18 +453,3 @@ class FlowRunner:
             self._unsorted = [TakenPairs(pairs.later[~ready], pairs.seqs[~ready])]
             pairs = TakenPairs(pairs.later[ready], pairs.seqs[ready])
         return in_result_order(pairs, self._self_join)
-
-
-def _one_table(pushes: list[Item]) -> pa.Table | None:
-    if len(pushes) < 2:
-        return pushes[0][3] if pushes else None
-    return pa.concat_tables([item[3] for item in pushes])
-
-
-def _arrivals(pushes: list[Item]) -> Array:
-    return np.array([item[4] for item in pushes], np.int64)
-
-
-def _by_tuple(values: Array, pushes: list[Item]) -> Array:
-    """A value for each push as one for each of its tuples."""
-    return np.repeat(values, [item[3].num_rows for item in pushes])

@@ -18,6 +18,7 @@ from streamjoin.joins.auto import choose
 from streamjoin.joins.base import Pairs
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order
+from streamjoin.joins.live.gated import gated
 from streamjoin.joins.live.runner import Runner, Setup
 from streamjoin.joins.live.running import FlowRunner
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
@@ -196,4 +197,5 @@ def run_shares(setup: Setup) -> Runner:
     operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
     if not isinstance(operator.algorithm, ScaleJoin):
         raise AssertionError(f"{choice.name} is not a ScaleJoin")
-    return FlowRunner(setup, operator, ShareFlow(operator.algorithm, operator))
+    runner = gated(setup, operator, operator.algorithm)
+    return runner or FlowRunner(setup, operator, ShareFlow(operator.algorithm, operator))

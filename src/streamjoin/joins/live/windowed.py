@@ -199,6 +199,20 @@ class LiveOperator(Operator):
         self._bounds = (self._bounds[0], bound) if side else (bound, self._bounds[1])
         return SentChunk(begin, begin + n, None, None, block, self._bounds, None)
 
+    def reserve(self, n: int) -> tuple[I64, I64]:
+        """Room for the next `n` gate positions: see `place_pairs`."""
+        return self._own.room_for(n), self._arrived.room_for(n)
+
+    def expire(self) -> None:
+        """Find out which positions no later tuple looks up, after tuples were stored."""
+        self._was_compiled = True
+        self._forget(None)
+
+    @property
+    def dropped(self) -> tuple[int, int]:
+        """Positions of each side below which no later tuple looks."""
+        return self._bounds
+
     def rows(self, later: Array, seqs: Array) -> ResultRows:
         """The rows of pairs: gate positions of the later tuples, stream positions of the earlier."""
         left, right, arrived = (np.empty(later.size, np.int64) for _ in range(3))

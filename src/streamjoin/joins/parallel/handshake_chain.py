@@ -24,7 +24,6 @@ from streamjoin.kernels.handshake.links import (
     IN,
     MIN_SEQ,
     OUT,
-    PATIENCE,
     PUNCTUATES,
     RESULTS_HEAD,
     RESULTS_TAIL,
@@ -46,6 +45,10 @@ _MOST_TURNS = 4
 _SPARE = 1 << 17
 _LEAST_COPIES = 256
 RING = 1 << 14
+SLEEPS_US = 50_000
+"""How long a node of a live join without messages sleeps, if nobody wakes it."""
+SLEEPS_LEAVING_US = 2_000
+"""Likewise in the original handshake join, whose tuples move on without messages."""
 _LINE = 8
 
 
@@ -57,11 +60,10 @@ def aligned(words: int) -> I64:
 
 
 class SideLog:
-    """One side's tuples from `base` to `count`: row p - base holds place p."""
+    """One side's tuples from `base` to `count`: row p - base holds place p; those before `first` are not needed."""
 
     def __init__(self, dtype: Any) -> None:
-        self.base = 0
-        self.count = 0
+        self.base = self.first = self.count = 0
         self.words: Array = np.zeros((WORD_ROWS, 0), dtype)
         self.facts: I64 = np.zeros((0, FACTS), np.int64)
 
@@ -82,13 +84,14 @@ class SideLog:
     def make_room(self, n: int) -> None:
         """Have room for `n` more tuples."""
         if n > self.room:
-            self._move(max(_LEAST, 2 * (self.count - self.base + n)))
+            self._move(max(_LEAST, 2 * (self.count - self.first + n)))
 
     def _move(self, capacity: int) -> None:
-        size = self.count - self.base
+        """Have room for so many tuples in all, without those that are not needed."""
+        skip, size = self.first - self.base, self.count - self.first
         words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
-        words[:, :size], facts[:size] = self.words[:, :size], self.facts[:size]
-        self.words, self.facts = words, facts
+        words[:, :size], facts[:size] = self.words[:, skip : skip + size], self.facts[skip : skip + size]
+        self.words, self.facts, self.base = words, facts, self.first
 
     @property
     def seqs(self) -> I64:
@@ -102,22 +105,23 @@ class SideLog:
 
     def forget(self, place: int) -> None:
         """Drop the tuples before a place; rows are moved once half of the capacity, or all tuples, can be dropped."""
-        dropped, size = place - self.base, self.count - self.base
-        if dropped <= 0 or (dropped < size and 2 * dropped < self.facts.shape[0]):
+        self.first = max(self.first, place)
+        dropped, size = self.first - self.base, self.count - self.base
+        if dropped == 0 or (dropped < size and 2 * dropped < self.facts.shape[0]):
             return
         self.words[:, : size - dropped] = self.words[:, dropped:size].copy()
         self.facts[: size - dropped] = self.facts[dropped:size].copy()
-        self.base = place
+        self.base = self.first
 
     def reserve(self, n: int) -> None:
-        """Between flows: have room for `n` more tuples, or for as many as are held if those are more.
+        """Between flows: have room for `n` more tuples, or for as many as are needed now if those are more.
 
         Ending a flow takes about a millisecond, so windows that pass quickly get room for several of them.
         """
-        size = self.count - self.base
-        spare = max(n, size, min(_MOST_TURNS * size, _SPARE), _LEAST)
-        if spare > self.room:
-            self._move(size + spare)
+        size = self.count - self.first
+        least = max(n, size, _LEAST)
+        if least > self.room:
+            self._move(size + max(least, min(_MOST_TURNS * size, _SPARE)))
 
     @property
     def nbytes(self) -> int:
@@ -137,14 +141,13 @@ class Chain:
         batch: int,
         drains: bool = False,
         punctuates: bool = False,
-        patience: int = 1,
         links: int = 64,
         ring: int = RING,
     ) -> None:
         self.nodes, self.links = nodes, links
         self.mem = aligned(chain_words(nodes, links))
         lay_chain(self.mem, nodes, links)
-        self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES, PATIENCE]] = batch, terms, drains, punctuates, patience
+        self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES]] = batch, terms, drains, punctuates
         self.logs = (SideLog(dtype), SideLog(dtype))
         self.results = np.zeros((nodes, ring, RESULT), np.int64)
 

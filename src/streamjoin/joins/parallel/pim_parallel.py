@@ -1,8 +1,9 @@
 """`pim_parallel`: threads take tasks from one queue and share one PIM-Tree per side (SIGMOD paper, section 4).
 
 A thread takes the next task, looks its tuples up in the index and in the part of the window that is not indexed yet,
-indexes them, and passes on completed results in order. A merge runs concurrently (`merge="nonblocking"`) or while the
-other threads wait (`"blocking"`). Threads may join and leave at any time.
+indexes them, and passes on completed results in order. A merge runs concurrently (`merge="nonblocking"`), while the
+other threads wait (`"blocking"`), or as in the paper, by one thread while the others do not index (`"one_thread"`).
+Threads may join and leave at any time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.indexes.pim_shared import SETTINGS, SharedPimTree
 from streamjoin.joins.base import Chunk, Pairs, Refine
-from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
+from streamjoin.joins.parallel.pim_parallel_crew import MERGES, SharedJoin, Tuples
 from streamjoin.kernels.pim_parallel import work_queue as q
 from streamjoin.kernels.pim_parallel.writing import write_tuples
 from streamjoin.kernels.trees.task import INSERTS, PROBES
@@ -27,7 +28,6 @@ from streamjoin.windows.workers import Workers, cuts
 Pieces = list[tuple[Array, Array]]
 
 OPTIONS = frozenset({"task", "merge"}) | SETTINGS
-MERGES = ("nonblocking", "blocking")
 _TASK = 64
 _LARGEST_TASK = 1 << 16
 _REFINED_AT_ONCE = 1 << 16
@@ -44,10 +44,10 @@ class PimParallel:
     name: ClassVar[str] = "pim_parallel"
 
     def __init__(self, bound: BoundSpec, options: Mapping[str, object], workers: Workers) -> None:
-        task, blocking, settings = _checked(options)
+        task, merge, settings = _checked(options)
         sizes = [window.size if window.kind == "count" else None for window in bound.windows]
         left, right = (SharedPimTree(size, task, **settings) for size in sizes)
-        self.shared = SharedJoin(left, right, workers.n, task=task, blocking=blocking)
+        self.shared = SharedJoin(left, right, workers.n, task=task, merge=merge)
         self._workers = workers
         self._tuples = Tuples()
         self._mins = [0, 0]
@@ -82,6 +82,11 @@ class PimParallel:
         self.shared.run(tuples, take, base=self._mins, grows=self.grows)
         pairs += _refined(candidates, refine, self._workers) if candidates else []
         return Pairs(*_joined(pairs, self._workers))
+
+    def fill(self, side: int, words: Array, seqs: Array) -> None:
+        """Store one side's live tuples, taken over from another algorithm."""
+        self.shared.sides[side].load(words, seqs)
+        self.shared.renew_limits()
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
@@ -153,16 +158,16 @@ def _joined(pieces: Pieces, workers: Workers) -> tuple[Array, Array]:
     return columns
 
 
-def _checked(options: Mapping[str, object]) -> tuple[int, bool, dict[str, Any]]:
-    """The task size, whether merges block, and the settings of the trees."""
-    task, merge = options.get("task", _TASK), options.get("merge", MERGES[0])
+def _checked(options: Mapping[str, object]) -> tuple[int, str, dict[str, Any]]:
+    """The task size, the way to merge, and the settings of the trees."""
+    task, merge = options.get("task", _TASK), options.get("merge", "nonblocking")
     if not isinstance(task, int) or isinstance(task, bool) or not 1 <= task <= _LARGEST_TASK:
         raise SpecError(f"options task={task!r} is not a number of tuples from 1 to {_LARGEST_TASK}")
-    if merge not in MERGES:
+    if not isinstance(merge, str) or merge not in MERGES:
         raise SpecError(f"options merge={merge!r} is not one of {', '.join(map(repr, MERGES))}")
     settings = {name: value for name, value in options.items() if name in SETTINGS}
     for name, value in settings.items():
         is_integer = name != "merge_ratio"
         if isinstance(value, bool) or not isinstance(value, int if is_integer else (int, float)):
             raise SpecError(f"options {name}={value!r} is not a {'whole ' if is_integer else ''}number")
-    return task, merge == "blocking", settings
+    return task, merge, settings

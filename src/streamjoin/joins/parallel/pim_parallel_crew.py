@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from streamjoin.indexes.base import I64, arena
-from streamjoin.indexes.pim_shared import SharedPimTree
+from streamjoin.indexes.pim_shared import GRANT, SharedPimTree
 from streamjoin.kernels.crew import STOP, unlock
 from streamjoin.kernels.pim_parallel import work_queue as q
 from streamjoin.kernels.pim_parallel.merge import MERGING_NOW, set_limits
@@ -38,6 +38,9 @@ _PLACES = {
     q.AWAITS_MATCHES: "waiting for matches",
     q.AWAITS_OUTPUT: "waiting until the output is taken",
 }
+MERGES = {"nonblocking": q.NONBLOCKING, "blocking": q.BLOCKING, "one_thread": q.ONE_THREAD}
+"""How a merge goes on beside the join, by name."""
+_SHARE = 2  # grants per thread that the waiting tuples must be enough for
 _LEAST_UNDER_WAY = 64
 _SLICE = 1 << 11
 _MOST_SLICES = 1024
@@ -92,7 +95,7 @@ class SharedJoin:
         n: int,
         *,
         task: int = 64,
-        blocking: bool = False,
+        merge: str = "nonblocking",
         under_way: int | None = None,
         results: int | None = None,
         out: int = 1 << 16,
@@ -105,14 +108,16 @@ class SharedJoin:
         tasks while more than `backlog` tuples wait, and while fewer tuples than a task wait.
         """
         # Few, since pending tasks make lookups scan more of the window; but enough that no thread waits.
-        under_way = under_way or max(_LEAST_UNDER_WAY, 1 << (8 * n - 1).bit_length())
+        granted = -(-GRANT // task)
+        under_way = under_way or max(_LEAST_UNDER_WAY, 1 << ((8 + granted) * n - 1).bit_length())
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
         capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)
         slices_at = q.SLOTS + q.SLOT * under_way
         self.queue = np.zeros(slices_at + _MOST_SLICES + 1 + 8, np.int64)
         self.queue = self.queue[(-self.queue.ctypes.data // 8) % 8 :]
-        self.queue[q.TASK], self.queue[q.BLOCKING] = task, blocking
+        self.queue[q.TASK], self.queue[q.MERGE_MODE] = task, MERGES[merge]
+        self.queue[q.GRANT], self.queue[q.SHARE] = max(task, GRANT), _SHARE * n
         self.queue[q.SELF] = left is right
         self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
         self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog

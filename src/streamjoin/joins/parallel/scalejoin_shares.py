@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Shares(Protocol):
     """All shares of one join; share k is used by thread k."""
 
     decides: frozenset[int]
+    scans: ClassVar[bool]
+    """Whether the shares are scanned; otherwise they have an index."""
 
     @property
     def n(self) -> int:
@@ -88,6 +90,8 @@ def _add_up(counters: list[dict[str, int]]) -> dict[str, int]:
 
 class ScanShares:
     """Nested-loop shares: for any condition."""
+
+    scans: ClassVar[bool] = True
 
     def __init__(self, bound: BoundSpec, n: int) -> None:
         self._bound = bound
@@ -160,6 +164,8 @@ class ScanShares:
 
 class IndexShares:
     """Shares with an index of each side, or one for both roles of a self-join: for keys and bands."""
+
+    scans: ClassVar[bool] = False
 
     def __init__(self, bound: BoundSpec, n: int, index: str, settings: Mapping[str, float]) -> None:
         self._bound, self._index, self._settings = bound, index, settings

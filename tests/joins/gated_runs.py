@@ -1,0 +1,128 @@
+"""Random streams through live joins whose sources feed the gate themselves, against `sj.open`; a program as well.
+
+Eight sources push from a thread each. Their tuples are out of order within the lateness, some are late, some have no
+time or no key. Rows, order and late tuples have to be those of one caller that pushes source after source.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import streamjoin as sj
+from streamjoin.joins.live.gated import GatedRunner
+from tests.deadlock import no_deadlock
+
+SPEC = sj.JoinSpec(on=sj.Band("x", "x", 2) & sj.Equi("k"), window=sj.TimeWindow(20), time="t", order="event_time")
+TYPES = pa.schema([("id", pa.int64()), ("t", pa.int64()), ("x", pa.float64()), ("k", pa.int16())])
+SOURCES = 8
+
+
+def opened(spec: sj.JoinSpec = SPEC, workers: int = 2, **options: Any) -> sj.Live:
+    """A live join of `rows_of`."""
+    return sj.live(spec, "scalejoin", workers, left_schema=TYPES, right_schema=TYPES, **options)
+
+
+def runner_of(join: sj.Live) -> GatedRunner:
+    """The runner of a live join."""
+    runner = join._runner
+    assert isinstance(runner, GatedRunner)
+    return runner
+
+
+def rows_of(times: Iterable[int], first: int = 0) -> pa.Table:
+    """Tuples that match all others, at these times, numbered from `first` on."""
+    t = np.array([*times], np.int64)
+    return pa.table(
+        {"id": np.arange(first, first + t.size), "t": t, "x": np.zeros(t.size), "k": np.zeros(t.size, np.int16)}
+    )
+
+
+def stream(rng: np.random.Generator, source: int, n: int, lateness: int) -> pa.Table:
+    """The tuples of one source."""
+    t = np.sort(rng.integers(0, 4 * n, n)) + rng.integers(-lateness, 2, n) + np.where(rng.random(n) < 0.02, -40, 0)
+    columns = {
+        "id": pa.array(np.arange(n) + source * n),
+        "t": pa.array(t, mask=rng.random(n) < 0.02),
+        "x": pa.array(rng.integers(0, 12, n).astype(np.float64), mask=rng.random(n) < 0.05),
+        "k": pa.array(rng.integers(0, 3, n).astype(np.int16)),
+    }
+    return pa.table(columns, schema=TYPES)
+
+
+def check(runs: int, seed: int) -> None:
+    """Draw joins and compare them."""
+    for run in range(runs):
+        rng = np.random.default_rng([seed, run])
+        lateness = int(rng.choice([0, 15]))
+        window: Any = (sj.TimeWindow(20), sj.CountWindow(70)) if run % 2 else sj.TimeWindow(20)
+        on = SPEC.on if rng.random() < 0.7 else sj.Band("x", "x", 2)
+        spec = sj.JoinSpec(on=on, window=window, time="t", order="event_time", lateness=lateness)
+        feeds = [stream(rng, source, 900, lateness) for source in range(SOURCES)]
+        names = rng.permutation([f"s{source}" for source in range(SOURCES)]).tolist()
+        keys = [(("left", "right")[source % 2], names[source]) for source in range(SOURCES)]
+        cuts = [np.unique(rng.integers(0, 901, int(rng.integers(1, 40)))).tolist() for _ in feeds]
+        rows, late = _live(spec, feeds, keys, cuts, int(rng.integers(1, 4)))
+        wanted, wanted_late = _pushed(spec, feeds, keys)
+        assert rows == wanted, (run, seed, spec)
+        assert late == wanted_late, (run, seed, spec)
+
+
+def _live(
+    spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]], cuts: list[list[int]], workers: int
+) -> tuple[list[object], list[object]]:
+    with opened(spec, workers, queue_rows=1 << 12) as join:
+        runner_of(join)
+        sources = [join.source(*key) for key in keys]
+
+        def feed(number: int) -> None:
+            with sources[number] as source:
+                for begin, end in zip([0, *cuts[number]], [*cuts[number], 900], strict=True):
+                    source.push(feeds[number].slice(begin, end - begin))
+
+        threads = [threading.Thread(target=feed, args=(number,)) for number in range(SOURCES)]
+
+        def close() -> None:
+            for thread in threads:
+                thread.join()
+            join.close()
+
+        closer = threading.Thread(target=close)
+        for thread in (*threads, closer):
+            thread.start()
+        rows = [pair for batch in join for pair in _pairs(batch)]
+        closer.join()
+        return rows, _late(join.late())
+
+
+def _pushed(spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]]) -> tuple[list[object], list[object]]:
+    names = {own: [name for side, name in keys if side == own] for own in ("left", "right")}
+    with sj.open(spec, "sweep", sources=names, left_schema=TYPES, right_schema=TYPES) as join:
+        rows: list[object] = []
+        for (side, name), table in zip(keys, feeds, strict=True):
+            rows += _pairs(join.push(**{side: table}, source=name))
+        rows += _pairs(join.close())
+        return rows, _late(join.late())
+
+
+def _pairs(rows: pa.Table | pa.RecordBatch) -> list[object]:
+    return list(zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True))
+
+
+def _late(rows: pa.Table) -> list[object]:
+    if not rows.num_rows:
+        return []
+    late: list[object] = []
+    late += sorted((row["side"], row["source"], row["reason"], row[f"id_{row['side']}"]) for row in rows.to_pylist())
+    return late
+
+
+if __name__ == "__main__":
+    with no_deadlock(500):
+        check(int(sys.argv[1]), int(sys.argv[2]))
+    print("held")

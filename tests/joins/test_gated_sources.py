@@ -1,0 +1,270 @@
+"""Sources that feed ScaleGate themselves: concurrently, by the gate's rules, with room and places that come back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.joins.engine.compiled_step import CompiledStep
+from streamjoin.joins.live import gated, inlets
+from streamjoin.joins.live.gated import GatedRunner
+from streamjoin.joins.live.idle import ManualClock
+from streamjoin.kernels.scalegate.nodes import N_SOURCES
+from streamjoin.kernels.scalegate.rings import feed
+from streamjoin.model.errors import BackPressureError, StateError
+from tests.deadlock import no_deadlock
+from tests.joins.gated_runs import SPEC, TYPES, check, opened, rows_of, runner_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_threads_that_push_at_once_give_the_rows_of_push() -> None:
+    """Eight sources in eight threads; disorder within the lateness, late rows, NULLs, rings that fill."""
+    with no_deadlock(100):
+        check(runs=4, seed=1)
+
+
+def test_a_collector_that_falls_behind_delivers_every_row_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads have found more matches than it reads at once: those that it leaves are not complete."""
+    monkeypatch.setattr(gated, "_BLOCK", 64)
+    with no_deadlock(100):
+        check(runs=3, seed=2)
+
+
+@pytest.mark.slow
+def test_they_do_with_yields_forced_at_every_shared_access() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.joins.gated_runs", "3", "2"],
+        capture_output=True, text=True, timeout=600, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
+    )  # fmt: skip
+    assert done.stdout == "held\n", done.stderr
+
+
+def test_a_push_that_takes_long_holds_up_no_other_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lock is around encoding and adding: while one source is in a push, others push and are joined."""
+    entered, leave = threading.Event(), threading.Event()
+    encode = CompiledStep.encode_side
+
+    def slow(self: object, side: int, rows: pa.Table) -> object:
+        if rows["id"][0].as_py() == 99:
+            entered.set()
+            assert leave.wait(60)
+        return encode(self, side, rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CompiledStep, "encode_side", slow)
+    with no_deadlock(60), opened() as join:
+        # The slow source is at time 1,000 already, so the gate does not wait for it.
+        left, right, other = join.source("left", "a"), join.source("right", "a"), join.source("left", "slow")
+        other.push(rows_of([1_000], first=50))
+        thread = threading.Thread(target=other.push, args=(rows_of([1_001], first=99),))
+        thread.start()
+        assert entered.wait(60)
+        left.push(rows_of([10, 20]))
+        right.push(rows_of([10, 20]))
+        left.advance(30)
+        right.advance(30)
+        assert len(next(iter(join))) > 0
+        leave.set()
+        thread.join()
+        join.stop()
+
+
+def test_encoding_and_adding_need_no_interpreter() -> None:
+    assert feed.targetoptions["nogil"]  # type: ignore[attr-defined]
+    with opened() as join:
+        assert isinstance(runner_of(join), GatedRunner)
+        join.stop()
+
+
+def test_one_thread_may_push_more_than_the_rings_hold() -> None:
+    """What finds no room waits, in order, until the other side has come as far."""
+    n = 3 * inlets.RING
+    with no_deadlock(60), opened() as join:
+        left, right = join.source("left"), join.source("right")
+        for source in (left, right):
+            source.push(rows_of(range(n), first=0))
+            source.push(rows_of(range(n, n + 10), first=n))
+            source.finish()
+        again = join.source("left")
+        again.push(rows_of([n + 9], first=n + 20))
+        join.close()
+        ids = [
+            pair
+            for rows in join
+            for pair in zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True)
+        ]
+    assert len(ids) == len(set(ids))
+    assert {(i, i) for i in range(n + 10)} <= set(ids)
+    assert (n + 20, n + 9) in ids
+
+
+def test_a_full_gate_refuses_all_but_the_source_it_waits_for() -> None:
+    with no_deadlock(60), opened(queue_rows=100) as join:
+        ahead, behind = join.source("left", "ahead"), join.source("right", "behind")
+        with pytest.raises(BackPressureError, match="in the gate, which waits for source 'behind'"):
+            for begin in range(0, 1_000, 10):
+                ahead.push(rows_of(range(begin, begin + 10)), timeout=0.05)
+        for begin in range(0, 100, 10):
+            behind.push(rows_of(range(begin, begin + 10)), timeout=30)
+        ahead.push(rows_of([1_000]), timeout=30)
+        join.stop()
+
+
+@pytest.mark.parametrize("algorithm", ["scalejoin", "sweep"])
+def test_one_thread_may_push_any_source_at_the_time_that_a_full_gate_waits_for(algorithm: str) -> None:
+    """A source that opens at the time of another of the same thread: neither has to go first."""
+    with no_deadlock(60), sj.live(SPEC, algorithm, left_schema=TYPES, right_schema=TYPES, queue_rows=100) as join:
+        first, ahead = join.source("left", "a"), join.source("right", "ahead")
+        batches = join.batches()
+        first.push(rows_of([10]))
+        with pytest.raises(BackPressureError, match="no room"):
+            for begin in range(10, 1_000, 10):
+                ahead.push(rows_of(range(begin, begin + 10)), timeout=0.05)
+        while next(batches).time != 10:
+            pass
+        visitor = join.source("left", "visitor")
+        visitor.push(rows_of([11]), timeout=30)
+        first.push(rows_of([12]), timeout=30)
+        join.stop()
+
+
+def test_a_slow_consumer_slows_sources_that_the_gate_waits_for_in_turn() -> None:
+    """The source that is behind may push into a full gate, but not while what is ready has not been taken."""
+    with no_deadlock(60), opened(queue_rows=2_000, result_rows=10) as join:
+        left, right = join.source("left"), join.source("right")
+        consumer = join.consumer()
+        with pytest.raises(BackPressureError, match="no room"):
+            for begin in range(0, 1_000_000, 100):
+                for source in (left, right):
+                    source.push(rows_of(range(begin, begin + 100)), timeout=0.2)
+        # Rings, both gates and one push per source beside the limit.
+        assert join.metrics()["waiting"] <= 2_000 + 200
+        next(consumer)
+        join.stop()
+
+
+def test_resting_sources_hold_nobody_up_and_wake_behind_the_bound() -> None:
+    clock = ManualClock()
+    with no_deadlock(60), opened(idle="1 second", clock=clock) as join:
+        left, right = join.source("left", "a"), join.source("right", "b")
+        batches = join.batches()
+
+        def reach(time: int) -> None:
+            while not (batch := next(batches)).time or batch.time < time:
+                pass
+
+        left.push(rows_of([10, 40]))
+        right.push(rows_of([20]))
+        reach(20)
+        clock.turn(0.9)
+        left.push(rows_of([50, 60]))
+        clock.turn(0.2)
+        # The right source rests: the bound is the left one's clock.
+        reach(60)
+        right.push(rows_of([55, 59, 60, 61]))
+        left.push(rows_of([70]))
+        right.advance(70)
+        reach(70)
+        assert join.late()["t_right"].to_pylist() == [55, 59]
+        clock.turn(2)
+        join.close()
+        assert join.wait(30)
+        join.stop()
+
+
+def test_sources_that_come_and_go_use_the_places_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inlets, "MOST_SOURCES", 6)
+    with no_deadlock(100), opened() as join:
+        reader = threading.Thread(target=lambda: [rows.num_rows for rows in join])
+        right = join.source("right")
+        reader.start()
+        places = runner_of(join)._inlets
+        for visit in range(300):
+            # Names rise, fall, and lie between each other.
+            with join.source("left", f"visitor {visit if visit < 150 else -visit}") as visitor:
+                visitor.push(rows_of([visit]))
+            right.advance(visit + 1)
+            right.push(rows_of([visit + 1]))
+        assert places.mem[N_SOURCES] <= 7
+        assert len(places._ranks) < 100
+        sources = []
+        with pytest.raises(StateError, match="6 sources are open, as many"):
+            sources += [join.source("left", f"guest {n}") for n in range(8)]
+        join.close()
+        reader.join()
+        assert join.metrics()["pushed_left"] == 300
+
+
+def test_names_order_equal_times_however_they_are_opened() -> None:
+    """Ranks between those that are there, before and behind them."""
+    rng = np.random.default_rng(5)
+    names = [f"{n:03d}" for n in range(60)]
+    ids = []
+    for order in (names, names[::-1], rng.permutation(names).tolist()):
+        with no_deadlock(60), opened() as join:
+            sources = {name: join.source("left", name) for name in order}
+            right = join.source("right", "r")
+            for name in names:
+                sources[name].push(rows_of([7], first=int(name)))
+            right.push(rows_of([8], first=500))
+            join.close()
+            ids.append([i for rows in join for i in rows["id_left"].to_pylist()])
+    assert ids == [list(range(60))] * 3
+
+
+def test_an_error_in_a_sources_thread_ends_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("injected")
+
+    with no_deadlock(60), pytest.raises(StateError, match="injected"), opened() as join:
+        source = join.source("left")
+        monkeypatch.setattr(CompiledStep, "encode_side", fail)
+        with pytest.raises(StateError, match="MemoryError: injected"):
+            source.push(rows_of([1]))
+        list(join)
+
+
+@pytest.mark.parametrize("name", ["scan", "copy_out", "await_results"])
+def test_an_error_in_a_thread_reaches_everybody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("injected")
+
+    monkeypatch.setattr(gated, name, fail)
+    with no_deadlock(60), pytest.raises(StateError, match="injected"), opened() as join:
+        left, right = join.source("left"), join.source("right")
+        with pytest.raises(StateError, match="injected"):
+            for t in range(100_000):
+                left.push(rows_of([t]))
+                right.push(rows_of([t]))
+        list(join)
+
+
+def test_groups_with_more_pairs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated, "_LEAST_PAIRS", 4)
+    monkeypatch.setattr(gated, "_LEAST_SHARE", 1 << 9)
+    with (
+        no_deadlock(60),
+        opened(spec=sj.JoinSpec(on=sj.Band("x", "x", 1e9), window=SPEC.window, time="t", order="event_time")) as join,
+    ):
+        left, right = join.source("left"), join.source("right")
+        for begin in range(0, 2_000, 500):
+            for source in (left, right):
+                source.push(rows_of(range(begin, begin + 500), first=begin))
+        join.close()
+        pairs = [
+            pair
+            for rows in join
+            for pair in zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True)
+        ]
+    wanted = {(a, b) for a in range(2_000) for b in range(max(0, a - 20), min(2_000, a + 21))}
+    assert len(pairs) == len(wanted)
+    assert set(pairs) == wanted
+    assert TYPES.names[0] == "id"
