@@ -302,7 +302,8 @@ BLOCKS = re.findall(
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
 def test_what_the_documents_show_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str) -> None:
     """Each block takes the place of its table in a whole file."""
-    monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
+    for name in ("KAFKA_PASSWORD", "REGISTRY_PASSWORD"):
+        monkeypatch.setenv(name, "hunter2")
     table = block.splitlines()[0]
     parts = re.split(r"^(?=\[)", WHOLE, flags=re.MULTILINE)
     replaced = [part for part in parts if not part.startswith(table[:-1])]

@@ -21,6 +21,7 @@ from streamjoin.storage.merging import MergePolicy, RunStatistics, due
 from streamjoin.storage.ranges import LEAST
 from tests.spark.joining import (
     CASES,
+    Case,
     blueprint,
     expected,
     in_process,
@@ -35,9 +36,9 @@ from tests.spark.joining import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BAND = CASES[0]
+BAND, INTERVALS = CASES[0], CASES[-1]
 # Nothing is folded by the batches themselves.
-BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0)
+BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0, expired=1000)
 
 
 def _plan(partitions: int = 2) -> Blueprint:
@@ -76,15 +77,15 @@ def test_a_run_that_is_mostly_expired_is_written_anew() -> None:
     assert due(runs, (70, LEAST), policy) == (0, 1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_merges_at_any_moment_change_no_result(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "case"), [(0, BAND), (1, BAND), (2, INTERVALS)])
+def test_merges_at_any_moment_change_no_result(seed: int, case: Case, tmp_path: Path) -> None:
     rng = random.Random(seed)
     # Slow enough that several runs are alive at a time: one about to expire is folded, not merged.
-    left, right = stream(BAND, seed=seed, n=500, step=3)
+    left, right = stream(case, seed=seed, n=500, step=3)
     found: Counter[tuple[int, int]] = Counter()
     merged = set()
-    for i, sides in enumerate(tables(BAND, left, right, 25)):
-        plan, epoch = _plan(rng.choice([1, 2, 3])), rng.randint(1, 3) + i
+    for i, sides in enumerate(tables(case, left, right, 25)):
+        plan, epoch = blueprint(case, rng.choice([1, 2, 3]), BACKGROUND), rng.randint(1, 3) + i
         if rng.random() < 0.3:
             in_process(plan, tmp_path, i, sides, epoch, only=[0])
         found += pairs(in_process(plan, tmp_path, i, sides, epoch + 1))
@@ -93,7 +94,7 @@ def test_merges_at_any_moment_change_no_result(seed: int, tmp_path: Path) -> Non
         version = WindowLog(tmp_path, epoch + 1, plan).version(i)
         merged |= {file for file in version.files if file.endswith(".merge")}
         assert version.batch == i
-    assert found == expected(BAND, left, right)
+    assert found == expected(case, left, right)
     assert len(merged) > 3
 
 
@@ -117,6 +118,21 @@ def test_a_merge_is_swapped_in_at_the_next_batch_and_its_runs_go(tmp_path: Path)
     in_process(plan, tmp_path, 10, batches[10])
     assert {int(p.parent.name) for p in tmp_path.rglob("*.piece")} >= {8, 9, 10}
     assert len(list(tmp_path.rglob("*.piece"))) == 2 * (len(log.version(10).runs) - 1)
+
+
+def test_a_merge_that_begins_late_takes_the_newest_version_that_is_complete(tmp_path: Path) -> None:
+    """Drivers hear of a batch when others have followed, which removed its version."""
+    left, right = stream(BAND, seed=1, n=120, step=1)
+    plan = _plan()
+    for i, sides in enumerate(tables(BAND, left, right, 12)[:9]):
+        in_process(plan, tmp_path, i, sides)
+    log = WindowLog(tmp_path, 1, plan)
+    with pytest.raises(CheckpointError, match="is missing"):
+        log.version(2)
+    assert merge_due(plan, log, 2)
+    assert [merge.name.partition(".")[0] for merge in tmp_path.rglob("*.merge")] == [f"{7:010}"]
+    with pytest.raises(CheckpointError, match="does not hold batch 9"):
+        merge_due(plan, log, 9)
 
 
 def test_a_merge_that_comes_too_late_is_removed(tmp_path: Path) -> None:
@@ -180,17 +196,18 @@ def test_who_prunes_at_the_same_time_does_no_harm(tmp_path: Path, monkeypatch: p
     expected_merges = log.merges(before, set())
     stale = tmp_path / "versions/00/00000001.merge"
     seen = []
+    listed = places.entries
 
     def entries(directory: places.Place) -> list[places.Place]:
         if directory.name == "versions":
-            return [*places.entries(directory), stale.parent]
+            return [*listed(directory), stale.parent]
         if directory == stale.parent and stale.exists():
             seen.append(directory)
             shutil.rmtree(directory)
             return [stale]
-        return places.entries(directory)
+        return listed(directory)
 
-    monkeypatch.setattr("streamjoin.storage.log.entries", entries)
+    monkeypatch.setattr("streamjoin.storage.places.entries", entries)
     for once in (lambda: log.merges(before, set()) == expected_merges, lambda: log.prune(before) is None):
         assert once(), "a directory that went before it was listed"
         stale.parent.mkdir()

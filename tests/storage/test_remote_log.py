@@ -49,12 +49,12 @@ BAND = CASES[0]
 def test_a_join_over_a_remote_log_gives_the_same_rows(root: RemotePath, tmp_path: Path) -> None:
     left, right = stream(BAND, seed=5, n=300)
     plan = blueprint(BAND, 2, MergePolicy(slack=200, floor=0, runs=2, inline=0))
-    assert new_epoch(root, plan.description) > 0
+    epoch = new_epoch(root, plan.description)
     found: Counter[tuple[int, int]] = Counter()
     for i, sides in enumerate(tables(BAND, left, right, 10)):
-        found += pairs(in_process(plan, root, i, sides))  # type: ignore[arg-type]
+        found += pairs(in_process(plan, root, i, sides, epoch))  # type: ignore[arg-type]
         if i == 5:
-            merge_due(plan, WindowLog(root, 1, plan), i)
+            merge_due(plan, WindowLog(root, epoch, plan), i)
     assert found == expected(BAND, left, right)
     assert len(list(directory().iterdir())) > 4
     assert (tmp_path / "far/log/join.json").exists()
@@ -114,7 +114,7 @@ def test_what_a_client_raises_is_told_in_its_words(monkeypatch: pytest.MonkeyPat
     with pytest.raises(CheckpointError, match="can't be read: LookupError: no profile"):
         read_footer(root / "x")
 
-    def no_token(uri: str) -> None:
+    def no_token(uri: str, settings: object) -> None:
         raise pa.ArrowException(f"no token for {uri}")
 
     monkeypatch.setattr("streamjoin.storage.places._through_arrow", no_token)

@@ -217,7 +217,9 @@ def test_a_start_with_another_join_says_what_changed(tmp_path: Path) -> None:
 def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
     description = blueprint(BAND, 2).description
     (tmp_path / "join.json").write_text(json.dumps({**description, "format": "0"}))
-    with pytest.raises(CheckpointError, match="format was '0' and is now '2'"):
+    with pytest.raises(
+        CheckpointError, match=r"has format 0 .* reads format 2\. Nothing was changed: run the version that wrote it"
+    ):
         new_epoch(tmp_path, description)
 
 
@@ -360,3 +362,17 @@ def test_a_row_near_a_boundary_is_sent_to_both_sides() -> None:
     rows, targets = points.copies(owner, lo, hi)
     sent = sorted(zip(rows.tolist(), targets.tolist(), strict=True))
     assert sent == [(1, 0), (1, 2), (1, 3), (2, 3), (4, 1)]
+
+
+def test_late_rows_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest files go first; the newest batches and what others are writing stay."""
+    log = WindowLog(tmp_path, 1, blueprint(CASES[0], 1))
+    rows = pa.table({"x": [1, 2, 3]})
+    for batch in range(4):
+        log.write_late(batch, 0, rows)
+    draft = tmp_path / "late" / ".0000000000.draft"
+    draft.write_bytes(b"x" * 10_000)
+    monkeypatch.setenv("STREAMJOIN_LATE_BYTES", "1")
+    log.write_late(4, 0, rows)
+    assert [batch for batch, _ in late_files(tmp_path)] == [2, 3, 4]
+    assert draft.exists()

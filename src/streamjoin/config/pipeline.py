@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from streamjoin.config.variables import VARIABLE
 from streamjoin.model.spec import JoinSpec
+from streamjoin.storage.settings import StorageSettings
 
 SOURCE_FORMATS = ("kafka", "parquet", "json", "csv", "rate")
-SINK_FORMATS = ("kafka", "parquet", "json", "csv", "console", "memory")
-DECODINGS = ("json", "csv", "text", "binary")
+SINK_FORMATS = ("kafka", "parquet", "json", "csv", "delta", "iceberg", "console", "memory")
+DECODINGS = ("json", "csv", "avro", "protobuf", "text", "binary")
+REGISTERED = ("avro", "protobuf")
+"""The decodings whose schemas are in a registry."""
 KAFKA_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
 
 _SECRET = re.compile(
@@ -36,6 +40,8 @@ class PipelineSource:
     options: Mapping[str, str] = field(default_factory=dict)
     decode: str = "json"
     decode_options: Mapping[str, str] = field(default_factory=dict)
+    registry: str | None = None
+    """The URL of the schema registry, for Avro and Protobuf; `decode_options` are those of its client."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Columns of a Kafka record beside its value, and the names they get."""
     select: tuple[str, ...] = ()
@@ -54,7 +60,7 @@ class PipelineSource:
     @property
     def can_be_malformed(self) -> bool:
         """Whether a value of this source may fail to decode."""
-        return self.format in ("json", "csv") or (self.format == "kafka" and self.decode in ("json", "csv"))
+        return self.format in ("json", "csv") or (self.format == "kafka" and self.decode not in ("text", "binary"))
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,9 @@ class PipelineSink:
     """The column that becomes a Kafka record's key."""
     select: tuple[str, ...] = ()
     name: str | None = None
-    """The table of a memory sink."""
+    """The table of a memory sink, or of Iceberg."""
+    catalog: str = "default"
+    """The catalog of an Iceberg table; its properties are the options."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,8 @@ class Pipeline:
     master: str | None = None
     memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    storage: StorageSettings | None = None
+    """How stores are reached; None for the settings of the environment."""
     lines: Mapping[str, int] = field(default_factory=dict)
     """The line of each part, for errors that occur at run time."""
 
@@ -161,6 +171,11 @@ def is_secret(key: str) -> bool:
     (True, True, False)
     """
     return _SECRET.search(key) is not None
+
+
+def has_secrets(options: Mapping[str, str]) -> bool:
+    """Whether options have a secret that is written out, so that they must not be in a checkpoint."""
+    return any(is_secret(key) and not VARIABLE.search(text) for key, text in options.items())
 
 
 def shown(options: Mapping[str, str]) -> str:

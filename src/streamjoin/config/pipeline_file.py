@@ -15,6 +15,7 @@ from streamjoin.config.nesting import is_inside
 from streamjoin.config.pipeline import (
     DECODINGS,
     KAFKA_COLUMNS,
+    REGISTERED,
     SINK_FORMATS,
     SOURCE_FORMATS,
     Pipeline,
@@ -22,22 +23,27 @@ from streamjoin.config.pipeline import (
     PipelineSource,
     Trigger,
 )
+from streamjoin.config.storage_table import read_storage
 from streamjoin.config.table import ConfigTable, read_toml
 from streamjoin.model import durations
 from streamjoin.storage.ranges import MOST_PARTITIONS
 
 _SERVERS = 'servers = "broker-1:9092,broker-2:9092"'
+_REGISTRY = 'registry = "http://schemas:8081"'
 _SCHEMA = 'schema = "ts TIMESTAMP, sym STRING, px DOUBLE"'
+_TABLE = 'table = "trades.matches"'
 _TRIGGER = 'trigger = "available now", or "10 seconds", or leave it out'
 _TOP = (
     "name", "checkpoint", "trigger", "partitions", "most_partitions", "progress", "source", "join", "sink", "spark",
+    "storage",
 )  # fmt: skip
 SOURCE_KEYS = (
     "format", "path", "schema", "select", "where", "malformed", "name", "by", "position", "values", "options",
-    "servers", "topic", "pattern", "from", "decode", "decode_options", "metadata",
+    "servers", "topic", "pattern", "from", "decode", "decode_options", "registry",
+    "metadata",
 )  # fmt: skip
 """The keys of sources of any format."""
-_SINK = ("format", "path", "servers", "topic", "key", "name", "select", "options")
+_SINK = ("format", "path", "servers", "topic", "key", "name", "table", "catalog", "select", "options")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
@@ -70,6 +76,7 @@ def read_pipeline(file: Path) -> Pipeline:
     name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
     spark = top.table("spark")
     started = read_spark(spark) if spark else {}
+    storage = read_storage(top)
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
     lines |= {f"join.{key}": join.line(key) for key in ("time", "columns")} | term_lines(join)
@@ -90,6 +97,7 @@ def read_pipeline(file: Path) -> Pipeline:
         progress=progress,
         name=name,
         lines=lines,
+        storage=storage,
         **started,
     )
 
@@ -174,12 +182,18 @@ def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]
             table.fail(f"a Kafka record has no {column!r}; it has: {', '.join(KAFKA_COLUMNS)}", "metadata", column)
     decode = table.one_of("decode", DECODINGS, "json")
     decode_options = table.options("decode_options")
-    if decode_options and decode not in ("json", "csv"):
+    if decode_options and decode in ("text", "binary"):
         table.fail(f"decode = {decode!r} has no options: remove the line", "decode_options")
+    registry = table.text("registry", _REGISTRY, required=decode in REGISTERED)
+    if registry is not None and decode not in REGISTERED:
+        table.fail(f"decode = {decode!r} has no schemas in a registry: remove the line", "registry")
+    if registry is not None and not registry.startswith(("http://", "https://")):
+        table.fail(f"registry = {registry!r} is no URL: write {_REGISTRY}", "registry")
     return {
         "options": {**settings, **options},
         "decode": decode,
         "decode_options": decode_options,
+        "registry": registry,
         "metadata": metadata,
     }
 
@@ -210,10 +224,23 @@ def _sink(table: ConfigTable, here: Path) -> PipelineSink:
         fields["key"] = table.text("key", 'key = "sym"')
     elif format_ == "memory":
         fields["name"] = table.required("name", 'name = "matches"')
+    elif format_ == "iceberg":
+        fields |= read_iceberg(table)
     elif format_ != "console":
         fields["path"] = place_in(table, "path", 'path = "out/matches"', here, required=True)
     table.finish()
     return PipelineSink(format=format_, options=options, **fields)
+
+
+def read_iceberg(table: ConfigTable) -> dict[str, Any]:
+    """The name of an Iceberg table and of its catalog."""
+    name = table.required("table", _TABLE)
+    if "." not in name or not all(name.split(".")):
+        table.fail(f"table = {name!r}: a table has a namespace: {_TABLE}", "table")
+    return {
+        "name": name,
+        "catalog": table.text("catalog", 'catalog = "default"') or "default",
+    }
 
 
 def _checkpoint(top: ConfigTable, sink: PipelineSink, here: Path) -> str | None:

@@ -6,12 +6,17 @@ lower case, so a wrong name is rejected like a wrong key, with the variable's na
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from streamjoin.config.lines import Path as KeyPath
+from streamjoin.model.errors import SpecError
 
+VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+"""The name of an environment variable in an option."""
 PREFIX: Final = "STREAMJOIN_"
 _BETWEEN: Final = "__"
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -70,3 +75,19 @@ def of_kind(text: str, kinds: tuple[type, ...]) -> Any:
         return text
     types = tuple(kind for kind in kinds if kind not in (str, bool))
     return value if isinstance(value, types) and not isinstance(value, bool) else text
+
+
+def from_environment(text: str, what: str) -> str:
+    """A text with the values of the environment variables that it names; `what` names it in the error.
+
+    Raises:
+        SpecError: the environment has no such variable.
+    """
+
+    def value(variable: re.Match[str]) -> str:
+        known = os.environ.get(variable[1])
+        if known is None:
+            raise SpecError(f"the environment has no variable {variable[1]!r}, which {what} names")
+        return known
+
+    return VARIABLE.sub(value, text)

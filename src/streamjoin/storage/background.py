@@ -13,7 +13,6 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.blueprint import Blueprint
@@ -21,7 +20,7 @@ from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, StoredRun
 from streamjoin.storage.merging import RunStatistics, due
 from streamjoin.storage.ranges import LEAST, WordRange, sample
-from streamjoin.storage.segments import Segment, block_rows, layout, stored
+from streamjoin.storage.segments import Segment, block_rows, concatenated, layout, stored
 
 EVERYTHING = WordRange((LEAST, 0), None)
 _SAMPLE = 256
@@ -61,8 +60,13 @@ class Merger:
 
 
 def merge_due(blueprint: Blueprint, log: WindowLog, batch: int) -> bool:
-    """Merge the runs that are due after `batch`, and return whether there were any."""
-    manifest = log.version(batch)
+    """Merge what is due after `batch`, or after a later one where batches went on; whether there was anything.
+
+    A merge that waits to be swapped in comes first: another one would take the same runs, and more space.
+    """
+    manifest = log.latest(batch)
+    if log.merges(manifest, set()):
+        return False
     horizon = blueprint.horizons(manifest.clocks)
     runs = manifest.runs[manifest.kept(blueprint.horizons, blueprint.policy)]
     bounds = due([run.statistics for run in runs], horizon, blueprint.policy)
@@ -99,17 +103,9 @@ def _in_order(segments: Sequence[Segment]) -> Segment | None:
     """All rows by word; among equal words, rows of earlier segments come first."""
     if not segments:
         return None
-    words = np.concatenate([segment.words for segment in segments])
-    seqs = [segment.seqs for segment in segments if segment.seqs is not None]
-    rows = Segment(
-        words,
-        np.concatenate([segment.ticks for segment in segments]),
-        tuple(np.concatenate(column) for column in zip(*(segment.terms for segment in segments), strict=True)),
-        pa.concat_tables([segment.rows for segment in segments]).combine_chunks(),
-        seqs=np.concatenate(seqs) if seqs else None,
-    )
+    rows = concatenated(segments)
     # The stable sort is a merge sort: it uses the sorted runs in its input, and it releases the GIL.
-    return rows.take(np.argsort(words, kind="stable"))
+    return rows.take(np.argsort(rows.words, kind="stable"))
 
 
 class Mergers:

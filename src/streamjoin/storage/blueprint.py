@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from streamjoin.model.binding import BoundSpec, condition_text
+from streamjoin.model.comparisons import with_interval_index
 from streamjoin.storage.merging import NEVER, MergePolicy, horizons
 
 FORMAT = 2
@@ -63,7 +64,10 @@ class Blueprint:
     """One join as its tasks see it.
 
     `partitions` is the number of tasks. The number of ranges is decided for every batch and starts with `first`; with
-    `auto` it follows the load. `late` is where late rows are also written, in addition to the log.
+    `auto` it follows the load. `late` is where late rows are also written, in addition to the log. `unattended` joins
+    run over Spark Connect: no code of the driver knows them, so tasks register starts, merge runs and complete the late
+    output. `checkpoint` is the location of the query's checkpoint if the user gave it to the join as well. `spool` is
+    from how many bytes on a part of a batch goes from task to task in a file; None for never.
     """
 
     bound: BoundSpec
@@ -75,8 +79,12 @@ class Blueprint:
     first: int | None = None
     auto: bool = False
     late: str | None = None
+    unattended: bool = False
+    checkpoint: str | None = None
+    spool: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", with_interval_index(self.bound))
         if self.by_key:
             object.__setattr__(self, "policy", replace(self.policy, whole=True))
 
@@ -117,6 +125,11 @@ class Blueprint:
         return self.bound.match is not None and self.bound.match.by_equalities
 
     @property
+    def indexed(self) -> bool:
+        """Whether words find candidates: those of keys and bands, or of the begins of intervals."""
+        return bool(self.bound.index) or self.bound.intervals is not None
+
+    @property
     def lateness(self) -> int:
         """How far a row may be behind its side's clock, in ticks."""
         return self.bound.lateness or 0
@@ -152,6 +165,8 @@ class Blueprint:
         gate = self.gate
         # Only the stored words of joins by a key and a band together have changed between versions.
         words = {"index of key and band": "version 2"} if len(self.bound.index) > 1 else {}
+        # These had no index once.
+        words |= {} if self.bound.intervals is None else {"index of intervals": "version 1"}
         return words | {
             "format": str(FORMAT),
             "on": condition_text(self.bound),

@@ -2,12 +2,13 @@
 
     join.json                            what the log belongs to
     epochs/<n>                           one per start of the query
-    versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task stored
+    runs/<id>                            the number of a start that its tasks registered (`claims.py`)
+    versions/<batch>/<epoch>.<range>-of-<ranges>.piece   the rows that a task stored, and which matched (`marks`)
     versions/merged/<batch>.<epoch>.merge   runs of that version, merged in the background
     versions/<batch>/<epoch>.gate        the gate's progress after the batch, and its waiting rows
-    versions/<batch>/<epoch>.<range>.marks   the tuples that matched, in an outer, semi or anti join
     versions/<batch>/<epoch>.<range>.spent   the time that a task spent on starting, if any
     versions/<batch>/<epoch>.manifest    the whole version, written when the next batch needs it
+    versions/<batch>/<epoch>.<random>.rows   rows on their way from task to task; removed after the batch
     late/<batch>.<epoch>.<range>.arrow   rows that were not joined
     partitions.json                      the number of ranges that a user requested
 
@@ -20,20 +21,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin._version import __version__
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.blueprint import FORMAT, Blueprint
+from streamjoin.storage.cache import has_copy, is_fixed, keep_note, kept_note, mapped_fixed
+from streamjoin.storage.claims import claim, claim_for_run, claims, refuse_superseded
 from streamjoin.storage.manifest import EMPTY, Manifest, assemble
 from streamjoin.storage.pieces import BothSidesRows, MappedPiece, atomic, damaged, read_footer, write_piece
-from streamjoin.storage.places import Place, entries, in_order
+from streamjoin.storage.places import Place, RemotePath, entries, in_order, remove_files, remove_oldest, tree
 
+LATE_BYTES = 4 << 30
+"""The bytes of late rows that a log keeps, unless the environment variable STREAMJOIN_LATE_BYTES says otherwise."""
+
+_logger = logging.getLogger(__name__)
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
 _MERGED = "merged"
 _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
@@ -45,10 +54,13 @@ _mapped: dict[str, dict[str, MappedPiece]] = {}
 class WindowLog:
     """One join's log, as one start of its query sees it."""
 
+    SPOOLED = ".rows"
+
     def __init__(self, root: Place, epoch: int, blueprint: Blueprint) -> None:
         self.root = root
         self.epoch = epoch
         self._blueprint = blueprint
+        self._listing: dict[str, list[Place]] | None = None
 
     def version(self, batch: int, *, keep: bool = True) -> Manifest:
         """The version after `batch`; if it has to be assembled, `keep` says whether to write its manifest.
@@ -57,17 +69,46 @@ class WindowLog:
         """
         if batch < 0:
             return EMPTY
+        known = self._assembled(batch, keep)
+        if known is not None:
+            return known
         epoch, names = self._complete(batch)
         path = self._manifest(batch, epoch)
-        if path.exists():
+        if path.name in names:
             return _read_manifest(path)
         try:
-            return self._assemble(batch, path, names, keep)
+            return self._assemble(batch, path, [name for name in names if _PIECE.fullmatch(name)], keep)
         except CheckpointError:
             # Another task may have written the manifest meanwhile and removed the files it was assembled from.
             if not path.exists():
                 raise
             return _read_manifest(path)
+
+    def latest(self, batch: int) -> Manifest:
+        """The version after `batch`, or, where it is gone because batches went on, after the newest complete one."""
+        try:
+            return self.version(batch)
+        except CheckpointError:
+            # The newest may be under way.
+            complete = max(self._versions(), default=0) - 1
+            if complete <= batch:
+                raise
+            return self.version(complete)
+
+    def refuse_superseded(self) -> None:
+        """Raise StateError if another start has taken over the checkpoint."""
+        refuse_superseded(self.root, self.epoch)
+
+    def _assembled(self, batch: int, keep: bool) -> Manifest | None:
+        """The version that another worker of this host has assembled in this start, without a look at the store."""
+        path = self._manifest(batch, self.epoch)
+        note = kept_note(path) if isinstance(path, RemotePath) and is_fixed(path) else None
+        if note is None:
+            return None
+        if keep and isinstance(path, RemotePath) and not has_copy(path):
+            with atomic(path, once=True) as file:
+                file.write(note)
+        return Manifest.from_json(note)
 
     def publish(
         self,
@@ -76,22 +117,24 @@ class WindowLog:
         of: int,
         sides: BothSidesRows,
         facts: Mapping[str, Any],
+        marks: Mapping[str, Array] | None = None,
     ) -> None:
-        """Write the piece of one of `of` ranges; `facts` goes into its footer, for the manifest."""
-        path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
-        write_piece(path, sides, self._signed(batch, facts))
+        """Write the piece of one of `of` ranges; `facts` goes into its footer, for the manifest.
 
-    def publish_marks(self, batch: int, partition: int, arrays: Mapping[str, Array]) -> None:
-        """Write the tuples of a range that matched in `batch`; before its piece, which completes the version."""
-        path = self._directory(batch) / f"{self.epoch:08}.{partition:05}.marks"
-        write_piece(path, ([], []), self._signed(batch, {}), arrays)
+        `marks` are the tuples of the range that matched in the batch, in an outer, semi or anti join.
+        """
+        path = self._directory(batch) / f"{self.epoch:08}.{partition:05}-of-{of:05}.piece"
+        write_piece(path, sides, self._signed(batch, facts), marks)
 
     def marks(self, batch: int, epoch: int) -> list[tuple[dict[str, Any], MappedPiece]]:
-        """The footers and arrays that `publish_marks` wrote in one start."""
+        """The footers and arrays with the marks that the tasks of one start wrote."""
         files = []
-        for piece in self.pieces(batch, epoch):
-            path = self._directory(batch) / f"{piece.name.partition('-of-')[0]}.marks"
+        for path in self.pieces(batch, epoch):
             footer = read_footer(path)
+            if "arrays" not in footer:
+                # Earlier versions wrote them to a file of their own.
+                path = self._directory(batch) / f"{path.name.partition('-of-')[0]}.marks"
+                footer = read_footer(path)
             self._check(path, footer)
             files.append((footer, MappedPiece(path)))
         return files
@@ -100,6 +143,15 @@ class WindowLog:
     def gated(self) -> bool:
         """Whether a gate comes before the join."""
         return self._blueprint.gate is not None
+
+    @property
+    def least_spooled(self) -> int | None:
+        """From how many bytes on rows go from task to task in a file; None for never."""
+        return self._blueprint.spool
+
+    def spool(self, batch: int) -> Place:
+        """The directory of files with rows on their way."""
+        return self._directory(batch)
 
     def pieces(self, batch: int, epoch: int) -> list[Place]:
         """The files that the tasks of one start wrote in `batch`."""
@@ -133,9 +185,9 @@ class WindowLog:
         keys, files = [run.key for run in before.runs], before.files
         merge_files = []
         # Not the directory of the running batch: a host may cache its listing while files are still missing.
-        places = entries(self.root / "versions")
-        directories = (place for place in places if place.name == _MERGED or _is_before(place.name, before.batch + 1))
-        for path in [path for directory in directories for path in entries(directory)]:
+        listed = self._listed()
+        names = (name for name in listed if name == _MERGED or _is_before(name, before.batch + 1))
+        for path in [path for name in names for path in listed[name]]:
             file = f"{path.parent.name}/{path.name}"
             inputs = [] if file in files else self._inputs(path)
             if not inputs:
@@ -179,9 +231,18 @@ class WindowLog:
     def write_late(self, batch: int, partition: int, rows: pa.Table) -> None:
         """Store rows that were not joined."""
         path = self.root / "late" / f"{batch:010}.{self.epoch:08}.{partition:05}.arrow"
-        if not path.exists():
-            with atomic(path, once=True) as file, pa.ipc.new_file(file, rows.schema) as writer:
-                writer.write_table(rows)
+        if path.exists():
+            return
+        with atomic(path, once=True) as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+        most = int(os.environ.get("STREAMJOIN_LATE_BYTES") or LATE_BYTES)
+        # Rows of the newest batches may not be in the late output yet.
+        removed = remove_oldest(path.parent, most, lambda name: not _is_before(name.partition(".")[0], batch - 2))
+        if removed:
+            where = path.parent
+            _logger.warning(
+                "late rows in %s take over %d bytes: the oldest %d files were removed", where, most, removed
+            )
 
     def late(self, batch: int) -> list[Place]:
         """The files of rows that the tasks of this start did not join in `batch`."""
@@ -200,19 +261,29 @@ class WindowLog:
         """
         needed = manifest.files
         base = f"{manifest.batch - 1:010}"
-        for directory in entries(self.root / "versions"):
-            is_merged = directory.name == _MERGED
-            if not is_merged and not _is_before(directory.name, manifest.batch):
-                continue
-            for path in entries(directory):
-                if is_merged and not _is_before(path.name.lstrip(".").partition(".")[0], manifest.batch):
+        listed = self._listed()
+        removed = [path for path in listed.get(f"{manifest.batch:010}", ()) if path.suffix == self.SPOOLED]
+        older = [name for name in listed if _is_before(name, manifest.batch)]
+        for name in [*older, _MERGED]:
+            for path in listed.get(name, ()):
+                if name == _MERGED and not _is_before(path.name.lstrip(".").partition(".")[0], manifest.batch):
                     continue
-                keep = f"{directory.name}/{path.name}" in needed or self._pending(path, manifest)
-                if not keep and not (directory.name == base and path.suffix == ".manifest"):
-                    path.unlink(missing_ok=True)
-            if not is_merged:
+                keep = f"{name}/{path.name}" in needed or self._pending(path, manifest)
+                if not keep and not (name == base and path.suffix == ".manifest"):
+                    removed.append(path)
+        self._listing = None
+        remove_files(removed)
+        if not (isinstance(self.root, RemotePath) and self.root.in_store):
+            for name in older:
                 with contextlib.suppress(OSError):
-                    directory.rmdir()
+                    (self.root / "versions" / name).rmdir()
+
+    def _listed(self) -> dict[str, list[Place]]:
+        """The files of all versions by directory; in an object store, as they were at the first call of the batch."""
+        listing = self._listing or tree(self.root / "versions")
+        if isinstance(self.root, RemotePath) and self.root.in_store:
+            self._listing = listing
+        return listing
 
     @contextlib.contextmanager
     def advising(self, batch: int) -> Iterator[None]:
@@ -284,10 +355,11 @@ class WindowLog:
         return self._directory(batch) / f"{epoch:08}.manifest"
 
     def _complete(self, batch: int) -> tuple[int, list[str]]:
-        """The newest epoch that finished `batch`, and the names of its pieces."""
+        """The newest epoch that finished `batch`, and the names of its pieces and of its manifest, if there is one."""
         pieces: dict[tuple[int, int], list[str]] = {}
         directory = self._directory(batch)
-        for name in [path.name for path in entries(directory)]:
+        listed = [path.name for path in entries(directory)]
+        for name in listed:
             if match := _PIECE.fullmatch(name):
                 pieces.setdefault((int(match[1]), int(match[3])), []).append(name)
         complete = [(epoch, names) for (epoch, of), names in pieces.items() if len(names) == of]
@@ -296,7 +368,9 @@ class WindowLog:
                 f"the window log in {self.root} does not hold batch {batch}, from which the query continues: part of "
                 "the checkpoint was removed, or it belongs to a query that ran without this join"
             )
-        return max(complete)
+        epoch, names = max(complete)
+        manifest = self._manifest(batch, epoch).name
+        return epoch, [*names, manifest] if manifest in listed else names
 
     def _assemble(self, batch: int, path: Place, names: list[str], keep: bool) -> Manifest:
         directory = self._directory(batch)
@@ -311,6 +385,8 @@ class WindowLog:
         if keep:
             with atomic(path, once=True) as file_:
                 file_.write(manifest.to_json())
+        if isinstance(path, RemotePath) and is_fixed(path):
+            keep_note(path, manifest.to_json())
         return manifest
 
     def _base(self, batch: int, epoch: int) -> Manifest:
@@ -325,16 +401,17 @@ def _is_before(number: str, batch: int) -> bool:
 
 def _read_manifest(path: Place) -> Manifest:
     try:
+        if isinstance(path, RemotePath) and is_fixed(path):
+            return Manifest.from_json(mapped_fixed(path).to_pybytes())
         return Manifest.from_json(path.read_bytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(path, error) from error
 
 
-def new_epoch(root: Place, description: dict[str, str]) -> int:
+def new_epoch(root: Place, description: dict[str, str], run: str | None = None) -> int:
     """Register a start of a query on the log in `root`; creates the log, or rejects that of another join.
 
-    Starts are numbered by the clock. A task left over from a deleted log then can't write a file that belongs to the
-    log that replaced it.
+    With the id of a `run`, all tasks of the start may register it and get the same number.
     """
     path = root / "join.json"
     saved_description = description
@@ -349,25 +426,29 @@ def new_epoch(root: Place, description: dict[str, str]) -> int:
             file.write(json.dumps(description, indent=2).encode())
     if saved_description != description:
         raise CheckpointError(_difference(root, saved_description, description))
-    number = max(max(_epochs(root), default=0) + 1, time.time_ns() // 1_000_000)
-    with atomic(root / "epochs" / f"{number:08}"):
-        pass
-    return number
+    try:
+        return claim(root) if run is None else claim_for_run(root, run)
+    except OSError as error:
+        reason = error.strerror or error
+        raise CheckpointError(
+            f"{root}/epochs can't be written: {reason}. Make it writable and restart the query"
+        ) from error
 
 
 def first_epoch(root: Place) -> int:
     """The first start of a query on the log in `root`: it differs for every log that was ever there."""
-    return min(_epochs(root), default=0)
-
-
-def _epochs(root: Place) -> list[int]:
-    # The directory may have drafts of starts that were killed or are under way.
-    return [int(entry.name) for entry in entries(root / "epochs") if entry.name.isdigit()]
+    return min(claims(root), default=0)
 
 
 def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
     if not isinstance(known, dict):
         return f"{root / 'join.json'} does not describe a join; start with a new checkpoint"
+    if known.get("format") != now["format"]:
+        return (
+            f"the checkpoint has format {known.get('format', 'unknown')} of the window log ({root}), and streamjoin "
+            f"{__version__} reads format {now['format']}. Nothing was changed: run the version that wrote it, or start "
+            "with a new checkpoint"
+        )
     changed = [
         f"{key} was {known.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
         for key in sorted({*known, *now})

@@ -17,6 +17,7 @@ from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.merging import MergePolicy, RunStatistics, first_folded, spent
 from streamjoin.storage.pieces import Block
 from streamjoin.storage.ranges import thinned
+from streamjoin.windows.intervals import NO_CLASS
 
 SAMPLE = 256
 """Words kept of each run's distribution."""
@@ -60,6 +61,7 @@ class Manifest:
         late: the rows that were not joined, by side and reason, since the start.
         wanted: the number of ranges that a user requested.
         pace: how far the newest batch advanced the clocks.
+        skew: the rows of the newest batch in its largest range divided by the average, in thousandths.
     """
 
     batch: int
@@ -71,6 +73,7 @@ class Manifest:
     fresh_sample: tuple[tuple[int, int], ...] = ()
     wanted: int | None = None
     pace: tuple[int, int] = (0, 0)
+    skew: int = 1000
 
     @property
     def files(self) -> set[str]:
@@ -86,6 +89,11 @@ class Manifest:
     def samples(self) -> list[tuple[int, int]]:
         """The distribution of all stored words."""
         return [entry for run in self.runs for entry in run.sample]
+
+    def longest(self, side: int) -> int:
+        """The class of the longest interval that is stored of a side; 0 without any."""
+        blocks = (block for run in self.runs for piece in run.pieces for block in piece.blocks[side])
+        return max((b.length_class for b in blocks if b.length_class not in (None, NO_CLASS)), default=0)
 
     def kept(self, horizons: Horizons, policy: MergePolicy) -> slice:
         """The runs that the next version keeps; older and newer runs are folded into its new run."""
@@ -107,6 +115,7 @@ class Manifest:
             "late": dict(self.late),
             "wanted": self.wanted,
             "pace": self.pace,
+            "skew": self.skew,
             "runs": [
                 {
                     "batch": run.batch,
@@ -136,7 +145,7 @@ class Manifest:
         wanted, pace = body["wanted"], body.get("pace", (0, 0))
         return cls(
             body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, wanted,
-            (pace[0], pace[1]),
+            (pace[0], pace[1]), body.get("skew", 1000),
         )  # fmt: skip
 
 
@@ -145,7 +154,7 @@ EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
 
 
 def _run(batch: int, statistics: Any, sample: Any, pieces: Any) -> StoredRun:
-    left, right = (RunStatistics(*side) for side in statistics)
+    left, right = (RunStatistics.of(side) for side in statistics)
     return StoredRun(
         batch,
         (left, right),
@@ -186,7 +195,8 @@ def assemble(
     fresh = sum(f["fresh"] for f in footers)
     left, right = (0 if a is None or b is None else b - a for a, b in zip(base.clocks, clocks, strict=True))
     sample, wanted = _sample(footers, "fresh_sample"), footers[0].get("wanted")
-    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right))
+    skew = 1000 * max(f["fresh"] for f in footers) * len(footers) // fresh if fresh else 1000
+    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right), skew)
 
 
 def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> StoredRun:
@@ -228,10 +238,15 @@ def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:
 
 
 def _statistics(footers: Sequence[Mapping[str, Any]], side: int) -> RunStatistics:
-    pieces = [RunStatistics(*footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
+    pieces = [RunStatistics.of(footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
     if not pieces:
         return RunStatistics(0, 0, 0)
     rows, oldest, newest = sum(e.rows for e in pieces), min(e.oldest for e in pieces), max(e.newest for e in pieces)
-    middles = [(e.middle, e.rows) for e in pieces if e.middle is not None]
-    middle = sum(m * n for m, n in middles) // rows if len(middles) == len(pieces) else None
-    return RunStatistics(rows, oldest, newest, middle)
+    ages: tuple[int, ...] = ()
+    # Versions before had one age between the oldest and the newest, or none.
+    if len({len(e.ages) for e in pieces}) == 1:
+        ages = tuple(
+            sum(age * e.rows for age, e in zip(part, pieces, strict=True)) // rows
+            for part in zip(*(e.ages for e in pieces), strict=True)
+        )
+    return RunStatistics(rows, oldest, newest, ages)

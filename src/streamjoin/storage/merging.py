@@ -3,12 +3,14 @@
 The decision depends on the manifest alone, so all tasks of a batch decide alike without communication. From the newest
 run backwards, a run is folded while it is not much larger than all newer runs together. Sizes then decrease
 geometrically, the number of runs is logarithmic, and a row is rewritten a logarithmic number of times (PIM-Tree merges
-T_I into T_S; here in steps). No run grows beyond a share of the window. A large run is never rewritten: it is dropped
-when its last row expires, and until then holds at most that share of expired rows.
+T_I into T_S; here in steps). No run grows beyond a share of the window, unless a batch alone is larger. Such a run is
+dropped when its last row expires, and until then holds at most that share of expired rows. Where batches are a large
+part of the window, expired rows would be more than that: the live rows of the oldest run then move to the next one.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,33 +27,41 @@ class MergePolicy:
         runs: a run holds at most one part in this many of all live rows, unless a batch alone holds more.
         inline: merges of more rows than this are left to the background (`background.py`).
         crowd: with more runs than this the background has fallen behind, and batches do the merges themselves.
+        expired: in percent of the live rows, how many expired rows may stay before live rows are moved away from them.
         whole: every batch folds all runs into its own: for a state that is small and not bounded by age.
     """
 
     slack: int = 125
     floor: int = 8192
-    runs: int = 5
+    runs: int = 8
     inline: int = 1 << 16
     crowd: int = 32
+    expired: int = 20
     whole: bool = False
 
 
 @dataclass(frozen=True)
 class RunStatistics:
-    """The number of rows of one side of a run, their oldest and newest age, and about their median age.
+    """The number of rows of one side of a run, their oldest and newest age, and ages between them.
 
-    Without `middle` the ages are assumed to be evenly spread.
+    `ages` divides the rows into parts of about equal size. Without it the ages are assumed to be evenly spread.
     """
 
     rows: int
     oldest: int
     newest: int
-    middle: int | None = None
+    ages: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, facts: Sequence[int]) -> RunStatistics:
+        """The statistics from what `facts` returned."""
+        rows, oldest, newest, *ages = facts
+        return cls(rows, oldest, newest, tuple(ages))
 
     @property
     def facts(self) -> list[int]:
         """The numbers in the order in which files store them."""
-        return [self.rows, self.oldest, self.newest, *([] if self.middle is None else [self.middle])]
+        return [self.rows, self.oldest, self.newest, *self.ages]
 
 
 def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: int) -> tuple[int, int]:
@@ -67,19 +77,20 @@ def horizons(clocks: Sequence[int | None], windows: tuple[int, int], lateness: i
 
 
 def alive(statistics: RunStatistics, horizon: int) -> int:
-    """An estimate of the rows that are not expired; it takes ages as evenly spread on each side of the median.
+    """An estimate of the rows that are not expired; it takes ages as evenly spread within each part of the rows.
 
-    The two halves are separate because a few rows of an older run would distort one estimate for all.
+    One estimate for all rows would be distorted by a few that moved on from an older run.
     """
-    if statistics.rows == 0 or statistics.newest < horizon:
+    rows, oldest, newest = statistics.rows, statistics.oldest, statistics.newest
+    if rows == 0 or newest < horizon:
         return 0
-    if statistics.oldest >= horizon:
-        return statistics.rows
-    middle = (statistics.oldest + statistics.newest) // 2 if statistics.middle is None else statistics.middle
-    half = statistics.rows // 2
-    if horizon > middle:
-        return max(1, half * (statistics.newest - horizon + 1) // (statistics.newest - middle))
-    return statistics.rows - half + half * (middle - horizon) // (middle - statistics.oldest)
+    if oldest >= horizon:
+        return rows
+    edges = [oldest, *(statistics.ages or [(oldest + newest) // 2]), newest]
+    parts, part = len(edges) - 1, bisect.bisect_left(edges, horizon)
+    before, after = rows * (part - 1) // parts, rows * part // parts
+    younger = edges[part] - horizon + (part == parts)
+    return int(max(1, rows - after + (after - before) * younger // (edges[part] - edges[part - 1])))
 
 
 def first_folded(
@@ -112,15 +123,21 @@ def first_folded(
 def spent(
     runs: Sequence[tuple[RunStatistics, RunStatistics]], horizon: tuple[int, int], fresh: int, policy: MergePolicy
 ) -> int:
-    """How many of `runs`, from the oldest, will have almost no live rows after the next batch.
+    """How many of `runs`, from the oldest, the next batch replaces: it moves their live rows to its own run.
 
-    `horizon` is the expected one after that batch. The few live rows move to the next run, so that no file is kept for
-    a few rows. If the estimate is wrong, at most twice as many rows as a batch has are moved.
+    `horizon` is the expected one after that batch. A run goes if it will have almost no live rows, or if all runs
+    together would hold too many expired ones. If the estimate is wrong, at most four times as many rows as a batch has
+    are moved for each run.
     """
-    for i, (run, alive_) in enumerate(zip(runs, _sizes(runs, horizon), strict=True)):
-        rows = sum(side.rows for side in run)
-        if alive_ > min(policy.floor, rows // 8) or rows > 2 * max(fresh, policy.inline):
+    sizes, rows = _sizes(runs, horizon), [sum(side.rows for side in run) for run in runs]
+    live, expired = sum(sizes) + fresh, sum(rows) - sum(sizes)
+    for i, (size, row_count) in enumerate(zip(sizes, rows, strict=True)):
+        few = size <= min(policy.floor, row_count // 8) and row_count <= 2 * max(fresh, policy.inline)
+        # Moved rows expire soon and leave gaps in their new run: it pays off for large runs that are mostly expired.
+        large = live // 4 < row_count <= 4 * fresh and size * 5 <= row_count * 3
+        if not few and not (large and expired * 100 > live * policy.expired):
             return i
+        expired -= row_count - size
     return len(runs)
 
 
@@ -141,7 +158,7 @@ def due(
         if end - begin > 1:
             return begin, end
     for i, run in enumerate(runs):
-        if sum(side.rows for side in run) - sizes[i] > most + sizes[i] // 4:
+        if sum(side.rows for side in run) - sizes[i] > most + sizes[i] // 2:
             return i, i + 1
     return None
 

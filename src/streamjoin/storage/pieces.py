@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from streamjoin._arrays import Array
 from streamjoin.model.errors import CheckpointError
-from streamjoin.storage.cache import mapped
+from streamjoin.storage.cache import is_fixed, keep_copy, mapped, mapped_fixed
 from streamjoin.storage.places import Place, RemotePath
 
 MAGIC = b"SJPIECE\n"
@@ -34,7 +34,10 @@ _TAIL = struct.Struct("<qI8s")
 
 @dataclass(frozen=True)
 class Block:
-    """The position of a record batch in its file, its smallest and largest word, and its checksum."""
+    """The position of a record batch in its file, its smallest and largest word, and its checksum.
+
+    In a join on intervals all rows of a block are of one class by length.
+    """
 
     offset: int
     length: int
@@ -42,10 +45,12 @@ class Block:
     first: int
     last: int
     checksum: int
+    length_class: int | None = None
 
     def packed(self) -> list[int]:
         """The block as JSON data."""
-        return [self.offset, self.length, self.rows, self.first, self.last, self.checksum]
+        own_class = [] if self.length_class is None else [self.length_class]
+        return [self.offset, self.length, self.rows, self.first, self.last, self.checksum, *own_class]
 
     @staticmethod
     def unpacked(blocks: Iterable[Any]) -> tuple[Block, ...]:
@@ -55,11 +60,12 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """A record batch to write, with its smallest and largest word."""
+    """A record batch to write, with its smallest and largest word, and the class of its intervals if it has any."""
 
     batch: pa.RecordBatch
     first: int
     last: int
+    length_class: int | None = None
 
 
 BothSidesRows = tuple[Iterable[BlockRows], Iterable[BlockRows]]
@@ -70,7 +76,8 @@ def write_piece(
     path: Place, sides: BothSidesRows, footer: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
 ) -> None:
     """Publish a piece; the footer gets the blocks of both sides under "blocks", those of `arrays` under "arrays"."""
-    if path.exists():
+    if not (isinstance(path, RemotePath) and path.in_store) and path.exists():
+        # In an object store the write itself finds out.
         return
     with atomic(path, once=True) as file:
         file.write(MAGIC)
@@ -87,7 +94,7 @@ def _append(file: Any, rows: BlockRows) -> Block:
     offset = file.tell()
     buffer = rows.batch.serialize()
     file.write(buffer)
-    return Block(offset, buffer.size, rows.batch.num_rows, rows.first, rows.last, zlib.crc32(buffer))
+    return Block(offset, buffer.size, rows.batch.num_rows, rows.first, rows.last, zlib.crc32(buffer), rows.length_class)
 
 
 def _block(array: Array) -> BlockRows:
@@ -121,7 +128,8 @@ class atomic:  # noqa: N801 - used as a statement, like open
         self._file.flush()
         if isinstance(self._path, RemotePath):
             self._file.seek(0)
-            self._path.publish(self._file, once=self._once)
+            if self._path.publish(self._file, once=self._once) and is_fixed(self._path):
+                keep_copy(self._path, self._file)
         elif self._draft is not None:
             os.fsync(self._file.fileno())
             self._file.close()
@@ -164,8 +172,9 @@ def _named_once(draft: Path, path: Path) -> bool:
 def read_footer(path: Place) -> dict[str, Any]:
     """The footer of a piece."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
+        with _opened(path) as file:
+            # Google's store refuses to read from the end of a file, which Arrow does at once when it goes there.
+            size = file.size() if isinstance(file, pa.NativeFile) else file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL.size))
             length, checksum, magic = _TAIL.unpack(file.read(_TAIL.size))
             if magic != MAGIC or not 0 <= length <= size - _TAIL.size - len(MAGIC):
@@ -178,6 +187,12 @@ def read_footer(path: Place) -> dict[str, Any]:
             return footer
     except (OSError, ValueError, struct.error) as error:
         raise damaged(path, error) from error
+
+
+def _opened(path: Place) -> Any:
+    if isinstance(path, RemotePath) and is_fixed(path):
+        return pa.BufferReader(mapped_fixed(path))
+    return path.open("rb")
 
 
 def damaged(path: Place, error: Exception | None = None) -> CheckpointError:
@@ -198,7 +213,9 @@ class MappedPiece:
         self._path = path
         self._batches: dict[Block, pa.RecordBatch] = {}
         try:
-            if isinstance(path, RemotePath):
+            if isinstance(path, RemotePath) and is_fixed(path):
+                self._buffer = mapped_fixed(path)
+            elif isinstance(path, RemotePath):
                 info = path.info()
                 self._identity = _remote_identity(path, info)
                 self._buffer = mapped(path, info)
@@ -211,7 +228,7 @@ class MappedPiece:
     def current(self) -> bool:
         """Whether the file is still the mapped one: a checkpoint can be deleted and started again in its place."""
         try:
-            return _identity(self._path) == self._identity
+            return is_fixed(self._path) or _identity(self._path) == self._identity
         except OSError as error:
             raise damaged(self._path, error) from error
 

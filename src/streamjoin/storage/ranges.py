@@ -30,6 +30,7 @@ WHOLE = 1 << 16
 
 # Multiples of this number, modulo WHOLE, are spread evenly, for any number of them.
 _SPREAD = 40_503
+_FEW_POINTS = 16
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class SplitPoints:
 
     def range_of(self, word: Array, share: Array | int) -> Array:
         """The range of each (word, share)."""
-        ranges: Array = np.searchsorted(self.words, word, side="right").astype(np.int64)
+        ranges = _points_before(self.words, word)
         for heavy in np.unique(self.words[self.shares > 0]):
             begin, end = (int(np.searchsorted(self.words, heavy, side)) for side in ("left", "right"))
             rows = np.flatnonzero(word == heavy)
@@ -123,6 +124,16 @@ class SplitPoints:
         """The points from the data that `to_json` returned."""
         words, shares = (np.array(column, np.int64) for column in data)
         return cls(words, shares)
+
+
+def _points_before(points: Array, word: Array) -> Array:
+    """How many of the sorted `points` are not greater than each word. Comparing with a few one by one is faster."""
+    if points.size > _FEW_POINTS:
+        return np.searchsorted(points, word, side="right").astype(np.int64)
+    before = np.zeros(word.size, np.int64)
+    for point in points:
+        before += word >= point
+    return before
 
 
 def sample(words: Array, size: int) -> list[tuple[int, int]]:

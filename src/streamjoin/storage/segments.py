@@ -2,12 +2,13 @@
 
 A stored row consists of its columns and of the values that can't be computed from them cheaply: its index word, its
 ticks, its words of the terms that the index does not decide, and, after a gate, its position in its side. A 64-bit key
-is its own word and is stored once. Rows are sorted by word; rows with equal words keep their order of arrival.
+is its own word and is stored once. Rows are sorted by word; rows with equal words keep their order of arrival. In a
+join on intervals the word of a row is where its interval begins, and a block holds rows of one class by length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.model.keys import KeyTerm, WordKind
+from streamjoin.model.large_columns import CHUNK_BYTES, take_rows
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest, StoredRun
@@ -23,19 +25,21 @@ from streamjoin.storage.merging import RunStatistics
 from streamjoin.storage.pieces import BlockRows
 from streamjoin.storage.ranges import WordRange
 from streamjoin.windows.encoding import integer_values
+from streamjoin.windows.intervals import by_class
 from streamjoin.windows.merging import merged_order
 
 BLOCK_ROWS = 1 << 20
 """Rows per record batch of a piece: enough for a fast sweep, few enough for the 32-bit offsets of strings."""
 
-_SAMPLE = 1023
+_SAMPLE, _AGES = 1023, 15
 
 
 @dataclass(frozen=True)
 class Segment:
     """Rows sorted by word.
 
-    `ids` is set where a tuple could match itself, `seqs` (each row's position in its side) after a gate.
+    `ids` is set where a tuple could match itself, `seqs` (each row's position in its side) after a gate, `classes` (of
+    the row's interval, by length) in a join on intervals.
     """
 
     words: Array
@@ -44,6 +48,7 @@ class Segment:
     rows: pa.Table
     ids: Array | None = None
     seqs: Array | None = None
+    classes: Array | None = None
 
     @property
     def n(self) -> int:
@@ -59,12 +64,13 @@ class Segment:
         return self.seqs
 
     def statistics(self, counted: bool) -> RunStatistics:
-        """The number of rows and their ages; the median is that of a sample."""
+        """The number of rows and their ages; those between the oldest and the newest are of a sample."""
         if self.n == 0:
             return RunStatistics(0, 0, 0)
         ages = self.ages(counted)
-        middle = np.sort(ages[:: -(-self.n // _SAMPLE)])
-        return RunStatistics(self.n, int(ages.min()), int(ages.max()), int(middle[middle.size // 2]))
+        sample = np.sort(ages[:: -(-self.n // _SAMPLE)])
+        between = sample[np.arange(1, _AGES + 1) * sample.size // (_AGES + 1)]
+        return RunStatistics(self.n, int(ages.min()), int(ages.max()), tuple(between.tolist()))
 
     def part(self, begin: int, end: int) -> Segment:
         """The rows from `begin` to `end`."""
@@ -83,7 +89,7 @@ class Segment:
 
     def take(self, places: Array) -> Segment:
         """The rows at `places`."""
-        return self._mapped(lambda column: column[places], self.rows.take(pa.array(places)))
+        return self._mapped(lambda column: column[places], take_rows(self.rows, places))
 
     def _mapped(self, change: Any, rows: pa.Table) -> Segment:
         return replace(
@@ -94,6 +100,7 @@ class Segment:
             rows=rows,
             ids=None if self.ids is None else change(self.ids),
             seqs=None if self.seqs is None else change(self.seqs),
+            classes=None if self.classes is None else change(self.classes),
         )
 
 
@@ -105,12 +112,13 @@ class SegmentLayout:
     own: tuple[str, ...]
     schema: pa.Schema
 
-    def segment(self, batch: pa.RecordBatch, gated: bool) -> Segment:
+    def segment(self, batch: pa.RecordBatch, gated: bool, length_class: int | None = None) -> Segment:
         """The segment of a stored record batch, without a copy."""
         arrays = [integer_values(batch.column(name)) for name in self.names]
         rows = pa.Table.from_batches([batch]).select(range(len(self.own), batch.num_columns))
         terms = arrays[2 : len(arrays) - gated]
-        return Segment(arrays[0], arrays[1], tuple(terms), rows, None, arrays[-1] if gated else None)
+        classes = None if length_class is None else np.broadcast_to(np.uint8(length_class), (batch.num_rows,))
+        return Segment(arrays[0], arrays[1], tuple(terms), rows, None, arrays[-1] if gated else None, classes)
 
 
 def layout(blueprint: Blueprint, side: int) -> SegmentLayout:
@@ -164,7 +172,7 @@ def stored(
             for block in piece.blocks[side]:
                 if word_range.touches(block.first, block.last):
                     batch = log.piece(manifest, piece.file, shared).batch(block, plan.schema)
-                    segment = plan.segment(batch, blueprint.gate is not None).within(word_range)
+                    segment = plan.segment(batch, blueprint.gate is not None, block.length_class).within(word_range)
                     if segment.n:
                         segments.append(segment)
     return segments
@@ -174,24 +182,51 @@ def merged(segments: Sequence[Segment]) -> Segment:
     """All rows of `segments`; among equal words, rows of earlier segments come first."""
     if len(segments) == 1:
         return segments[0]
-    columns = zip(*(segment.terms for segment in segments), strict=True)
-    rows = pa.concat_tables([segment.rows for segment in segments]).combine_chunks()
+    return concatenated(segments).take(merged_order([segment.words for segment in segments]))
+
+
+def concatenated(segments: Sequence[Segment]) -> Segment:
+    """The rows of `segments` one after the other, not sorted by word."""
     seqs = [segment.seqs for segment in segments if segment.seqs is not None]
-    unsorted = Segment(
+    classes = [segment.classes for segment in segments if segment.classes is not None]
+    return Segment(
         np.concatenate([segment.words for segment in segments]),
         np.concatenate([segment.ticks for segment in segments]),
-        tuple(np.concatenate(column) for column in columns),
-        rows,
+        tuple(np.concatenate(column) for column in zip(*(segment.terms for segment in segments), strict=True)),
+        pa.concat_tables([segment.rows for segment in segments]).combine_chunks(),
         seqs=np.concatenate(seqs) if seqs else None,
+        classes=np.concatenate(classes) if classes else None,
     )
-    return unsorted.take(merged_order([segment.words for segment in segments]))
+
+
+def _blocks(segment: Segment) -> Iterator[Segment]:
+    """Parts of bounded rows and bytes: an array has at most 2 GiB of text."""
+    for begin in range(0, segment.n, BLOCK_ROWS):
+        part = segment.part(begin, min(begin + BLOCK_ROWS, segment.n))
+        pieces = min(part.n, -(-part.rows.nbytes // CHUNK_BYTES))
+        if pieces <= 1:
+            yield part
+            continue
+        step = -(-part.n // pieces)
+        for first in range(0, part.n, step):
+            piece = part.part(first, min(first + step, part.n))
+            if piece.rows.nbytes > 2 * CHUNK_BYTES - (1 << 20) and piece.n > 1:
+                # Long values among short ones.
+                yield from (piece.part(row, row + 1) for row in range(piece.n))
+            else:
+                yield piece
 
 
 def block_rows(segment: Segment, plan: SegmentLayout) -> list[BlockRows]:
     """`segment` as the record batches of a piece."""
+    if segment.classes is not None:
+        return [
+            replace(block, length_class=number)
+            for number, places in by_class(segment.classes)
+            for block in block_rows(replace(_of_class(segment, places), classes=None), plan)
+        ]
     out = []
-    for begin in range(0, segment.n, BLOCK_ROWS):
-        part = segment.part(begin, min(begin + BLOCK_ROWS, segment.n))
+    for part in _blocks(segment):
         arrays = dict(zip(plan.names, (part.words, part.ticks, *part.terms, part.seqs), strict=False))
         columns = [pa.concat_arrays(c.chunks) if c.num_chunks != 1 else c.chunk(0) for c in part.rows.columns]
         batch = pa.RecordBatch.from_arrays(
@@ -199,3 +234,7 @@ def block_rows(segment: Segment, plan: SegmentLayout) -> list[BlockRows]:
         )
         out.append(BlockRows(batch, int(part.words[0]), int(part.words[-1])))
     return out
+
+
+def _of_class(segment: Segment, places: Array | slice) -> Segment:
+    return segment if isinstance(places, slice) else segment.take(places)
