@@ -1,0 +1,1 @@
+"""Formats that both runtimes share: Delta and Iceberg tables, Avro and Protobuf values."""
