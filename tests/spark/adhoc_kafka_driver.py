@@ -1,4 +1,7 @@
-"""A program that runs an ad-hoc engine from a Kafka topic and files to Kafka topics, until all rows are out."""
+"""A program that runs ad-hoc engines from a Kafka topic and files to Kafka topics, until all rows are out.
+
+In the first one the driver joins, and in the second one tasks do.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from streamjoin.adhoc import Engine, KafkaSink
+from streamjoin.adhoc import Engine, KafkaSink, Settings
 from streamjoin.spark import session
 from streamjoin.spark.runtime import jars
 from tests.conftest import QUICK_START
@@ -30,6 +33,16 @@ def main(directory: Path, servers: str) -> None:
     with engine:
         engine.process_all_available()
         states = {info.name: [info.state, info.rows, info.error, info.sink] for info in engine.queries()}
+    # With patience no row goes into the spool, for which the driver would read it.
+    settings = Settings(newest_rows=1, sink_patience=100.0)
+    engine = Engine(spark, directory / "tasks", settings, executor="distributed")
+    engine.register("l", left.select("row.*"), lateness="1 minute")
+    engine.register("r", FileStream(directory / "r").frame(spark), lateness="1 minute")
+    for name, key in (("all", "a"), ("some", None)):
+        engine.create(PAIRS, name=name, sink=KafkaSink(servers, f"adhoc-{name}-tasks", key=key))
+    with engine:
+        engine.process_all_available()
+        states["tasks"] = [engine.query("all").rows, engine.metrics().driver_rows]
     (directory / "states.json").write_text(json.dumps(states))
 
 

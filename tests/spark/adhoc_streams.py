@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin.adhoc import Engine, Settings
-from streamjoin.spark.demo.feeds import drop
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "ts": pa.timestamp("us")})
 DDL = "k BIGINT, p BIGINT, ts TIMESTAMP_NTZ"
@@ -33,15 +34,29 @@ class FileStream:
         return reader.parquet(str(self.directory))
 
     def write(self, table: pa.Table) -> None:
-        drop(table, self.directory / f"{self._number:06}.parquet")
+        """Write the next file. Spark reads files by modification time, and those of one millisecond in any order."""
+        draft = self.directory / f".{self._number:06}"
+        pq.write_table(table, draft)
+        modified = time.time() + self._number / 100
+        os.utime(draft, (modified, modified))
+        draft.rename(self.directory / f"{self._number:06}.parquet")
         self._number += 1
+
+    def spoil(self, name: str) -> None:
+        """Write a file that is no Parquet, in one step: Spark passes over one that is still empty for good.
+
+        It is longer than the file that comes in its place: Spark reads no rows behind the length that it has listed.
+        """
+        draft = self.directory / f".{name}"
+        draft.write_bytes(b"no Parquet at all" * 4096)
+        draft.rename(self.directory / name)
 
     def rows(self, *rows: tuple[int, int, float]) -> None:
         """Write (k, p, seconds) as one file."""
         self.write(table_of(*rows))
 
 
-def table_of(*rows: tuple[int, int, float]) -> pa.Table:
+def table_of(*rows: tuple[int | None, int, float]) -> pa.Table:
     k, p, seconds = zip(*rows, strict=True)
     ts = pa.array([EPOCH_US + round(s * 1e6) for s in seconds], pa.int64()).cast(pa.timestamp("us"))
     return pa.table([pa.array(k, pa.int64()), pa.array(p, pa.int64()), ts], schema=SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,14 @@ from tests.spark.joining import CASES, streams
 from tests.spark.three_sources import COUNT_SPEC, SPEC, read_source
 
 TIME_CASE = next(case for case in CASES if case.name == "key, two bands and a condition")
+CONNECT = "connect "
+"""Before a master: a Spark Connect server there."""
 KINDS = ("time", "full", "as_of", "ordered")
 FULL_SPEC = replace(COUNT_SPEC, how="full")
 AS_OF_SPEC = sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 6), time="t", order="event_time", how="left")
-# Batches fold only what is tiny, so that merges run in the background.
-BACKGROUND = MergePolicy(slack=150, floor=0, runs=3, inline=0)
+# Batches fold only what is tiny, so that merges run in the background; the join by time also moves the rest of runs.
+BACKGROUND = MergePolicy(slack=150, floor=0, runs=1, inline=0, expired=1000)
+MOVING = replace(BACKGROUND, expired=20)
 
 SETTINGS = {
     **QUICK_START,
@@ -41,10 +45,11 @@ def joined(
     spark: Any, directory: Path, kind: str, partitions: int, per_batch: int = 1, late: Path | None = None
 ) -> Any:
     """The join of one kind over the files of `directory`."""
-    options: dict[str, Any] = {"partitions": partitions, "most_partitions": 4, "late": late and str(late)}
+    # Also the few rows of a test go from task to task in files, where all tasks run on one host.
+    options: dict[str, Any] = {"partitions": partitions, "most_partitions": 4, "late": late and str(late), "spool": 1}
     if kind == "time":
         sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right, per_batch)
-        return build(*sides, TIME_CASE.bound_spec(), Options(**options), BACKGROUND)
+        return build(*sides, TIME_CASE.bound_spec(), Options(**options), MOVING)
     a, b, c = (Source(read_source(spark, directory / name, per_batch), position="id") for name in "abc")
     if kind != "ordered":
         return build(a, c, FULL_SPEC if kind == "full" else AS_OF_SPEC, Options(**options), BACKGROUND)
@@ -58,7 +63,12 @@ def started(frame: Any, directory: Path) -> Any:
 
 
 def main(directory: Path, master: str, partitions: int) -> None:
-    spark = session("exactly once", master, memory="512m", config=SETTINGS)
+    if master.startswith(CONNECT):
+        # A port of its own: other tests may run a server at the usual one.
+        os.environ["SPARK_TESTING"] = "1"
+        spark = session("exactly once", remote=master.removeprefix(CONNECT), memory="512m", config=SETTINGS)
+    else:
+        spark = session("exactly once", master, memory="512m", config=SETTINGS)
     frames = [joined(spark, directory, kind, partitions, late=directory / kind / "late") for kind in KINDS]
     queries = [started(frame, directory / kind) for frame, kind in zip(frames, KINDS, strict=True)]
     # It ends right after its last batch, whatever Spark's listeners have not been told yet.

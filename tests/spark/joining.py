@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark.stages.output import plain
-from streamjoin.spark.stages.parts import unpack
-from streamjoin.spark.stages.route import Route, part_schema
+from streamjoin.spark.stages.parts import Spool, unpack
+from streamjoin.spark.stages.route import Route, longest_stored, part_schema
 from streamjoin.spark.stages.scaling import planned
 from streamjoin.spark.stages.task import RangeOfBatch
 from streamjoin.storage.blueprint import Blueprint
@@ -79,6 +79,11 @@ def _float(rng: random.Random) -> float:
 
 def _same(x: Any, a: Any) -> bool:
     return x is not None and a is not None and x == a
+
+
+def _interval(rng: random.Random) -> Row:
+    low = rng.randint(-5_000, 5_000)
+    return {"lo": _maybe(rng, low), "hi": _maybe(rng, low + rng.choice([0, 1, rng.randint(2, 300), 4_000]))}
 
 
 CASES = (
@@ -175,10 +180,18 @@ CASES = (
         lambda rng, side: {"k": _maybe(rng, rng.choice("ab")), "x": _maybe(rng, 10**12 + rng.randint(0, 100_000))},
         windows=(300, 200),
     ),
+    Case(
+        "intervals of many lengths",
+        sj.Overlaps(("lo", "hi"), ("lo", "hi")),
+        _schema(lo=pa.int64(), hi=pa.int64()),
+        _schema(lo=pa.int64(), hi=pa.int64()),
+        lambda l, r: None not in (l["lo"], l["hi"], r["lo"], r["hi"]) and l["lo"] <= r["hi"] and r["lo"] <= l["hi"],
+        lambda rng, side: _interval(rng),
+    ),
 )
 BAND = CASES[0]
 
-BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0)
+BACKGROUND = MergePolicy(slack=200, floor=0, runs=2, inline=0, expired=1000)
 """Nothing is folded by the batches themselves."""
 
 
@@ -244,12 +257,13 @@ def in_process(
 ) -> list[pa.RecordBatch]:
     """One batch through both stages; `only` names the ranges whose tasks get to run."""
     log = WindowLog(root, epoch, plan)
-    points = planned(plan, log.version(batch - 1))
+    before = log.version(batch - 1)
+    points, longest = planned(plan, before), longest_stored(plan, before)
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
     for side, table in enumerate(sides):
         for number, rows in enumerate(table.combine_chunks().to_batches(max_chunksize=64)):
-            for part in Route(plan, side).cut(rows, points, side, number, 64 * number):
-                sent[part.partition] += part.packed()
+            for part in Route(plan, side).cut(rows, points, longest, side, number, 64 * number):
+                sent[part.partition] += part.packed(Spool.of(log, batch))
     schemas = part_schema(plan, 0), part_schema(plan, 1)
     results = []
     for partition, received in sent.items():

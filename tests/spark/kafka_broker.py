@@ -120,17 +120,24 @@ class Broker:
 
     def received(self, topic: str) -> list[Any]:
         """The value of every record of a topic as it is now, from JSON."""
+        return [json.loads(message.value()) for message in self._messages(topic)]
+
+    def headers(self, topic: str) -> list[dict[str, bytes]]:
+        """The headers of every record of a topic as it is now."""
+        return [dict(message.headers()) for message in self._messages(topic)]
+
+    def _messages(self, topic: str) -> list[Any]:
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": str(uuid.uuid4())})
         try:
             found = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
             ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=PATIENCE)[1] for n in found}
             consumer.assign([TopicPartition(topic, number, 0) for number in ends])
-            values: list[Any] = []
+            messages: list[Any] = []
             while any(position.offset < ends[position.partition] for position in _positions(consumer, topic, ends)):
                 for message in consumer.consume(1000, timeout=1):
                     assert message.error() is None, message.error()
-                    values.append(json.loads(message.value()))
-            return values
+                    messages.append(message)
+            return messages
         finally:
             consumer.close()
 

@@ -6,13 +6,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings, TableSink
+from streamjoin.adhoc.engine.deliveries import Deliveries
 from streamjoin.adhoc.executors.distributed import executor as distributed_executor
 from streamjoin.adhoc.executors.distributed import loop as distributed_loop
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
+from streamjoin.formats.tables import LakeWriter
 from streamjoin.model.errors import CheckpointError, SpecError, StateError
+from tests.formats.lakes import KINDS, Lake
 from tests.spark.adhoc_streams import PAIRS, FileStream, counted, engine_on, written
 
 pytestmark = pytest.mark.spark
@@ -108,10 +112,11 @@ def test_rows_that_were_listed_before_a_crash_are_not_computed_again(
                 engine.wait(60)
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 1
     with pytest.raises(CheckpointError, match="distributed"):
-        Engine(spark, tmp_path / "checkpoint")
+        Engine(spark, tmp_path / "checkpoint", executor="driver")
     with monkeypatch.context() as patch:
         patch.setattr(distributed_executor, "run_cells", lambda *_: pytest.fail("computed again"))
-        with engine_on(spark, tmp_path, cells=2) as engine:
+        # A checkpoint knows what began it.
+        with engine_on(spark, tmp_path, cells=2, options={"executor": None}) as engine:
             engine.process_all_available()
             assert engine.query("q").rows == 9
     with engine_on(spark, tmp_path, cells=1) as engine:
@@ -225,3 +230,60 @@ def test_pooled_rows_wait_for_a_directory_that_can_not_be_written_to(spark: Any,
         engine.process_all_available()
         assert (engine.query("q0").rows, engine.query("q0").error) == (8, None)
         assert written(out) == wanted
+
+
+def test_tasks_write_the_files_of_tables_and_the_driver_commits_them(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row passes the driver, a crash before the commit computes nothing again, and one after it adds nothing."""
+    left, right = FileStream(tmp_path / "l"), FileStream(tmp_path / "r")
+    lakes = [Lake(kind, tmp_path / kind) for kind in KINDS]
+    write = LakeWriter.write
+    deaths = iter([False, True])
+
+    def dying(self: LakeWriter, batch: int, rows: Any) -> None:
+        assert not isinstance(rows, pa.Table)
+        if next(deaths):
+            write(self, batch, rows)
+        raise OSError("not now")
+
+    with engine_on(spark, tmp_path, newest_rows=0, sink_patience=60) as engine:
+        for lake in lakes:
+            engine.create(PAIRS, name=lake.kind, sink=lake.sink("t"))
+        left.rows(*((key, key, 0.0) for key in range(9)))
+        right.rows(*((key, key, 1.0) for key in range(9)))
+        engine.process_all_available()
+        assert engine.metrics().driver_rows == 0
+        assert [engine.query(kind).rows for kind in KINDS] == [9, 9]
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeWriter, "write", dying)
+
+            def die(*_: Any) -> None:
+                raise RuntimeError("the process dies here")
+
+            # The sinks have failed, one of them after its commit, and nothing of the batch is spooled yet.
+            patch.setattr(Deliveries, "settle", die)
+            left.rows((3, 30, 2.0), (4, 40, 2.0))
+            with pytest.raises(StateError, match="dies here"):
+                engine.wait(60)
+    with engine_on(spark, tmp_path, newest_rows=0) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(distributed_executor, "run_cells", lambda *_: pytest.fail("computed again"))
+            engine.process_all_available()
+        assert [engine.query(kind).rows for kind in KINDS] == [11, 11]
+        for part in (tmp_path / "delta" / "t" / "_delta_log", tmp_path / "iceberg" / "catalog.db"):
+            part.rename(part.with_name("away"))
+        right.rows((3, 300, 3.0))
+        engine.process_all_available()
+        # They wait in the checkpoint, as those of any sink that fails.
+        assert [engine.query(kind).rows_undelivered for kind in KINDS] == [2, 2]
+        for part in (tmp_path / "delta" / "t" / "_delta_log", tmp_path / "iceberg" / "catalog.db"):
+            if part.is_file():
+                part.unlink()
+            (part.parent / "away").rename(part)
+        for kind in KINDS:
+            engine.resume(kind)
+        engine.process_all_available()
+    wanted = Counter([*((key, key) for key in range(9)), (30, 3), (40, 4), (3, 300), (30, 300)])
+    for lake in lakes:
+        assert counted(lake.table("t")) == wanted, lake.kind

@@ -15,6 +15,7 @@ import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink
 from streamjoin.adhoc.engine import executor
+from streamjoin.adhoc.executors import spark_feed
 from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
 from streamjoin.spark.demo.feeds import drop
@@ -314,6 +315,8 @@ class Heard(logging.Handler):
 def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     monkeypatch.setattr(executor, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(executor, "LONGEST_PAUSE", 0.02)
+    # A retry may take that long before it fails on a busy machine, and would count as recovered.
+    monkeypatch.setattr(spark_feed, "STEADY", 10_000)
     handler = Heard("'r' failed", "'r' is read again")
     logger = logging.getLogger("streamjoin.adhoc")
     logger.addHandler(handler)
@@ -326,7 +329,7 @@ def test_a_stream_that_fails_is_told_and_tried_again_while_the_others_go_on(
 ) -> None:
     with engine:
         handle = engine.create(PAIRS)
-        (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        streams["r"].spoil("000000.parquet")
         heard.wait("'r' failed")
         told = {info.name: info for info in engine.streams()}
         assert re.fullmatch(r"stream 'r' failed: \S*000000.parquet is not a Parquet file.*", str(told["r"].error))
@@ -356,7 +359,7 @@ def test_a_stream_that_fails_can_be_registered_anew(
     monkeypatch.setattr(executor, "FIRST_PAUSE", 1000.0)
     monkeypatch.setattr(executor, "LONGEST_PAUSE", 1000.0)
     with engine:
-        (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        streams["r"].spoil("000000.parquet")
         heard.wait("'r' failed")
         (streams["r"].directory / "000000.parquet").unlink()
         drop(table_of((1, 20, 1.0)), streams["r"].directory / "000000.parquet")
@@ -372,7 +375,7 @@ def test_the_end_of_spark_ends_the_engine(
 ) -> None:
     monkeypatch.setattr(SparkExecutor, "gone", True)
     with engine:
-        (streams["r"].directory / "000000.parquet").write_bytes(b"no Parquet at all")
+        streams["r"].spoil("000000.parquet")
         with pytest.raises(StateError, match="Spark has stopped: stream 'r' failed"):
             engine.wait(120)
 

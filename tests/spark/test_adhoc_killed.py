@@ -13,24 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.adhoc import Stream
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.stored import EngineChange
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
-from streamjoin.testing.adhoc_oracle import Life, gate_order, rows
-from tests.adhoc.looped import read_back
-from tests.spark.adhoc_driver import QUERIES, STEPS, tuples
-from tests.spark.adhoc_streams import SCHEMA
+from tests.spark.adhoc_comparing import compare
 from tests.spark.spark_cluster import executors as executors_of
 from tests.spark.spark_cluster import linked_home
 
-KILLS = int(os.environ.get("STREAMJOIN_KILLS", "2"))
+KILLS = int(os.environ.get("STREAMJOIN_KILLS", "1"))
 PATIENCE = 180.0
 # What a kill waits for: the next file of this kind. They stand for the steps of a batch.
 MOMENTS = ("changes/*", "buckets/*", "batches/*", "done/*", "state/*", "streams/*/offsets/*", "streams/*/commits/*")
 EMBEDDED_MOMENTS = (*MOMENTS[:5], "sources/*/*")
-DISTRIBUTED_MOMENTS = (*MOMENTS, "tuples/*/*", "spool/*", "outputs/*")
+DISTRIBUTED_MOMENTS = (*MOMENTS, "tuples/*/*", "spool/*", "outputs/*", "waiting/*")
 
 
 def start(directory: Path, executor: str, home: Path | None = None) -> subprocess.Popen[bytes]:
@@ -135,35 +127,3 @@ def with_argument(session: int, word: str) -> list[int]:
     listed = subprocess.run(["ps", "-e", "-o", "pid=,sess=,args="], capture_output=True, text=True, check=True)
     lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
     return [int(pid) for pid, owner, args in lines if int(owner) == session and word in args.split()]
-
-
-def compare(directory: Path, executor: str) -> None:
-    """What every query wrote, against the oracle, by what the log says of changes and arrivals."""
-    journal = Journal(str(directory / "checkpoint"), executor)
-    try:
-        changes = [
-            EngineChange.unpacked(body).record
-            for number in journal.numbers("changes")
-            for body in journal.read("changes", number)["records"]
-        ]
-        batch_of: dict[tuple[str, int], int] = {}
-        for batch in journal.numbers("batches"):
-            for stream, position in journal.read("batches", batch)["consumed"].items():
-                number = position["files"] - 1 if executor == "embedded" else position
-                batch_of.setdefault((stream, number), batch)
-    finally:
-        journal.close()
-    made = [f"{record.action} {record.name}" for record in changes]
-    assert set((directory / "acknowledged").read_text().splitlines()) <= set(made)
-    assert len(made) == len(set(made)) == 2 + STEPS + (STEPS - 5)
-    arrivals = gate_order(
-        [a for s in ("l", "r") for n in range(STEPS) for a in arrivals_of(s, tuples(s, n), "ts", batch_of[s, n])]
-    )
-    streams = [Stream(name, SCHEMA, "ts") for name in ("l", "r")]
-    for number in range(STEPS):
-        plan = parse(QUERIES[number % len(QUERIES)], streams)
-        when = {record.action: record.batch for record in changes if record.name == f"q{number}"}
-        wanted = rows(arrivals, meaning_of(plan), Life(when["create"], when.get("drop")))
-        found = Counter(read_back(directory / "out" / f"q{number}", plan.schema.names))
-        assert found == wanted, f"q{number}"
-        assert number > STEPS - 3 or sum(wanted.values()) > 5

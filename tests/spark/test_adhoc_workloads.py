@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from streamjoin.adhoc import Engine, Settings, Stream
 from streamjoin.adhoc.language.sql import parse
-from streamjoin.model.errors import SpecError
 from streamjoin.spark.demo.feeds import drop
 from streamjoin.testing import adhoc_cases, nexmark, row_evaluator
 from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
@@ -165,11 +164,7 @@ def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Pa
         engine.register(stream.name, stream_reader(spark, tmp_path / stream.name, stream.schema), time=nexmark.TIME)
     for name, text in nexmark.QUERIES.items():
         engine.create(text, name=name)
-    if options is DISTRIBUTED:
-        with pytest.raises(SpecError, match="the distributed executor has inner joins alone"):
-            engine.create(UNSOLD, name="unsold")
-    else:
-        engine.create(UNSOLD, name="unsold")
+    engine.create(UNSOLD, name="unsold")
     with engine:
         for number, tables in enumerate(batches):
             for name, table in tables.items():
@@ -181,7 +176,6 @@ def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Pa
             found = Rows(tuple(row.values()) for row in row_evaluator.rows_of(engine.rows(name, 100_000)))
             assert found == duckdb_rows(plan, [{n: in_microseconds(t) for n, t in b.items()} for b in batches])
             assert sum(found.values()) > 3
-        if options is not DISTRIBUTED:
-            assert set(engine.rows("unsold", 100_000)["id"].to_pylist()) == unsold(batches)
+        assert set(engine.rows("unsold", 100_000)["id"].to_pylist()) == unsold(batches)
         events = engine.metrics()
         assert events.partitions == options.get("partitions", 0)

@@ -16,7 +16,7 @@ import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.spark import join
 from streamjoin.spark.runtime import checkpoints
-from streamjoin.spark.runtime.checkpoints import _unmeasured
+from streamjoin.spark.runtime.checkpoints import query_settings
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BAND = CASES[0]
 BYTES, ROWS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
+ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 
 
 def _run(rows: int, newest: int) -> tuple[RunStatistics, RunStatistics]:
@@ -58,11 +59,11 @@ def test_a_run_that_is_about_to_expire_is_folded() -> None:
 
 def test_half_of_the_rows_are_older_than_the_middle() -> None:
     # Two rows moved on from an older run: the others are all alive, and most of them must count as such.
-    moved = RunStatistics(1000, 0, 199, 150)
+    moved = RunStatistics(1000, 0, 199, (150,))
     assert [alive(moved, at) for at in (0, 75, 150, 151, 175, 199, 200)] == [1000, 750, 500, 500, 255, 10, 0]
     even = RunStatistics(1000, 0, 199)
     assert [alive(even, at) for at in (0, 50, 100, 150, 199, 200)] == [1000, 747, 500, 250, 5, 0]
-    assert alive(RunStatistics(1, 0, 9, 9), 9) == 1
+    assert alive(RunStatistics(1, 0, 9, (9,)), 9) == 1
 
 
 def _each_millisecond(schema: pa.Schema, begin: int, end: int) -> pa.Table:
@@ -134,13 +135,6 @@ def test_a_worker_freezes_its_heap_ever_more_rarely(monkeypatch: pytest.MonkeyPa
     assert len(frozen) == 5
 
 
-class Settings(dict[str, str]):
-    """As Spark's have it."""
-
-    def set(self, name: str, value: str) -> None:
-        self[name] = value
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "limit", "lifted"),
     [
@@ -158,10 +152,10 @@ def test_bytes_are_counted_only_where_rows_do_not_bound_them(
 ) -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("v", kind)])
     spec = sj.JoinSpec(sj.Equi("k"), sj.TimeWindow("1 second"), time="t", order="event_time")
-    settings = Settings({BYTES: limit, ROWS: rows})
-    _unmeasured(settings, [Blueprint(bind(spec, schema, schema), "join", 2)])
-    assert (settings[BYTES] == "2147483647") == lifted
-    assert len(settings) == (3 if lifted else 2)
+    given = {BYTES: limit, ROWS: rows, ADAPTIVE: "true"}
+    settings = query_settings([Blueprint(bind(spec, schema, schema), "join", 2)], given.get, given.__contains__)
+    assert (settings.get(BYTES) == "2147483647") == lifted
+    assert len(settings) == (2 if lifted else 0)
 
 
 @pytest.mark.spark

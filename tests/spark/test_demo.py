@@ -23,18 +23,24 @@ from streamjoin.spark.demo.figures import DemoFigures, Watch, Window, newest, we
 from streamjoin.spark.demo.run import MARKER, CtrlC, _errors_to, claimed
 from streamjoin.spark.demo.view import WIDTH, closing, curve, frame, plain_line, view
 
-START = datetime(2025, 1, 2, 14, 30, tzinfo=UTC)
-EVERY = timedelta(milliseconds=250)
+START = datetime(2013, 1, 1, 6, tzinfo=UTC)
+EVERY = timedelta(hours=6)
 
 
-def matches(*milliseconds: int) -> pa.Table:
-    """Matches whose later row came at these times, each of another symbol."""
-    ts = pa.array([START + timedelta(milliseconds=at) for at in milliseconds], pa.timestamp("us", "UTC"))
-    n = len(milliseconds)
-    symbols = [f"S{i:02}" for i in range(n)]
-    prices = {name: [169.39] * n for name in ("px", "bid", "ask")}
-    early = pa.array([START - timedelta(milliseconds=1995 - at) for at in milliseconds], ts.type)
-    return pa.table({"ts": ts, "sym": symbols, "qty": [1_200] * n, **prices, "ts_left": ts, "ts_right": early})
+def matches(*minutes: int) -> pa.Table:
+    """Matches whose later row is of these times, each of another flight."""
+    later = pa.array([START + timedelta(minutes=at) for at in minutes], pa.timestamp("us", "UTC"))
+    earlier = pa.array([START - timedelta(minutes=60 - at) for at in minutes], later.type)
+    n = len(minutes)
+    names = {
+        "airport": ["EWR"] * n,
+        "destination": ["IAH"] * n,
+        "carrier": ["UA"] * n,
+        "flight": list(range(1545, 1545 + n)),
+    }
+    delays = pa.array([None if at % 2 else -2 for at in minutes], pa.int32())
+    weather = {"wind": [12.7] * n, "visibility": [10.0] * n, "observed": earlier}
+    return pa.table({"result_time": later, "scheduled": later, **names, "delay": delays, **weather})
 
 
 class Output:
@@ -44,11 +50,11 @@ class Output:
         self.root = root
         self.log = root / "matches" / "_spark_metadata"
         self.log.mkdir(parents=True)
-        (root / "trades").mkdir()
+        (root / "flights").mkdir()
         self.names: list[str] = []
 
     def drop(self, number: int, at: float) -> None:
-        path = self.root / "trades" / f"{number:08d}.parquet"
+        path = self.root / "flights" / f"{number:08d}.parquet"
         path.touch()
         os.utime(path, (at, at))
 
@@ -65,14 +71,14 @@ class Output:
         os.utime(path, (at, at))
 
 
-def progress(batch: int, trades: int, quotes: int, milliseconds: int = 500) -> Mapping[str, Any]:
+def progress(batch: int, flights: int, weather: int, milliseconds: int = 500) -> Mapping[str, Any]:
     sources = [
         {"description": f"FileStreamSource[file:/x/{name}]", "numInputRows": rows}
-        for name, rows in (("quotes", quotes), ("trades", trades))
+        for name, rows in (("weather", weather), ("flights", flights))
     ]
     return {
         "batchId": batch,
-        "numInputRows": trades + quotes,
+        "numInputRows": flights + weather,
         "sources": sources,
         "durationMs": {"triggerExecution": milliseconds},
     }
@@ -86,12 +92,12 @@ def output(tmp_path: Path) -> Output:
 def test_latency_runs_from_the_slice_to_the_commit(output: Output) -> None:
     output.drop(0, 1000.0)
     output.drop(1, 1000.25)
-    output.commit(0, 1001.0, matches(10, 20, 249, 250))
+    output.commit(0, 1001.0, matches(10, 20, 359, 360))
     figures = Watch(output.root, START, EVERY).update(2.0, [])
     assert figures.matches == 4
     assert figures.latency == pytest.approx((1.0, 1.0))
     assert list(figures.latencies) == pytest.approx([1.0])
-    output.commit(1, 1010.25, matches(260))
+    output.commit(1, 1010.25, matches(370))
     watch = Watch(output.root, START, EVERY)
     watch.update(1.0, [])
     assert watch.figures.latency == pytest.approx((1.0, 10.0))
@@ -108,14 +114,14 @@ def test_every_file_counts_once_and_only_when_committed(output: Output) -> None:
     output.commit(2, 4.0, matches(1, 2, 3), compact=True)
     assert watch.update(0.2, []).matches == 4
     assert watch.update(0.3, []).matches == 4
-    assert watch.figures.newest[0]["ts"] == START + timedelta(milliseconds=3)
+    assert watch.figures.newest[0]["result_time"] == START + timedelta(minutes=3)
 
 
 def test_progress_counts_each_batch_once_and_no_idle_moment(output: Output) -> None:
     watch = Watch(output.root, START, EVERY)
     watch.update(1.0, [progress(0, 0, 0), progress(0, 10, 30, 400)])
     figures = watch.update(2.0, [progress(0, 10, 30, 400), progress(1, 0, 0), progress(1, 5, 0, 200)])
-    assert (figures.trades, figures.quotes, figures.batches) == (15, 30, 2)
+    assert (figures.flights, figures.weather, figures.batches) == (15, 30, 2)
     assert figures.batch_median == pytest.approx(0.3)
 
 
@@ -134,16 +140,16 @@ def test_weighted_quantiles() -> None:
     assert weighted([(5.0, 99), (1.0, 1)], (0.005, 0.5)) == [1.0, 5.0]
 
 
-def test_newest_shows_each_symbol_once_and_the_latest_first() -> None:
+def test_newest_shows_each_flight_once_and_the_latest_first() -> None:
     table = pa.concat_tables([matches(1, 5, 3), matches(7, 2)])
-    assert [(row["sym"], row["ts"].microsecond // 1000) for row in newest(table, 2)] == [("S00", 7), ("S01", 5)]
+    assert [(row["flight"], row["result_time"].minute) for row in newest(table, 2)] == [(1545, 7), (1546, 5)]
 
 
 def filled() -> DemoFigures:
     return DemoFigures(
         elapsed=1234.5,
-        trades=123_456_789,
-        quotes=123_456_789,
+        flights=123_456_789,
+        weather=123_456_789,
         matches=1_234_567_890,
         rates=(9_999.0, 9_999.0, 999_999.0),
         latency=(12.3, 45.6),
@@ -167,26 +173,19 @@ def test_the_frame_fits_the_terminal(figures: DemoFigures, size: tuple[int, int]
     assert max(map(len, lines)) <= min(width, WIDTH)
     assert len(lines) < height
     if figures.newest:
-        row = next(line for line in lines if "14:30:00.011" in line).replace("|", " ").split()
-        assert row == [
-            "14:30:00.011",
-            "S11",
-            "1,200",
-            "169.39",
-            "169.39",
-            "169.39",
-            "+0",
-            "ct",
-            "1,995",
-            "ms",
-            "before",
+        rows = [" ".join(line.replace("|", " ").split()) for line in lines if "UA 15" in line]
+        assert rows[:2] == [
+            "01 Jan 06:11 UA 1556 EWR IAH cancelled 13 mph 10 mi 60 min before",
+            "01 Jan 06:10 UA 1555 EWR IAH -2 min 13 mph 10 mi 60 min before",
         ]
-    assert all(any(line.strip().startswith(name) for line in lines) for name in ("trades", "latency", "window", "late"))
+    assert all(
+        any(line.strip().startswith(name) for line in lines) for name in ("flights", "latency", "window", "late")
+    )
 
 
 def test_plain_lines_fit_and_come_now_and_then() -> None:
     ordinary = DemoFigures(
-        elapsed=28.6, rates=(1_006.0, 3_076.0, 26_741.0), latency=(0.7, 1.2), window=Window(2_000, 9_000)
+        elapsed=28.6, rates=(1_273.0, 105.0, 12_787.0), latency=(0.7, 1.2), window=Window(1_000, 300)
     )
     ordinary.batch_seconds.append(0.5)
     assert len(plain_line(ordinary)) <= 100
@@ -245,7 +244,7 @@ def test_a_demo_clears_its_own_and_nothing_else(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
-    (place / "trades").symlink_to(elsewhere)
+    (place / "flights").symlink_to(elsewhere)
     with claimed(place):
         assert sorted(path.name for path in place.iterdir()) == [MARKER, "notes.txt"]
     assert (elsewhere / "kept").exists()
@@ -287,11 +286,12 @@ def test_the_whole_demo_stopped_and_run_again(tmp_path: Path) -> None:
     assert "stopped by Ctrl-C" in said, (begun, said, noise)
     assert (stopped.returncode, noise.strip()) == (130, "")
 
-    again = subprocess.run([*command, "3"], **pipes, timeout=300, check=False)
-    assert (again.returncode, again.stderr) == (0, "")
+    again = subprocess.run([*command, "3", "--seed", "1"], **pipes, timeout=300, check=False)
+    assert (again.returncode, again.stderr) == (0, "--seed is ignored and will be removed: the demo's data is real.\n")
     closing_words = again.stdout.split("\n\n")[-1]
-    count = closing_words.split()[0]
+    count = "59,147"
+    assert closing_words.startswith(f"{count} matches of 27,004 flights and 2,226 observations\n")
     assert f"Spark's own batch join of the same files finds the same {count} pairs" in closing_words
     assert all(f"\n  {name} " in closing_words for name in ("rate", "latency", "late", "result", "code"))
     assert "out/matches (Parquet)" in closing_words
-    assert pq.read_table(tmp_path / "out" / "matches").num_rows == int(count.replace(",", "")) > 10_000
+    assert pq.read_table(tmp_path / "out" / "matches").num_rows == int(count.replace(",", ""))

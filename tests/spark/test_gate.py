@@ -71,7 +71,7 @@ def test_one_input_run_six_ways_gives_the_same_bytes(spark: SparkSession, tmp_pa
         for name, rows, files in zip("abc", three_sources(), way.files, strict=True):
             write_source(directory / name, rows, files)
         a, b, c = (read_source(spark, directory / name, way.per_batch) for name in "abc")
-        options = Options(way.partitions, way.most, ordered=True, positions=True)
+        options = Options(way.partitions, way.most, ordered=True, positions=True, spool=1 if i % 2 else None)
         sides = [Source(frame, position="id") for frame in (a, b, c)]
         _run(build(sides[:2], sides[2], SPEC, options, EAGER), directory)
         table = rows_in_order(directory)

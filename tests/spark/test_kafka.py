@@ -16,8 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
+from streamjoin.adhoc import Engine, MemorySink
+from streamjoin.adhoc.sources.kafka import KafkaSource
+from streamjoin.config.columns import parse_columns
 from tests.conftest import QUICK_START
+from tests.formats.registry_server import RegistryServer
 from tests.spark.adhoc_streams import FileStream
 from tests.spark.joining import read_parquet
 from tests.spark.kafka_broker import Broker
@@ -37,6 +47,7 @@ partitions = 2
 format = "kafka"
 servers = "{servers}"
 topic = "{left}"
+{left_decode}
 schema = "ts TIMESTAMP, sym STRING, px DOUBLE, id LONG"
 malformed = "out/malformed"
 metadata = {{ partition = "part", offset = "place" }}
@@ -45,7 +56,7 @@ options.maxOffsetsPerTrigger = 60
 format = "kafka"
 servers = "{servers}"
 topic = "{right}"
-decode = "csv"
+{right_decode}
 schema = "ts TIMESTAMP, sym STRING, bid DOUBLE, id LONG"
 options.maxOffsetsPerTrigger = 60
 [join]
@@ -107,7 +118,8 @@ class Job:
     def start(self, top: str = "", **parts: str) -> None:
         quick = "".join(f"conf.{json.dumps(key)} = {json.dumps(value)}\n" for key, value in QUICK_START.items())
         file = self.directory / "join.toml"
-        file.write_text(PIPELINE.format(top=top, **parts) + quick)
+        decodes = {"left_decode": "", "right_decode": 'decode = "csv"'}
+        file.write_text(PIPELINE.format(top=top, **decodes | parts) + quick)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "streamjoin", "run", str(file)],
@@ -204,14 +216,51 @@ def test_two_topics_to_a_topic_at_least_once(broker: Broker, job: Job) -> None:
     assert len({(row["partition"], row["offset"]) for row in kept}) == len(bad)
 
 
-def test_exactly_once_in_parquet_whatever_is_killed(broker: Broker, job: Job) -> None:
+AVRO = {
+    "type": "record",
+    "name": "Trade",
+    "fields": [
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "sym", "type": "string"},
+        {"name": "px", "type": "double"},
+        {"name": "id", "type": "long"},
+    ],
+}
+
+
+@pytest.fixture
+def registry() -> Iterator[RegistryServer]:
+    server = RegistryServer(password="joiner:s3cret")
+    yield server
+    server.stop()
+
+
+def test_exactly_once_in_parquet_whatever_is_killed(broker: Broker, job: Job, registry: RegistryServer) -> None:
+    """Of Avro and Protobuf values, whose malformed ones are kept; and the embedded engine finds the same pairs."""
     broker.create("once-left", "once-right")
+    login = {"basic.auth.user.info": "joiner:s3cret"}
+    decode = 'decode = "{}"\nregistry = "{}"\ndecode_options."basic.auth.user.info" = "joiner:s3cret"'
     parts = {"servers": broker.address, "left": "once-left", "right": "once-right", "sink": PARQUET}
+    parts |= {f"{side}_decode": decode.format(name, registry.url) for side, name in FORMATS.items()}
     left, right = rows(3, 480, 0), rows(4, 480, 0)
+    client = SchemaRegistryClient({"url": registry.url, **login})
+    avro = AvroSerializer(client, json.dumps(AVRO))
+    quote = quote_class()
+    protobuf = ProtobufSerializer(quote, client, {"use.deprecated.format": False})
+    bad = [b"\0\0\0\0\0", b"{}", None, b"\0\0\0\0\1\2"]
+
+    def as_avro(row: Row) -> bytes:
+        value = {**row, "px": row["price"]}
+        return bytes(avro(value, SerializationContext("once-left", MessageField.VALUE)) or b"")
+
+    def as_protobuf(row: Row) -> bytes:
+        value = quote(sym=row["sym"], bid=row["price"], id=row["id"])
+        value.ts.FromDatetime(row["ts"])
+        return bytes(protobuf(value, SerializationContext("once-right", MessageField.VALUE)) or b"")
 
     def send(first: int, last: int) -> None:
-        broker.send("once-left", map(as_json, left[first:last]))
-        broker.send("once-right", map(as_csv, right[first:last]))
+        broker.send("once-left", [*map(as_avro, left[first:last]), *(bad if first else ())])
+        broker.send("once-right", map(as_protobuf, right[first:last]))
 
     send(0, 240)
     job.start(**parts)
@@ -232,10 +281,87 @@ def test_exactly_once_in_parquet_whatever_is_killed(broker: Broker, job: Job) ->
     assert job.stop() == 0, job.log
     assert committed(job.directory) == whole
     assert max(whole.values()) == 1
+    kept = read_parquet(job.directory / "out/malformed").to_pylist()
+    assert Counter(row["value"] for row in kept) == Counter(2 * bad)
+    assert "s3cret" not in job.log
+    assert not [
+        file for file in (job.directory / "out").rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()
+    ]
+    source = {"kafka.bootstrap.servers": broker.address}
+    # A query gets the rows from its creation on: it has to be there before the streams are read.
+    engine = Engine()
+    for side, price in (("left", "px"), ("right", "bid")):
+        columns = parse_columns(f"ts TIMESTAMP, sym STRING, {price} DOUBLE, id LONG")
+        topic = {**source, "subscribe": f"once-{side}"}
+        described = KafkaSource(topic, columns, FORMATS[side], login, registry=registry.url)
+        engine.register(side, source=described, time="ts", lateness="1 day")
+    sql = 'SELECT x.id AS a, y.id AS b FROM "left" x JOIN "right" y WITHIN 5 SECONDS ON x.sym = y.sym'
+    engine.create(f"{sql} AND ABS(x.px - y.bid) <= 0.5", name="pairs", sink=MemorySink(100_000))
+    with engine:
+        engine.process_all_available()
+        found = engine.rows("pairs", 100_000)
+        assert {stream.name: stream.malformed for stream in engine.streams()} == {"left": 2 * len(bad), "right": 0}
+    assert Counter(zip(*(column.to_pylist() for column in found.columns), strict=True)) == whole
+
+
+FORMATS = {"left": "avro", "right": "protobuf"}
+
+
+def quote_class() -> Any:
+    """The class of a message with a time, as protoc would make it."""
+    proto = descriptor_pb2.FieldDescriptorProto
+    kinds = {"ts": proto.TYPE_MESSAGE, "sym": proto.TYPE_STRING, "bid": proto.TYPE_DOUBLE, "id": proto.TYPE_INT64}
+    fields = [proto(name=name, number=number, type=kind) for number, (name, kind) in enumerate(kinds.items(), 1)]
+    fields[0].type_name = ".google.protobuf.Timestamp"
+    file = descriptor_pb2.FileDescriptorProto(name="quote.proto", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    file.message_type.add(name="Quote", field=fields)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Quote"))
+
+
+def test_all_available_is_what_the_broker_has_and_not_what_was_fetched(broker: Broker) -> None:
+    """Also behind transactions: their marks are no records, and what is open does not count."""
+    broker.create("available")
+    settings = {"bootstrap.servers": broker.address, "transactional.id": "available"}
+    producer = Producer(settings)
+    producer.init_transactions(60.0)
+
+    def send(first: int, last: int) -> None:
+        producer.begin_transaction()
+        for k in range(first, last):
+            producer.produce("available", json.dumps({"ts": "2026-01-01T00:00:00", "k": k}).encode())
+        assert producer.flush(60.0) == 0
+
+    def end_with(k: int) -> None:
+        """A transaction that is not committed ends the topic."""
+        send(k, k + 1)
+        producer.abort_transaction(60.0)
+
+    columns = parse_columns("ts TIMESTAMP, k LONG")
+    options = {"kafka.bootstrap.servers": broker.address, "subscribe": "available", "maxOffsetsPerTrigger": "7"}
+    engine = Engine()
+    engine.register("s", source=KafkaSource(options, columns), time="ts")
+    with engine:
+        for first in range(0, 200, 50):
+            send(first, first + 50)
+            producer.commit_transaction(60.0)
+            if first % 100:
+                end_with(-1)
+            engine.process_all_available()
+            assert [stream.rows for stream in engine.streams()] == [first + 50]
+        send(200, 210)
+        engine.process_all_available()
+        assert [stream.rows for stream in engine.streams()] == [200]
+        producer.commit_transaction(60.0)
+        engine.process_all_available()
+        assert [stream.rows for stream in engine.streams()] == [210]
 
 
 def test_ad_hoc_queries_from_a_topic_to_topics(broker: Broker, tmp_path: Path) -> None:
-    broker.create("adhoc-left", "adhoc-all", "adhoc-some")
+    broker.create("adhoc-left", "adhoc-all", "adhoc-some", "adhoc-all-tasks", "adhoc-some-tasks")
     times = ["2025-06-15T15:06:40", "2025-06-15T15:06:41"]
     broker.send("adhoc-left", [json.dumps({"k": k, "p": 10 + k, "ts": times[k]}) for k in (0, 1)])
     right = FileStream(tmp_path / "r")
@@ -254,7 +380,15 @@ def test_ad_hoc_queries_from_a_topic_to_topics(broker: Broker, tmp_path: Path) -
     pairs = [{"a": 10, "b": 20}, {"a": 11, "b": 21}, {"a": 11, "b": 22}]
     assert sorted(broker.received("adhoc-all"), key=str) == pairs
     assert sorted(broker.received("adhoc-some"), key=str) == pairs[1:]
+    for topic in ("adhoc-all-tasks", "adhoc-some-tasks"):
+        assert sorted(broker.received(topic), key=str) == pairs
+        identities = broker.headers(topic)
+        assert {headers["streamjoin-query"] for headers in identities} == {topic.split("-")[1].encode()}
+        assert len({tuple(sorted(headers.items())) for headers in identities}) == 3
     states = json.loads((tmp_path / "states.json").read_text())
+    # Of each query the newest row is shown, if all rows are of one batch, and of each batch otherwise.
+    delivered, shown = states.pop("tasks")
+    assert (delivered, 2 <= shown < 6) == (3, True)
     assert {name: state[:2] for name, state in states.items()} == {
         "all": ["running", 3],
         "some": ["running", 2],

@@ -7,7 +7,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,9 +21,10 @@ from streamjoin.model.spec import How
 from streamjoin.spark.stages.gating import Standing
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.pieces import write_piece
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
-from streamjoin.testing.kind_cases import as_of_cases, kind_cases
+from streamjoin.testing.kind_cases import as_of_cases, interval_kind_cases, kind_cases
 from tests.seeds import examples
 from tests.spark.gated import (
     PLANS,
@@ -104,6 +108,10 @@ def _check_outer(case: JoinCase, seed: int, ordered: bool) -> None:
 @LIGHT
 @given(case=as_of_cases("event_time"), seed=st.integers(0, 99), ordered=st.booleans())
 def test_as_of_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
+    _check_as_of(case, seed, ordered)
+
+
+def _check_as_of(case: JoinCase, seed: int, ordered: bool) -> None:
     rows, standing = _run(case, seed, ordered)
     match = bind(case.spec, *case.schemas).match
     assert match is not None
@@ -114,41 +122,68 @@ def test_as_of_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, o
     _check(rows, wanted, ordered)
 
 
+@LIGHT
+@given(case=interval_kind_cases(), seed=st.integers(0, 99), ordered=st.booleans())
+def test_every_kind_on_intervals_is_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
+    if case.spec.match is None:
+        _check_outer(case, seed, ordered)
+    else:
+        _check_as_of(case, seed, ordered)
+
+
 @pytest.mark.parametrize(
     ("how", "on", "match"),
     [
+        ("full", sj.Overlaps(("x", "y"), ("x", "y")), lambda a, b: a["x"] <= b["y"] and b["x"] <= a["y"]),
+        ("semi", sj.Within("x", "x", "y"), lambda a, b: b["x"] <= a["x"] <= b["y"]),
         ("full", sj.Band("x", "x", 1), lambda a, b: abs(a["x"] - b["x"]) <= 1),
         ("semi", sj.Band("x", "x", 1), lambda a, b: abs(a["x"] - b["x"]) <= 1),
         ("full", "l.x + r.x > 150", lambda a, b: a["x"] + b["x"] > 150),
     ],
 )
 def test_tuples_that_match_in_a_range_of_others_are_marked(
-    how: How, on: sj.Band | str, match: oracle.Match, tmp_path: Path
+    how: How, on: sj.JoinPredicate | str, match: oracle.Match, tmp_path: Path
 ) -> None:
     """Ranges of a few words, or parts of one: many matches cross a border, with stored and with new tuples."""
     spec = sj.JoinSpec(on, (sj.TimeWindow(25), sj.TimeWindow(40)), "t", "event_time", how)
     rng = random.Random(3)
     rows: list[dict[str, int]] = []
     for i in range(160):
-        rows.append({"t": (rows[-1]["t"] if rows else 0) + rng.choice([0, 0, 1, 2]), "x": rng.randint(0, 90), "id": i})
+        t, x = (rows[-1]["t"] if rows else 0) + rng.choice([0, 0, 1, 2]), rng.randint(0, 90)
+        rows.append({"t": t, "x": x, "id": i, "y": x + (0, 1, 40)[i % 3]})
+    schema = SCHEMA.append(pa.field("y", pa.int64()))
     events = oracle.event_time_order([oracle.Event(rng.random() < 0.5, row, row["t"]) for row in rows])
     sources = (PLANS[:1], PLANS[:1])
     result: list[conformance.IdPair] = []
     for batch, partitions in enumerate((12, 7, 16, 12, 7)):
         part = events[32 * batch : 32 * batch + 32]
-        sent = {(s, 0): conformance.table([e.row for e in part if e.right == bool(s)], SCHEMA) for s in (0, 1)}
-        result += _batch(gated_blueprint(spec, (SCHEMA, SCHEMA), partitions, sources), tmp_path, batch, sent, 1)
-    case = JoinCase(spec, match, (SCHEMA, SCHEMA), tuple(events), ())
+        sent = {(s, 0): conformance.table([e.row for e in part if e.right == bool(s)], schema) for s in (0, 1)}
+        result += _batch(gated_blueprint(spec, (schema, schema), partitions, sources), tmp_path, batch, sent, 1)
+    case = JoinCase(spec, match, (schema, schema), tuple(events), ())
     assert len(result) > 20
     assert result == conformance.expected(case)[: len(result)]
 
 
-def test_marks_that_are_gone_are_not_taken_for_none(tmp_path: Path) -> None:
-    """A tuple would come out as unmatched although it matched."""
+@pytest.mark.parametrize("gone", [False, True])
+def test_marks_in_files_of_their_own_are_read_and_not_taken_for_none(gone: bool, tmp_path: Path) -> None:
+    """As earlier versions wrote them. Without its mark a tuple would come out as unmatched although it matched."""
     plan = gated_plan(gated_spec(how="left", window=sj.TimeWindow(3)))
-    sent = {(0, 0): gated_table((1, 7, 0)), (1, 0): gated_table((1, 7, 10))}
-    gated_batch(plan, tmp_path, 0, sent)
+    publish = WindowLog.publish
+
+    def publish_apart(log: WindowLog, batch: int, partition: int, *piece: Any) -> None:
+        *rest, marks = piece
+        path = tmp_path / f"versions/{batch:010}/{log.epoch:08}.{partition:05}.marks"
+        write_piece(path, ([], []), log._signed(batch, {}), marks)
+        publish(log, batch, partition, *rest)
+
+    first = {(0, 0): gated_table((1, 7, 0), (2, 9, 1)), (1, 0): gated_table((1, 7, 10), (2, 8, 11))}
+    with mock.patch.object(WindowLog, "publish", publish_apart):
+        assert conformance.ids(gated_batch(plan, tmp_path, 0, first)) == [(0, 10)]
     marks = next(tmp_path.glob("versions/0000000000/*.marks"))
+    later = {(0, 0): gated_table((50, 5, 2)), (1, 0): gated_table((51, 6, 12))}
+    if not gone:
+        assert conformance.ids(gated_batch(plan, tmp_path, 1, later)) == [(1, None)]
+        return
     marks.unlink()
     with pytest.raises(sj.CheckpointError, match=f"{marks.name} of the window log is missing"):
-        gated_batch(plan, tmp_path, 1, sent)
+        gated_batch(plan, tmp_path, 1, later)

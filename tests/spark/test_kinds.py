@@ -96,6 +96,7 @@ BAND = sj.JoinSpec(sj.Band("x", "x", 1), sj.TimeWindow(1), time="t", order="even
 EVERY = {
     **{how: replace(BAND, how=how) for how in ("right", "semi", "anti")},
     "full": replace(BAND, how="full", window=(sj.CountWindow(3), sj.TimeWindow(4))),
+    "intervals": replace(BAND, on=sj.Overlaps(("x", "t"), ("x", "t")), how="full"),
     "nearest": sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 4), time="t", order="event_time", how="left"),
     "as-of by condition": sj.JoinSpec(
         sj.Band("x", "x", 1), match=sj.AsOf("nearest", 6, exact=False), time="t", order="event_time", how="left"

@@ -135,9 +135,13 @@ def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path
     assert (last.bound, last.start_seconds, last.compile_seconds) == (4, 0.0, 0.0)
     assert [report["observedMetrics"]["streamjoin_join"].asDict() for report in reports][1:] == [
         {"left_rows": 2, "right_rows": 2, "copies": 4, "window_left": 2, "window_right": 1, "window_bytes": ANY,
-         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 3, "position": 7, "waiting": 1, "gate_lag": 0},
+         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 3, "position": 7, "waiting": 1, "gate_lag": 0,
+         "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
         {"left_rows": 1, "right_rows": 1, "copies": 2, "window_left": 2, "window_right": 2, "window_bytes": ANY,
-         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 4, "position": 9, "waiting": 2, "gate_lag": 1},
+         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 4, "position": 9, "waiting": 2, "gate_lag": 1,
+         "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
     ]  # fmt: skip
+    skews = [report["observedMetrics"]["streamjoin_join"]["skew"] for report in reports]
+    assert skews == [1000, *(int(1000 * figure.skew + 1e-6) for figure in figures[:-1])]
     assert pq.read_table(tmp_path / "late files")["id_left"].to_pylist() == [99]
     assert pq.read_table(tmp_path / "out").num_rows > 0

@@ -79,14 +79,14 @@ def test_work_on_one_key_or_none_is_divided_by_position(case: Case, partitions: 
 def test_partitions_change_between_batches_and_nothing_is_lost(tmp_path: Path) -> None:
     left, right = stream(BAND, seed=5, n=500)
     plan = replace(blueprint(BAND, 8), first=2)
-    new_epoch(tmp_path / "streamjoin/join", plan.description)
     root = tmp_path / "streamjoin/join"
+    epoch = new_epoch(root, plan.description)
     found: Counter[tuple[int, int]] = Counter()
     ran = []
     for i, sides in enumerate(tables(BAND, left, right, 10)):
         if i in (3, 6, 8):
             rescale(tmp_path, {3: 8, 6: 3, 8: None}[i])
-        found += pairs(in_process(plan, root, i, sides))
+        found += pairs(in_process(plan, root, i, sides, epoch))
         ran.append(len(_pieces(root, i)))
     assert found == expected(BAND, left, right)
     assert ran == [2, 2, 2, 2, 8, 8, 8, 3, 3, 2]

@@ -146,10 +146,31 @@ def test_no_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         session()
 
 
-def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connect_server_is_not_mixed_with_a_classic_session(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SetupError, match="exclude each other"):
+        session(master="local[2]", remote="sc://somewhere")
+    with pytest.raises(SetupError, match="can't connect to sc://somewhere"):
+        session(remote="sc://somewhere")
     monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
     with pytest.raises(SetupError, match="unset SPARK_REMOTE"):
         session()
+
+
+def test_stores_of_a_connect_server_are_set_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "has_context", lambda: False)
+    with pytest.raises(SetupError, match="belong to the Spark Connect server sc://somewhere"):
+        session(remote="sc://somewhere", storage={"s3": {"endpoint": "http://store"}})
+
+
+def test_missing_packages_of_connect_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "has_context", lambda: False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    for name in [name for name in sys.modules if name.startswith("pyspark.sql.connect")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SetupError, match=r"pip install 'streamjoin\[connect\]'"):
+        session(remote="sc://somewhere")
 
 
 def test_a_cluster_keeps_its_own_address_and_parallelism() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,3 +148,33 @@ def test_spark_keeps_its_own_way_where_the_class_is_not_to_be_had(
     assert not checkpoint_files.write_without_processes(other)
     assert other.conf.get(checkpoint_files.SETTING, None) is None
     assert list(tmp_path.iterdir()) == [], "what did not load is not kept"
+
+
+@pytest.mark.spark
+def test_of_queries_that_write_one_file_at_once_one_succeeds(spark: SparkSession, tmp_path: Path) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    files = files_in(spark, str(tmp_path))
+    for number in range(20):
+        place = jvm.org.apache.hadoop.fs.Path(str(tmp_path / str(number)))
+        drafts = [files.createAtomic(place, False) for _ in range(4)]
+        for n, draft in enumerate(drafts):
+            draft.write(str(n).encode())
+        barrier = threading.Barrier(len(drafts))
+        closed: list[int] = []
+
+        def close(n: int, draft: Any, barrier: threading.Barrier = barrier, closed: list[int] = closed) -> None:
+            barrier.wait()
+            try:
+                draft.close()
+                closed.append(n)
+            except Py4JJavaError as error:
+                assert "FileAlreadyExists" in str(error.java_exception)
+
+        threads = [threading.Thread(target=close, args=(n, draft)) for n, draft in enumerate(drafts)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [(tmp_path / str(number)).read_text()] == [str(n) for n in closed]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamjoin.joins.warming import alone
+from streamjoin.spark.runtime.daemon import ends_quietly
 
 LOADED = """
 import gc, pathlib, sys
@@ -91,3 +92,13 @@ def test_tasks_of_the_ad_hoc_engine_find_theirs_loaded() -> None:
         [sys.executable, "-c", ADHOC, WARMING], capture_output=True, text=True, check=True, timeout=300
     )
     assert int(ran.stdout) == 0, "a module that is not there must not keep the next from being warm"
+
+
+def test_a_worker_leaves_no_trace_where_spark_has_closed_the_connection() -> None:
+    def failing(error: Exception) -> int:
+        raise error
+
+    assert ends_quietly(lambda sock, authenticated: sock + authenticated)(3, 4) == 7
+    assert ends_quietly(failing)(BrokenPipeError(32, "Broken pipe")) == 1
+    with pytest.raises(ValueError, match="of its own"):
+        ends_quietly(failing)(ValueError("of its own"))

@@ -1,6 +1,7 @@
 package streamjoin.spark;
 
 import java.io.File;
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.file.CopyOption;
 import java.nio.file.Files;
@@ -9,8 +10,10 @@ import java.nio.file.attribute.PosixFilePermissions;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
@@ -23,7 +26,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
 import org.apache.spark.unsafe.Platform;
 
 /**
- * Writes the files of a checkpoint on a local disk without starting a process, and leaves all others to Spark.
+ * Writes the files of a checkpoint on a local disk without starting a process and on S3 by single requests,
+ * and leaves all others to Spark. Of two queries that write the same file, the second one fails.
  *
  * A file is written under another name and renamed, with its checksums beside it, as by Spark's own managers. What a
  * crash can leave between the two renames is a file without checksums, which is read unchecked, never one with another's.
@@ -36,8 +40,12 @@ public class LocalCheckpointFiles implements CheckpointFileManager {
   }
 
   private static CheckpointFileManager choose(Path path, Configuration conf) throws IOException {
-    if (path.getFileSystem(conf) instanceof LocalFileSystem) {
+    FileSystem fileSystem = path.getFileSystem(conf);
+    if (fileSystem instanceof LocalFileSystem) {
       return new Local(path, conf);
+    }
+    if (fileSystem.getScheme().equals("s3a")) {
+      return new Objects(path, conf);
     }
     try {
       return new FileContextBasedCheckpointFileManager(path, conf);
@@ -114,19 +122,128 @@ public class LocalCheckpointFiles implements CheckpointFileManager {
       File target = files.pathToFile(to);
       File sums = files.pathToFile(files.getChecksumFile(to));
       try {
-        if (target.exists() && !overwriteIfPossible) {
-          throw new FileAlreadyExistsException("Failed to rename " + from + " to " + to + " as destination exists");
+        if (overwriteIfPossible) {
+          Files.deleteIfExists(sums.toPath());
+          move(files.pathToFile(from), target);
+        } else {
+          name(files.pathToFile(from), target);
         }
-        Files.deleteIfExists(sums.toPath());
-        move(files.pathToFile(from), target);
         move(files.pathToFile(files.getChecksumFile(from)), sums);
       } catch (IOException e) {
         Platform.throwException(e);
       }
     }
 
+    /** Gives a file its name unless there is one of that name: of two processes that try, one fails. */
+    private static void name(File from, File to) throws IOException {
+      try {
+        Files.createLink(to.toPath(), from.toPath());
+        Files.delete(from.toPath());
+        return;
+      } catch (java.nio.file.FileAlreadyExistsException e) {
+        throw new FileAlreadyExistsException("Failed to rename " + from + " to " + to + " as destination exists");
+      } catch (UnsupportedOperationException e) {
+        // No links here.
+      } catch (IOException e) {
+        if (!from.exists()) {
+          throw e;
+        }
+      }
+      if (to.exists()) {
+        throw new FileAlreadyExistsException("Failed to rename " + from + " to " + to + " as destination exists");
+      }
+      move(from, to);
+    }
+
     private static void move(File from, File to) throws IOException {
       Files.move(from.toPath(), to.toPath(), new CopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+    }
+  }
+
+  /**
+   * Writes the files of a checkpoint on S3, each by one request that fails if the file is there.
+   *
+   * Renaming copies there, which takes many requests and replaces what another process has written meanwhile.
+   */
+  public static class Objects extends FileSystemBasedCheckpointFileManager {
+    private static final PathFilter ALL = new PathFilter() {
+      public boolean accept(Path path) {
+        return true;
+      }
+    };
+
+    private final FileSystem files;
+
+    public Objects(Path path, Configuration conf) throws IOException {
+      super(path, conf);
+      files = path.getFileSystem(conf);
+    }
+
+    public CheckpointFileManager.CancellableFSDataOutputStream createAtomic(Path path, boolean overwriteIfPossible) {
+      try {
+        FSDataOutputStreamBuilder builder = files.createFile(path).overwrite(overwriteIfPossible).recursive();
+        if (!overwriteIfPossible) {
+          builder.opt("fs.option.create.conditional.overwrite", true);
+        }
+        return new Whole((FSDataOutputStream) builder.build());
+      } catch (IOException e) {
+        Platform.throwException(e);
+        throw new AssertionError(e);
+      }
+    }
+
+    public void mkdirs(Path path) {
+      // An object store has no directories.
+    }
+
+    public FileStatus[] list(Path path, PathFilter filter) {
+      try {
+        return super.list(path, filter);
+      } catch (Exception e) {
+        if (!(e instanceof FileNotFoundException)) {
+          Platform.throwException(e);
+        }
+        return new FileStatus[0];
+      }
+    }
+
+    public FileStatus[] list(Path path) {
+      return list(path, ALL);
+    }
+  }
+
+  /** A file that appears when it is closed. */
+  public static class Whole extends CheckpointFileManager.CancellableFSDataOutputStream {
+    private final FSDataOutputStream stream;
+    private boolean ended = false;
+
+    public Whole(FSDataOutputStream stream) {
+      super(stream);
+      this.stream = stream;
+    }
+
+    public void close() throws IOException {
+      if (!ended) {
+        ended = true;
+        try {
+          stream.close();
+        } catch (IOException e) {
+          String text = String.valueOf(e.getMessage());
+          if (e instanceof FileAlreadyExistsException || text.contains("412") || text.contains("PreconditionFailed")) {
+            throw new FileAlreadyExistsException("another query has written the file: " + text);
+          }
+          throw e;
+        }
+      }
+    }
+
+    public void cancel() {
+      if (!ended) {
+        ended = true;
+        if (stream.hasCapability("fs.capability.outputstream.abortable")) {
+          stream.abort();
+        }
+      }
     }
   }
 

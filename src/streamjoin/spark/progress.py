@@ -3,6 +3,9 @@
 It listens to Spark's progress events and reads the manifest of each committed batch, which costs the query nothing.
 The files of a batch are removed when the second batch after it begins. If Spark reports later than that, the batch has
 no figures here; Spark's own reports are complete.
+
+Over Spark Connect the client may not reach the checkpoint. There the figures are the metrics in Spark's own reports
+(`stages/figures.py`), which a query keeps for its newest batches (`spark.sql.streaming.numRecentProgressUpdates`).
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.spark.runtime.checkpoints import logs_of
+from streamjoin.spark.runtime.internals import is_connect, wait_for_reports
+from streamjoin.spark.stages.figures import join_name
 from streamjoin.spark.stages.spending import spent
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import read_footer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -37,12 +42,14 @@ class JoinProgress:
         rows: rows that came in, over all sources of the query.
         seconds: how long the batch took.
         rows_per_second: `rows` divided by `seconds`.
-        window: stored tuples of the left and the right side, including expired ones that are not dropped yet.
+        window: stored tuples of the left and the right side, including expired ones that are not dropped yet. Over
+            Spark Connect the window, its bytes and runs, and the late rows are those before the batch.
         window_bytes: their size on disk.
         runs: the number of sorted runs of the window.
         merged_runs: how many of them were merged in the background.
         ranges: the number of ranges, each joined by one task.
-        skew: the rows of the largest range divided by the average; 1.0 is even.
+        skew: the rows of the largest range divided by the average; 1.0 is even. Over Spark Connect it is that of the
+            batch before.
         late: late rows since the start.
         waiting: rows that wait in the gate; None without a gate.
         gate_lag: how far the gate is behind the newest row, in ticks of the time column; None without a gate.
@@ -100,12 +107,17 @@ class Progress:
             def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
                 pass
 
-        self._seen, self._lock = seen, lock
-        self._spark, self._listener = spark, Listener()
-        spark.streams.addListener(self._listener)
+        self._seen, self._lock, self._keep = seen, lock, keep
+        self._spark, self._listener = spark, None if is_connect(spark) else Listener()
+        if self._listener is not None:
+            spark.streams.addListener(self._listener)
 
     def of(self, query: StreamingQuery) -> list[JoinProgress]:
         """The figures of a query's joins, oldest batch first."""
+        if self._listener is None:
+            return [figures for progress in query.recentProgress for figures in observed_figures(progress)][
+                -self._keep :
+            ]
         with self._lock:
             return list(self._seen.get(str(query.runId), ()))
 
@@ -113,13 +125,58 @@ class Progress:
         """Wait until Spark, which reports on a thread of its own, has reported all finished batches."""
         from py4j.protocol import Py4JJavaError
 
+        if self._listener is None:
+            return
         # If the bus is never empty, it is busy with other queries.
         with contextlib.suppress(Py4JJavaError):
-            self._spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(_LONGEST_MS)
+            wait_for_reports(self._spark, _LONGEST_MS)
 
     def close(self) -> None:
         """Stop listening."""
-        self._spark.streams.removeListener(self._listener)
+        if self._listener is not None:
+            self._spark.streams.removeListener(self._listener)
+
+
+def observed_figures(progress: Any) -> list[JoinProgress]:
+    """The figures of all joins in a report of Spark's, from its metrics."""
+    seconds = progress.batchDuration / 1000
+    figures = []
+    for metric, row in sorted(progress.observedMetrics.items()):
+        name = join_name(metric)
+        values = _by_name(row) if name is not None else {}
+        # A batch without rows may have no metrics at all.
+        if name is None or values.get("ranges") is None:
+            continue
+        figures.append(
+            JoinProgress(
+                join=name,
+                batch=int(progress.batchId),
+                rows=int(progress.numInputRows),
+                seconds=seconds,
+                rows_per_second=progress.numInputRows / seconds if seconds else 0.0,
+                window=(values["window_left"], values["window_right"]),
+                window_bytes=values["window_bytes"],
+                runs=values["runs"],
+                merged_runs=values["merged_runs"],
+                ranges=values["ranges"],
+                skew=values["skew"] / 1000,
+                late=values["late"],
+                waiting=values["waiting"],
+                gate_lag=values["gate_lag"],
+                bound=values["bound"],
+                start_seconds=values["start_ms"] / 1000,
+                compile_seconds=values["compile_ms"] / 1000,
+            )
+        )
+    return figures
+
+
+def _by_name(row: Row) -> dict[str, Any]:
+    """The values of a metric; a report that comes as JSON has them apart from their names."""
+    values = row.asDict()
+    if values.keys() == {"values", "schema"}:
+        return {field["name"]: value for field, value in zip(values["schema"]["fields"], values["values"], strict=True)}
+    return values
 
 
 def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.result_frame import result_frame
 from streamjoin.spark.runtime.checkpoints import expect, joins_in, refused
+from streamjoin.spark.runtime.internals import is_connect, map_in_arrow, plan_of, session_id
 from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
 from streamjoin.spark.stages.figures import OBSERVED_DDL, observed
 from streamjoin.spark.stages.gate import Collect, Gate
@@ -48,6 +49,7 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 _WATERMARK = "spark.watermarkDelayMs"
+_LEAST_SPOOLED = 1 << 17
 _USES_WATERMARK = re.compile(r"Deduplicate|Aggregate|GroupsWithState|TransformWithState|\bJoin\b")
 
 
@@ -65,6 +67,7 @@ def join(
     columns: Sequence[str] | None = None,
     late: str | Path | None = None,
     name: str | None = None,
+    checkpoint: str | Path | None = None,
 ) -> DataFrame:
     """Join two sides of streaming DataFrames; any sink can write the result.
 
@@ -103,6 +106,8 @@ def join(
         name: the directory of the state under the checkpoint. `streamjoin_` followed by the name is the name of the
             join's metrics in Spark's progress. It is needed only if one query has several joins side by side, because
             Spark rejects metrics with equal names. It must stay the same across restarts.
+        checkpoint: the checkpoint of the query that will run the join. It is needed only over Spark Connect, if the
+            result goes through a view or SQL before `writeStream`; otherwise the join finds it.
 
     Raises:
         SpecError: the spec is invalid, does not match the columns, or is not supported on Spark.
@@ -110,17 +115,18 @@ def join(
         InputError: a side is not a streaming DataFrame.
         SetupError: pyspark is missing, or the session can't run the join.
         CheckpointError: raised by `writeStream...start()` on the result: the checkpoint belongs to another join, can't
-            be written, or is incomplete.
+            be written, or is incomplete. Over Spark Connect tasks check it, and `awaitTermination()` raises it.
     """
     options = Options(
         partitions, most_partitions, ordered, positions, idle, columns, _everywhere(late), name, punctuate,
+        None if checkpoint is None else str(checkpoint),
     )  # fmt: skip
     return build(left, right, spec, options, MergePolicy())
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `join`."""
+    """The options of `join`; tests also set `spool`, from how many bytes on rows go from task to task in a file."""
 
     partitions: int | Literal["auto"] | None = "auto"
     most_partitions: int | None = None
@@ -131,6 +137,8 @@ class Options:
     late: str | None = None
     name: str | None = None
     punctuate: bool = False
+    checkpoint: str | None = None
+    spool: int | None = None
 
 
 def _everywhere(late: str | Path | None) -> str | None:
@@ -164,6 +172,9 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
         first=first,
         auto=auto,
         late=options.late,
+        unattended=is_connect(spark),
+        checkpoint=options.checkpoint,
+        spool=_spool(options, spark),
     )
     _check_columns(blueprint)
     expect(spark, blueprint)
@@ -282,24 +293,19 @@ def _sides(left: object, right: object, spec: JoinSpec) -> dict[str, list[Source
 
 def _check_sides(sides: Mapping[str, Sequence[Source]]) -> SparkSession:
     try:
-        from pyspark.sql.classic.dataframe import DataFrame as Classic
+        from pyspark.sql import DataFrame as Frame
     except ImportError as error:
         raise SetupError("pyspark is not installed: pip install 'streamjoin[spark]'") from error
     frames = [(side, source.frame) for side, sources in sides.items() for source in sources]
     for side, frame in frames:
-        if type(frame).__module__.startswith("pyspark.sql.connect"):
-            raise SetupError(
-                f"the {side} side is a DataFrame of Spark Connect, which streamjoin does not support: use a session "
-                "from streamjoin.spark.session()"
-            )
-        if not isinstance(frame, Classic):
+        if not isinstance(frame, Frame):
             raise InputError(f"the {side} side is a {type(frame).__name__}, not a streaming DataFrame")
         if not frame.isStreaming:
             raise InputError(
                 f"the {side} side is a batch DataFrame; read it with spark.readStream, or join a table that does not "
                 "change with Spark's own DataFrame.join"
             )
-    sessions = {frame.sparkSession._jsparkSession.sessionUUID() for _, frame in frames}
+    sessions = {session_id(frame.sparkSession) for _, frame in frames}
     if len(sessions) > 1:
         raise InputError("the two sides belong to different Spark sessions; build both with the same one")
     return frames[0][1].sparkSession
@@ -310,7 +316,7 @@ def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]], result_time: str 
     for side, sources in sides.items():
         for source in sources:
             watermarks = [field.name for field in source.frame.schema if _WATERMARK in field.metadata]
-            if watermarks and not _USES_WATERMARK.search(source.frame._jdf.queryExecution().analyzed().toString()):
+            if watermarks and not _USES_WATERMARK.search(plan_of(source.frame)):
                 warnings.warn(
                     f"the {side} side has a watermark on {watermarks[0]!r}, which the join does not use and the result "
                     "does not have. Leave it out; for an aggregation after the join, put one on the result's time: "
@@ -368,7 +374,7 @@ def _name(name: str | None, frames: Sequence[DataFrame]) -> str:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
             raise SpecError(f"name={name!r}: up to 64 letters, digits, - and _, as it becomes the name of a directory")
         return name
-    below = {t for f in frames for t in joins_in(f._jdf.queryExecution().analyzed().toString())}
+    below = {t for f in frames for t in joins_in(plan_of(f))}
     return f"join{len(below) + 1}" if below else "join"
 
 
@@ -382,6 +388,14 @@ def _partitions(options: Options, spark: SparkSession) -> tuple[int, int, bool]:
     if most < first and not auto:
         raise SpecError(f"most_partitions={most} is less than the {first} initial partitions")
     return most, min(first, most), auto
+
+
+def _spool(options: Options, spark: SparkSession) -> int | None:
+    """Files carry rows between tasks only where all of them run on one host."""
+    master = "" if is_connect(spark) else spark.conf.get("spark.master", "") or ""
+    if master != "local" and not master.startswith("local["):
+        return None
+    return _LEAST_SPOOLED if options.spool is None else options.spool
 
 
 def _number(what: str, value: object) -> int:
@@ -411,15 +425,23 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
     return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type), False) for field in own)])
 
 
+@dataclass(frozen=True)
+class NamedStage:
+    """A stage with a name, which Spark takes from the attribute `__name__`."""
+
+    function: Stage
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stage."""
+        return self.function(batches)
+
+
 def _stage(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:
-    """`frame.mapInArrow(function, schema)` with a name for the stage.
-
-    The public method requires pandas without using it, and names the stage after the function.
-    """
-    from pyspark.sql.classic.dataframe import DataFrame as Classic
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.util import PythonEvalType
-
-    udf = UserDefinedFunction(function, returnType=schema, name=name, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    inputs: Any = udf(*[frame[column] for column in frame.columns])
-    return Classic(frame._jdf.mapInArrow(inputs._jc, False, None), frame.sparkSession)
+    if is_connect(frame):
+        return frame.mapInArrow(NamedStage(function, name), schema)
+    return map_in_arrow(frame, function, schema, name)

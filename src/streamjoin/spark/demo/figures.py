@@ -24,7 +24,18 @@ from streamjoin.spark.runtime.checkpoints import log_root
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.places import Place, in_order
 
-COLUMNS = ("ts", "sym", "qty", "px", "bid", "ask", "ts_left", "ts_right")
+COLUMNS = (
+    "result_time",
+    "scheduled",
+    "airport",
+    "destination",
+    "carrier",
+    "flight",
+    "delay",
+    "wind",
+    "visibility",
+    "observed",
+)
 HISTORY = 40
 RATE_SECONDS = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,8 +45,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Window:
     """The window log according to its newest manifest; expired rows stay in it until a merge drops them."""
 
-    trades: int = 0
-    quotes: int = 0
+    flights: int = 0
+    weather: int = 0
     size: int = 0
     runs: int = 0
     late: int = 0
@@ -46,8 +57,8 @@ class DemoFigures:
     """The state of a run; rates are those of the last seconds, totals those of the whole run."""
 
     elapsed: float = 0.0
-    trades: int = 0
-    quotes: int = 0
+    flights: int = 0
+    weather: int = 0
     matches: int = 0
     rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
     latency: tuple[float, float] | None = None
@@ -100,8 +111,8 @@ class Watch:
             return
         self._seen.add(batch["batchId"])
         rows = {source["description"].rstrip("]").rsplit("/", 1)[-1]: source for source in batch["sources"]}
-        self.figures.trades += rows["trades"]["numInputRows"]
-        self.figures.quotes += rows["quotes"]["numInputRows"]
+        self.figures.flights += rows["flights"]["numInputRows"]
+        self.figures.weather += rows["weather"]["numInputRows"]
         self.figures.batches += 1
         self.figures.batch_seconds.append(batch["durationMs"]["triggerExecution"] / 1000)
 
@@ -127,10 +138,10 @@ class Watch:
             return
         self.figures.matches += rows.num_rows
         self.figures.newest = newest(rows, 12)
-        ts = rows.column("ts").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-        slices, counts = np.unique((ts - self._opening_us) // self._every_us, return_counts=True)
-        # The feeds write a slice one after the other, trades first, so no latency is too small.
-        dropped = [(self._output / "trades" / f"{number:08d}.parquet").stat().st_mtime for number in slices]
+        moments = rows.column("result_time").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+        slices, counts = np.unique((moments - self._opening_us) // self._every_us, return_counts=True)
+        # The feeds write a slice one after the other, flights first, so no latency is too small.
+        dropped = [(self._output / "flights" / f"{number:08d}.parquet").stat().st_mtime for number in slices]
         batch = [(visible - at, int(count)) for at, count in zip(dropped, counts, strict=True)]
         self._weights += batch
         self.figures.latencies.append(weighted(batch, (0.5,))[0])
@@ -148,21 +159,21 @@ class Watch:
             # The join pruned a version between the listing and the reading; the next update finds a newer one.
             return
         self._manifest = latest
-        trades, quotes = (sum(run.statistics[side].rows for run in manifest.runs) for side in (0, 1))
+        flights, weather = (sum(run.statistics[side].rows for run in manifest.runs) for side in (0, 1))
         blocks = [b for run in manifest.runs for piece in run.pieces for side in piece.blocks for b in side]
         late = sum(manifest.late.values())
-        self.figures.window = Window(trades, quotes, sum(b.length for b in blocks), len(manifest.runs), late)
+        self.figures.window = Window(flights, weather, sum(b.length for b in blocks), len(manifest.runs), late)
 
     def _take_rates(self) -> None:
         figures = self.figures
-        now = (figures.elapsed, figures.trades, figures.quotes, figures.matches)
+        now = (figures.elapsed, figures.flights, figures.weather, figures.matches)
         self._samples.append(now)
         while len(self._samples) > 2 and self._samples[1][0] <= figures.elapsed - RATE_SECONDS:
             self._samples.popleft()
         then = self._samples[0]
         span = max(now[0] - then[0], 1e-9)
-        trades, quotes, matches = ((b - a) / span for a, b in zip(then[1:], now[1:], strict=True))
-        figures.rates = trades, quotes, matches
+        flights, weather, matches = ((b - a) / span for a, b in zip(then[1:], now[1:], strict=True))
+        figures.rates = flights, weather, matches
         if figures.elapsed >= self._next_point:
             self._next_point = figures.elapsed + 1.0
             figures.match_rates.append(matches)
@@ -181,7 +192,7 @@ def weighted(values: Sequence[tuple[float, int]], quantiles: Sequence[float]) ->
 
 
 def newest(rows: pa.Table, number: int) -> list[dict[str, Any]]:
-    """The latest matches, one per symbol, the latest first."""
-    ordered = rows.take(pc.sort_indices(rows, sort_keys=[("ts", "descending")])[: 50 * number]).to_pylist()
-    first = {row["sym"]: row for row in reversed(ordered)}
-    return sorted(first.values(), key=lambda row: row["ts"], reverse=True)[:number]
+    """The latest matches, one per flight, the latest first."""
+    ordered = rows.take(pc.sort_indices(rows, sort_keys=[("result_time", "descending")])[: 50 * number]).to_pylist()
+    first = {(row["carrier"], row["flight"]): row for row in reversed(ordered)}
+    return sorted(first.values(), key=lambda row: row["result_time"], reverse=True)[:number]

@@ -1,4 +1,4 @@
-"""The demo: two simulated feeds, written as files while it runs, joined on Spark while they arrive.
+"""The demo: a month of real flights and weather, written as files while it runs, joined on Spark while they arrive.
 
 It ends by itself and then checks its result: a batch join of the feeds' files by Spark must find the same pairs. It
 writes only to its output directory, and clears only files of an earlier demo.
@@ -17,17 +17,16 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from streamjoin.model.errors import InputError, StreamJoinError
-from streamjoin.model.predicates import Band, Equi
+from streamjoin.model.predicates import Equi
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
-from streamjoin.spark.demo.feeds import QUOTES_DDL, TRADES_DDL, Market, play
+from streamjoin.spark.demo.feeds import FLIGHTS_DDL, TIMES, WEATHER_DDL, Month, play
 from streamjoin.spark.demo.figures import DemoFigures, Watch
 from streamjoin.spark.demo.view import closing, is_live, view
 from streamjoin.spark.runtime.session import session
@@ -39,25 +38,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SPEC = JoinSpec(
-    on=Equi("sym") & Band("px", "bid", 0.015),
-    window=TimeWindow("2 seconds"),
-    time="ts",
+    on=Equi("airport"),
+    window=TimeWindow("1 hour"),
+    time=(TIMES["flights"], TIMES["weather"]),
     order="event_time",
 )
-EXAMPLE = "examples/trades_near_quotes.py"
+EXAMPLE = "examples/flights_and_weather.py"
 MARKER = ".streamjoin-demo"
 
 _LOG = "spark.log"
-_PARTS = ("trades", "quotes", "matches", "checkpoint", _LOG)
-_EVERY = timedelta(milliseconds=250)
+_PARTS = ("flights", "weather", "matches", "checkpoint", _LOG)
+_SLICE_SECONDS = 0.25
 _POLL = 0.2
 _MOST_CORES = 4
 """More partitions would only split batches of a thousand rows into more tasks."""
-_CHECKED = ("ts_left", "sym", "px", "qty", "ts_right", "bid", "ask")
+_WARMING_SLICES = 2
 
 
-def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
-    """Run the demo; the feeds last `seconds`, the result stays in `output`.
+def run(*, seconds: float, output: Path, console: Console) -> None:
+    """Run the demo; the month passes in `seconds`, the result stays in `output`.
 
     Raises:
         InputError: `output` holds something else, or can't be written to.
@@ -65,16 +64,16 @@ def run(*, seconds: float, seed: int, output: Path, console: Console) -> None:
         StreamJoinError: the join failed, or its result is not that of a batch join.
         KeyboardInterrupt: Ctrl-C, after everything was stopped.
     """
-    market = Market(symbols=400, seed=seed, trades_per_second=1_000, quotes_per_second=3_000)
+    month = Month.cut(max(_WARMING_SLICES, round(seconds / _SLICE_SECONDS)))
     cores = min(_MOST_CORES, os.cpu_count() or 1)
     with claimed(output), CtrlC() as ctrl_c:
         with _step(console, "starting Spark"):
             spark = _session(cores, output / _LOG)
         try:
             with _step(console, "warming up: joining a small part of both feeds"):
-                _warm_up(spark, market, ctrl_c)
-            figures = _live(spark, market, seconds, output, console, ctrl_c)
-            title = f"{figures.matches:,} matches of {figures.trades:,} trades and {figures.quotes:,} quotes"
+                _warm_up(spark, month, ctrl_c)
+            figures = _live(spark, month, seconds, output, console, ctrl_c)
+            title = f"{figures.matches:,} matches of {figures.flights:,} flights and {figures.weather:,} observations"
             rows = _summary(figures, output, cores)
             if ctrl_c.pressed:
                 closing(console, f"stopped by Ctrl-C: {title}", rows)
@@ -161,9 +160,9 @@ def _errors_to(log: Path) -> Iterator[None]:
 
 
 def _joined(spark: SparkSession, feeds: Path) -> DataFrame:
-    trades = spark.readStream.schema(TRADES_DDL).parquet(str(feeds / "trades"))
-    quotes = spark.readStream.schema(QUOTES_DDL).parquet(str(feeds / "quotes"))
-    return join(trades, quotes, SPEC)
+    flights = spark.readStream.schema(FLIGHTS_DDL).parquet(str(feeds / "flights"))
+    weather = spark.readStream.schema(WEATHER_DDL).parquet(str(feeds / "weather"))
+    return join(flights, weather, SPEC)
 
 
 def _start(joined: DataFrame, output: Path, **trigger: Any) -> StreamingQuery:
@@ -172,10 +171,10 @@ def _start(joined: DataFrame, output: Path, **trigger: Any) -> StreamingQuery:
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
-def _warm_up(spark: SparkSession, market: Market, ctrl_c: CtrlC) -> None:
+def _warm_up(spark: SparkSession, month: Month, ctrl_c: CtrlC) -> None:
     """Compile Java and Python code that is compiled at first use, so that the live part shows the join."""
     with tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch:
-        for _ in play(market, Path(scratch), duration=2 * _EVERY, every=_EVERY, speed=1e6):
+        for _ in play(month, Path(scratch), seconds=0, slices=_WARMING_SLICES):
             pass
         query = _start(_joined(spark, Path(scratch)), Path(scratch), availableNow=True)
         try:
@@ -206,12 +205,12 @@ class CtrlC:
 
 
 class _Feeds(threading.Thread):
-    """Plays the market into files, then waits until the query has joined all of it."""
+    """Plays the month into files, then waits until the query has joined all of it."""
 
-    def __init__(self, market: Market, output: Path, seconds: float, query: StreamingQuery) -> None:
+    def __init__(self, month: Month, output: Path, seconds: float, query: StreamingQuery) -> None:
         super().__init__(name="feeds", daemon=True)
         self.error: Exception | None = None
-        self._market, self._output, self._seconds, self._query = market, output, seconds, query
+        self._month, self._output, self._seconds, self._query = month, output, seconds, query
         self._over = threading.Event()
 
     def stop(self) -> None:
@@ -228,9 +227,8 @@ class _Feeds(threading.Thread):
 
     def run(self) -> None:
         """The thread's work."""
-        duration = timedelta(seconds=self._seconds)
         try:
-            for _ in play(self._market, self._output, duration=duration, every=_EVERY, clock=self):
+            for _ in play(self._month, self._output, seconds=self._seconds, clock=self):
                 if self._over.is_set():
                     return
             self._query.processAllAvailable()
@@ -239,14 +237,14 @@ class _Feeds(threading.Thread):
 
 
 def _live(
-    spark: SparkSession, market: Market, seconds: float, output: Path, console: Console, ctrl_c: CtrlC
+    spark: SparkSession, month: Month, seconds: float, output: Path, console: Console, ctrl_c: CtrlC
 ) -> DemoFigures:
     """Run feeds and join side by side, and show them until all is joined or Ctrl-C was pressed."""
-    for feed in ("trades", "quotes"):
+    for feed in TIMES:
         (output / feed).mkdir()
     query = _start(_joined(spark, output), output)
-    watch = Watch(output, market.start, _EVERY)
-    feeds = _Feeds(market, output, seconds, query)
+    watch = Watch(output, month.start, month.every)
+    feeds = _Feeds(month, output, seconds, query)
     began = time.monotonic()
     feeds.start()
     with view(console, seconds) as show:
@@ -273,7 +271,7 @@ def _summary(figures: DemoFigures, output: Path, cores: int) -> list[tuple[str, 
     late_rows = late(output / "checkpoint").num_rows if figures.batches else 0
     here = Path(__file__).resolve().parents[4] / EXAMPLE
     code = _short(here) if here.exists() else f"{EXAMPLE} in the repository"
-    rows_in, rows_out = (figures.trades + figures.quotes) / took, figures.matches / took
+    rows_in, rows_out = (figures.flights + figures.weather) / took, figures.matches / took
     return [
         ("rate", f"{rows_in:,.0f} rows/s in, {rows_out:,.0f} rows/s out, on Spark in local mode with {cores} cores"),
         ("latency", f"median {median:.2f} s, 95% within {p95:.2f} s (row written to match readable)"),
@@ -287,24 +285,17 @@ def _check(spark: SparkSession, output: Path, shown: int) -> str:
     """Compare result and batch join as multisets, by number of rows and sum of hashes."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    trades = spark.read.schema(TRADES_DDL).parquet(str(output / "trades"))
-    quotes = spark.read.schema(QUOTES_DDL).parquet(str(output / "quotes"))
-    left = trades.withColumnRenamed("ts", "ts_left")
-    right = quotes.withColumnsRenamed({"ts": "ts_right", "sym": "sym_right"})
-    pairs = left.join(
-        right,
-        F.expr(
-            "sym = sym_right AND abs(px - bid) <= 0.015D AND "
-            "ts_left BETWEEN ts_right - INTERVAL 2 SECONDS AND ts_right + INTERVAL 2 SECONDS"
-        ),
-    )
-    digest = F.count(F.lit(1)), F.sum(F.pmod(F.xxhash64(*_CHECKED), F.lit(2**31)))
+    flights = spark.read.schema(FLIGHTS_DDL).parquet(str(output / "flights"))
+    weather = spark.read.schema(WEATHER_DDL).parquet(str(output / "weather")).withColumnRenamed("airport", "place")
+    near = "observed BETWEEN scheduled - INTERVAL 1 HOUR AND scheduled + INTERVAL 1 HOUR"
+    pairs = flights.join(weather, F.expr(f"airport = place AND {near}")).drop("place")
+    digest = F.count(F.lit(1)), F.sum(F.pmod(F.xxhash64(*pairs.columns), F.lit(2**31)))
     result = spark.read.parquet(str(output / "matches")).agg(*digest).first()
     expected = pairs.agg(*digest).first()
     if result is None or expected is None or tuple(result) != tuple(expected) or result[0] != shown:
         raise StreamJoinError(
             f"the demo's result is wrong: a batch join finds {expected and expected[0]:,} pairs, the result holds "
-            f"{result and result[0]:,} and {shown:,} were shown; please report this with the seed"
+            f"{result and result[0]:,} and {shown:,} were shown; please report this"
         )
     return f"Spark's own batch join of the same files finds the same {shown:,} pairs"
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from streamjoin.spark.demo.figures import DemoFigures
 
-CONDITION = "same symbol, |price - bid| <= 1.5 cents, at most 2 seconds apart"
+CONDITION = "at the same airport, at most an hour apart; New York, January 2013"
 WIDTH = 100
 PLAIN_SECONDS = 2.0
 _BARS = "▁▂▃▄▅▆▇█"
@@ -61,14 +61,14 @@ class _PlainLines:
 
 def plain_line(figures: DemoFigures) -> str:
     """The figures of one moment on one line."""
-    trades, quotes, matches = figures.rates
+    flights, weather, matches = figures.rates
     parts = [
         f"{figures.elapsed:3.0f} s",
-        f"trades {trades:,.0f}/s",
-        f"quotes {quotes:,.0f}/s",
+        f"flights {flights:,.0f}/s",
+        f"weather {weather:,.0f}/s",
         f"matches {matches:,.0f}/s",
         f"latency {_seconds(figures.latency[0])}" if figures.latency else "latency -",
-        f"window {figures.window.trades + figures.window.quotes:,}",
+        f"window {figures.window.flights + figures.window.weather:,}",
         f"batch {_seconds(figures.batch_median)}",
     ]
     return "  ".join(parts)
@@ -82,7 +82,9 @@ def frame(figures: DemoFigures, seconds: float, console: Console) -> RenderableT
         ProgressBar(total=seconds, completed=min(figures.elapsed, seconds), width=max(20, width - 30)),
         _moment(figures, seconds),
     )
-    head = Group(Text.assemble(("trades", "bold cyan"), " joined with ", ("quotes", "bold cyan"), ": ", CONDITION), bar)
+    head = Group(
+        Text.assemble(("flights", "bold cyan"), " joined with ", ("weather", "bold cyan"), ": ", CONDITION), bar
+    )
     room = max(3, min(10, console.height - _OTHER_ROWS))
     return Group(
         Panel(head, title="[bold]streamjoin on Spark[/]", title_align="left", width=width, border_style="cyan"),
@@ -99,9 +101,9 @@ def _numbers(figures: DemoFigures, *, curves: bool, width: int) -> Table:
     table.add_column(style="green", no_wrap=True, overflow="crop")
     room = max(0, min(32, width - 68)) if curves else 0
     window, waits = figures.window, figures.latency
-    trades, quotes, matches = figures.rates
-    table.add_row("trades", f"{trades:,.0f} rows/s", f"{figures.trades:,} so far")
-    table.add_row("quotes", f"{quotes:,.0f} rows/s", f"{figures.quotes:,} so far")
+    flights, weather, matches = figures.rates
+    table.add_row("flights", f"{flights:,.0f} rows/s", f"{figures.flights:,} so far")
+    table.add_row("weather", f"{weather:,.0f} rows/s", f"{figures.weather:,} so far")
     table.add_row("matches", f"{matches:,.0f} rows/s", f"{figures.matches:,} so far", curve(figures.match_rates, room))
     table.add_row(
         "latency",
@@ -117,27 +119,27 @@ def _numbers(figures: DemoFigures, *, curves: bool, width: int) -> Table:
         curve(list(figures.batch_seconds), room),
     )
     storage = f"{_bytes(window.size)} in {_count(window.runs, 'sorted run')}"
-    table.add_row("window", f"{window.trades + window.quotes:,} rows", storage)
+    table.add_row("window", f"{window.flights + window.weather:,} rows", storage)
     table.add_row("late", f"{window.late:,} rows")
     return table
 
 
 def _matches(figures: DemoFigures, number: int, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, width=width)
-    for name in ("matched at", "symbol", "qty", "price", "bid", "ask", "apart", "quote came"):
-        justify: JustifyMethod = "left" if name in ("matched at", "symbol") else "right"
+    for name in ("scheduled", "flight", "from", "to", "delay", "wind", "sight", "observed"):
+        justify: JustifyMethod = "left" if name in ("scheduled", "flight", "from", "to") else "right"
         # Rich marks truncated text with a character that not every terminal has.
         table.add_column(name, justify=justify, no_wrap=True, overflow="crop")
     for row in figures.newest[:number]:
         table.add_row(
-            f"{row['ts']:%H:%M:%S.%f}"[:-3],
-            Text(row["sym"], style="bold cyan"),
-            f"{row['qty']:,}",
-            f"{row['px']:.2f}",
-            f"{row['bid']:.2f}",
-            f"{row['ask']:.2f}",
-            f"{100 * (row['px'] - row['bid']):+.0f} ct",
-            _apart(row["ts_left"] - row["ts_right"]),
+            f"{row['scheduled']:%d %b %H:%M}",
+            Text(f"{row['carrier']} {row['flight']}", style="bold cyan"),
+            row["airport"],
+            row["destination"],
+            "cancelled" if row["delay"] is None else f"{row['delay']:+,} min",
+            f"{row['wind']:.0f} mph",
+            f"{row['visibility']:.0f} mi",
+            _apart(row["scheduled"] - row["observed"]),
         )
     for _ in range(number - len(figures.newest)):
         table.add_row()
@@ -171,8 +173,8 @@ def _moment(figures: DemoFigures, seconds: float) -> str:
 
 
 def _apart(span: timedelta) -> str:
-    milliseconds = span / timedelta(milliseconds=1)
-    return f"{abs(milliseconds):,.0f} ms {'before' if milliseconds >= 0 else 'after'}"
+    minutes = span / timedelta(minutes=1)
+    return f"{abs(minutes):,.0f} min {'before' if minutes >= 0 else 'after'}"
 
 
 def _seconds(value: float) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from streamjoin.config.pipeline import Pipeline, PipelineSource, without_secrets
+from streamjoin.formats.described import table_sink
 from streamjoin.model.errors import CheckpointError, InputError, PipelineFileError, SpecError, StreamJoinError
 from streamjoin.spark.pipeline.blame import refused_part
 from streamjoin.spark.pipeline.progress import PipelineFigures
@@ -30,6 +31,7 @@ from streamjoin.spark.runtime.session import session
 from streamjoin.spark.sources import Source
 from streamjoin.spark.stages.late import late
 from streamjoin.spark.stream_join import join
+from streamjoin.spark.tables import table_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +104,9 @@ def _session(pipeline: Pipeline, console: Console) -> SparkSession:
         conf |= jars.classpath_setting(conf, jars.fetch())
     # On another thread, because on the main thread pyspark replaces the handler of Ctrl-C.
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(session, pipeline.name, pipeline.master, config=conf, memory=pipeline.memory).result()
+        return pool.submit(
+            session, pipeline.name, pipeline.master, config=conf, memory=pipeline.memory, storage=pipeline.storage
+        ).result()
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:
@@ -155,10 +159,19 @@ def _write(joined: DataFrame, pipeline: Pipeline, checkpoint: str) -> StreamingQ
     sink = pipeline.sink
     counted = joined.observe(ROWS_OUT, F.count(F.lit(1)).alias("rows"))
     rows = sent(counted, pipeline)
+    table = table_sink(sink)
     with at_line(pipeline, "sink"):
-        writer = rows.writeStream.format(sink.format).options(**sink.options)
+        if table is None:
+            writer = rows.writeStream.format(sink.format).options(**sink.options)
+        else:
+            batches = table_writer(table, checkpoint)
+            try:
+                batches.check(rows)
+            except SpecError as error:
+                raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines['sink']}: {error}") from error
+            writer = rows.writeStream.foreachBatch(batches)
         writer = writer.option("checkpointLocation", checkpoint).queryName(sink.name or pipeline.name)
-        if sink.path is not None:
+        if sink.path is not None and table is None:
             writer = writer.option("path", sink.path)
         query: StreamingQuery = _triggered(writer, pipeline).start()
         return query
@@ -256,7 +269,7 @@ def cause(message: str, pipeline: Pipeline) -> str:
     """The part of a failed query's message that is useful to a user."""
     ours = _OURS.findall(message)
     reason = ours[-1] if ours else _java_cause(message)
-    options = [source.options for source in pipeline.sides.values()]
+    options = [each for source in pipeline.sides.values() for each in (source.options, source.decode_options)]
     return without_secrets(reason, pipeline.conf, pipeline.sink.options, *options)
 
 

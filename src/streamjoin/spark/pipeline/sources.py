@@ -8,11 +8,16 @@ malformed records are counted in the query's progress, and another query writes 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
 from streamjoin.config.pipeline import KAFKA_COLUMNS, PipelineSource, SourceFile, without_secrets
+from streamjoin.formats.registry_values import RegistryFormat
 from streamjoin.model.errors import PipelineFileError, SetupError
 
 if TYPE_CHECKING:
@@ -225,6 +230,12 @@ def _kafka(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> 
         columns = extra or [F.col(name) for name in KAFKA_COLUMNS]
         return _Decoded(records, (F.col("value").cast(kind).alias("value"), *columns))
     schema = _schema(pipeline, side)
+    about = tuple(F.col(name) for name in (*KAFKA_COLUMNS, "value"))
+    rows = [F.col("__row").getField(name).alias(name) for name in schema.names]
+    if source.registry is not None:
+        with at_line(pipeline, f"{side}.schema", source):
+            parsed = _by_registry(records.select(*about), schema, source)
+        return _Decoded(parsed, (*rows, *extra), F.col("__row").isNull(), about)
     text = F.col("value").cast("string")
     options = {**source.decode_options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     with at_line(pipeline, f"{side}.schema", source):
@@ -232,9 +243,33 @@ def _kafka(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> 
         decoded = F.from_json(text, whole, options) if source.decode == "json" else _from_csv(text, whole, options)
         parsed = records.withColumn("__row", decoded)
     bad = F.col("__row").isNull() | F.col(f"__row.{_CORRUPT}").isNotNull() | (F.trim(text) == "") | text.isNull()
-    rows = [F.col("__row").getField(name).alias(name) for name in schema.names]
-    about = [F.col(name) for name in (*KAFKA_COLUMNS, "value")]
-    return _Decoded(parsed.withColumn("__bad", bad), (*rows, *extra), F.col("__bad"), tuple(about))
+    return _Decoded(parsed.withColumn("__bad", bad), (*rows, *extra), F.col("__bad"), about)
+
+
+def _by_registry(records: DataFrame, schema: StructType, source: PipelineSource) -> DataFrame:
+    """Records with the rows of their values as `__row`, which is NULL for a malformed one; tasks ask the registry."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
+    columns = to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    form = RegistryFormat(source.decode, source.registry or "", source.decode_options)
+    # What is missing or wrong is said now, and not by a task.
+    form.decoder(columns)
+    with_rows = StructType([*records.schema.fields, StructField("__row", schema)])
+    return records.mapInArrow(partial(_decode_values, form, columns), with_rows)
+
+
+def _decode_values(
+    form: RegistryFormat, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    decode = form.decoder(columns)
+    for batch in batches:
+        rows, good = decode(batch.column("value").to_pylist())
+        places = np.where(good, np.cumsum(good) - 1, -1)
+        indexes = pa.array(places, pa.int64(), mask=~good)
+        fields = [column.combine_chunks().take(indexes) for column in rows.columns]
+        structs = pa.StructArray.from_arrays(fields, fields=list(columns), mask=pa.array(~good))
+        yield pa.RecordBatch.from_arrays([*batch.columns, structs], [*batch.schema.names, "__row"])
 
 
 def _from_csv(text: Column, schema: StructType, options: dict[str, str]) -> Column:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from streamjoin._cache import cache_dir
 from streamjoin.spark.runtime.driver_classes import load
+from streamjoin.spark.runtime.internals import driver_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def write_without_processes(spark: SparkSession) -> bool:
     if spark.conf.get(SETTING, None) is not None:
         return False
     try:
-        load(spark._jvm, CLASS, _SOURCE, cache_dir())
+        load(driver_jvm(spark), CLASS, _SOURCE, cache_dir())
     except (Py4JError, OSError) as error:
         _logger.info("Spark uses its own checkpoint writer: %s", error)
         return False

@@ -15,6 +15,7 @@ import json
 import logging
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,24 +23,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError, SetupError, StateError, StreamJoinError
+from streamjoin.spark.runtime.internals import StartingQuery, plan_of, session_id
 from streamjoin.spark.runtime.stage_names import name_stages
-from streamjoin.spark.stages.late_output import catch_up, forget_uncommitted
+from streamjoin.spark.runtime.starts import DIRECTORY, check_offsets, check_owner, complete_late_output, newest_number
+from streamjoin.spark.runtime.unattended import attend
+from streamjoin.spark.stages.late_output import catch_up
 from streamjoin.storage.background import Merger, Mergers
 from streamjoin.storage.blueprint import TASK, Blueprint
 from streamjoin.storage.log import WindowLog, new_epoch
-from streamjoin.storage.places import Place, entries, place
+from streamjoin.storage.places import Place, RemotePath, place, reached
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-DIRECTORY = "streamjoin"
 _SETTING = "spark.streamjoin.log."
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 _USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
-_COMMITS_LATER = (
+COMMITS_LATER = (
     "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
     "back to batches whose window has been removed; remove the option"
 )
@@ -75,8 +78,17 @@ def joins_in(plan: str) -> list[str]:
     return list(dict.fromkeys(_TASKS.findall(plan)))
 
 
+def joins_of(frame: DataFrame) -> list[Blueprint]:
+    """The joins in the plan of a DataFrame."""
+    return [_joins[token] for token in joins_in(plan_of(frame)) if token in _joins]
+
+
 def expect(spark: SparkSession, blueprint: Blueprint) -> None:
-    """Listen for the start of queries with this join on `spark`."""
+    """Listen for the start of queries with this join on `spark`; over Spark Connect, `result_frame.py` starts them."""
+    if blueprint.unattended:
+        with _lock:
+            _joins[blueprint.token] = blueprint
+        return
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Starts(StreamingQueryListener):
@@ -93,7 +105,7 @@ def expect(spark: SparkSession, blueprint: Blueprint) -> None:
             _mergers.ended(str(event.runId))
             _running.pop(str(event.runId), None)
 
-    session = spark._jsparkSession.sessionUUID()
+    session = session_id(spark)
     with _lock:
         _joins[blueprint.token] = blueprint
         if session not in _watched:
@@ -102,24 +114,24 @@ def expect(spark: SparkSession, blueprint: Blueprint) -> None:
 
 
 def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
-    query = spark._jsparkSession.streams().get(query_id).streamingQuery()
-    tokens = [token for token in joins_in(query.analyzedPlan().toString()) if token in _joins]
+    query = StartingQuery(spark, query_id)
+    tokens = [token for token in joins_in(query.plan) if token in _joins]
     if not tokens:
         return
-    settings = query.sparkSessionForStream().conf()
+    settings = query.session.conf()
     joins = [_joins[token] for token in tokens]
     try:
         starts = _begun(query, joins)
     except Exception as error:
         # Spark drops exceptions of listeners, so every failure is passed on here.
-        failure = _ours(error, query)
+        failure = _ours(error, query.checkpoint)
         answer = json.dumps({"error": type(failure).__name__, "message": str(failure)})
         for token in tokens:
             settings.set(_SETTING + token, answer)
-        _refuse(spark, query, run_id, failure)
+        _refuse(query, run_id, failure)
         return
-    _unmeasured(settings, joins)
-    _in_one_job(settings)
+    for key, value in query_settings(joins, settings.get, lambda key: bool(settings.getAll().contains(key))).items():
+        settings.set(key, value)
     name_stages(spark, query, joins)
     for join, log in starts:
         settings.set(_SETTING + join.token, json.dumps({"root": str(log.root), "epoch": log.epoch}))
@@ -127,59 +139,37 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
         _mergers.add(run_id, Merger(join, log))
 
 
-def _begun(query: Any, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLog]]:
+def _begun(query: StartingQuery, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLog]]:
     """Register a start in each join's log. Their names differ, because Spark rejects equal names of metrics."""
-    if "AsyncProgressTracking" in query.getClass().getSimpleName():
-        raise SetupError(_COMMITS_LATER)
-    checkpoint = place(query.resolvedCheckpointRoot())
+    if query.commits_later:
+        raise SetupError(COMMITS_LATER)
+    checkpoint = reached(query.checkpoint)
     committed = newest_number(checkpoint / "commits")
     starts = []
     for join in joins:
+        if join.checkpoint is not None:
+            check_owner(place(join.checkpoint), query.id)
         root = checkpoint / DIRECTORY / join.name
-        _check_spark(checkpoint, root)
+        check_offsets(checkpoint, root)
         log = WindowLog(root, new_epoch(root, join.description), join)
         starts.append((join, log))
-        if join.late is not None:
-            _late_output(join.late, log, committed)
+        complete_late_output(join, log.root, committed)
     return starts
 
 
-def _late_output(location: str, log: WindowLog, committed: int) -> None:
-    """Write late output that a killed start has left out."""
-    try:
-        forget_uncommitted(log.root, place(location), committed)
-        catch_up(log.root, place(location), committed)
-    except (StreamJoinError, OSError) as error:
-        _logger.warning("late rows could not be written to %s: %s", location, error)
-
-
-def _ours(error: Exception, query: Any) -> StreamJoinError:
+def _ours(error: Exception, checkpoint: str) -> StreamJoinError:
     if isinstance(error, StreamJoinError):
         return error
     reason = f"{type(error).__name__}: {error}" if not isinstance(error, OSError) else str(error)
-    return CheckpointError(f"the window log can't be stored in {query.resolvedCheckpointRoot()}: {reason}")
+    return CheckpointError(f"the window log can't be stored in {checkpoint}: {reason}")
 
 
-def _refuse(spark: SparkSession, query: Any, run_id: str, failure: StreamJoinError) -> None:
-    """End a query that is about to start, before it plans a batch or writes anything.
-
-    Spark has no call for this: `stop` would wait for the thread that waits for this listener. The query's state is set
-    to the one that Spark itself sets when a query fails or is stopped while it starts. If that is not possible, the
-    first task fails with the error.
-    """
+def _refuse(query: StartingQuery, run_id: str, failure: StreamJoinError) -> None:
+    """End a query that is about to start; if that is not possible, the first task fails with the error."""
     from py4j.protocol import Py4JError
 
-    jvm: Any = spark._jvm
-    text = f"{type(failure).__name__}: {failure}"
     try:
-        cause = jvm.java.lang.IllegalStateException(text)
-        nothing = getattr(jvm, "scala.collection.immutable.Map$EmptyMap$")
-        died = jvm.org.apache.spark.sql.streaming.StreamingQueryException(
-            text, cause, "STREAM_FAILED", getattr(nothing, "MODULE$")
-        )
-        getattr(query, "streamDeathCause_$eq")(died)
-        ended = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
-        query.state().set(getattr(ended, "MODULE$"))
+        query.end(f"{type(failure).__name__}: {failure}")
     except (Py4JError, TypeError) as error:
         _logger.info("the query could not be stopped at its start: %s", error)
         return
@@ -191,29 +181,24 @@ def refused(run_id: str) -> StreamJoinError | None:
     return _refused.pop(run_id, None)
 
 
-def _unmeasured(settings: Any, joins: list[Blueprint]) -> None:
-    """Turn off Spark's size check of an Arrow batch after each row, in the settings of one query.
+def query_settings(
+    joins: list[Blueprint], get: Callable[[str], str | None], is_set: Callable[[str], bool]
+) -> dict[str, str]:
+    """Settings for a query with these joins alone, unless the user set them otherwise.
 
-    If all columns have a fixed width, the limit on rows bounds the bytes as well. Packed parts then need 64-bit
-    offsets, because together they may be larger than 2 GB.
+    One job per batch: adaptive execution runs a job per shuffle and plans again after each. A join chooses its split
+    points itself, so there is nothing to adapt, and a small batch spends most of its time on jobs.
+
+    No size check of an Arrow batch after each row: if all columns have a fixed width, the limit on rows bounds the
+    bytes as well. Packed parts then need 64-bit offsets, because together they may be larger than 2 GB.
     """
+    settings = {} if is_set(_ADAPTIVE) else {_ADAPTIVE: "false"}
     widths = [_row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
-    rows = int(settings.get(_MOST_ROWS))
+    rows = int(get(_MOST_ROWS) or 0)
     bounded = rows > 0 and all(width is not None and width * rows <= _FEW_BYTES for width in widths)
-    if not bounded or settings.get(_MOST_BYTES) != _USUAL_BYTES:
-        return
-    settings.set(_MOST_BYTES, _UNLIMITED)
-    settings.set(_LARGE, "true")
-
-
-def _in_one_job(settings: Any) -> None:
-    """Make Spark run a batch as one job, in the settings of one query, unless the user set it otherwise.
-
-    Adaptive execution runs a job per shuffle and plans again after each. The join chooses its split points itself, so
-    there is nothing to adapt, and a small batch spends most of its time on jobs.
-    """
-    if not settings.getAll().contains(_ADAPTIVE):
-        settings.set(_ADAPTIVE, "false")
+    if bounded and get(_MOST_BYTES) == _USUAL_BYTES:
+        settings |= {_MOST_BYTES: _UNLIMITED, _LARGE: "true"}
+    return settings
 
 
 def _row_bytes(schema: pa.Schema) -> int | None:
@@ -236,6 +221,9 @@ def _progressed(run_id: str, batch: int) -> None:
             except (StreamJoinError, OSError) as error:
                 # The rows stay in the log, and a later batch tries again.
                 _logger.warning("late rows could not be written to %s: %s", late, error)
+        if isinstance(log.root, RemotePath) and log.root.in_store:
+            # A task of the next batch does it, with a listing that it needs anyway.
+            continue
         try:
             log.prune(log.version(batch))
         except (StreamJoinError, OSError) as error:
@@ -249,21 +237,6 @@ def logs_of(run_id: str) -> list[WindowLog]:
     return [running.log for running in _running.get(run_id, ())]
 
 
-def newest_number(directory: Place) -> int:
-    """The newest entry of a log of Spark's or streamjoin's, named by batch; -1 if there is none."""
-    return max((int(entry.name) for entry in entries(directory) if entry.name.isdigit()), default=-1)
-
-
-def _check_spark(checkpoint: Place, root: Place) -> None:
-    """Reject a checkpoint without Spark's part: a version is always written after the offsets of its batch."""
-    version, offsets = newest_number(root / "versions"), newest_number(checkpoint / "offsets")
-    if version > offsets:
-        raise CheckpointError(
-            f"the checkpoint {checkpoint} is incomplete: the window log holds batch {version}, but Spark's "
-            f"offsets end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest too"
-        )
-
-
 def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
     """Within a task: the log of this join in the running query, and the batch's number."""
     from pyspark import TaskContext
@@ -274,6 +247,8 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     setting = context.getLocalProperty(_SETTING + blueprint.token) if context else None
+    if context is not None and batch is not None and setting is None and blueprint.unattended:
+        return attend(blueprint, context, int(batch)), int(batch)
     if batch is None or setting is None:
         raise StateError(
             "a join runs only inside a micro-batch of the streaming query that it was started in: not in continuous or "

@@ -15,8 +15,10 @@ import os
 import pkgutil
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
-from pyspark.daemon import manager
+import pyspark.daemon
 
 from streamjoin.spark.runtime.session import MORE_WARMING
 
@@ -75,6 +77,22 @@ def start() -> None:
     gc.freeze()
 
 
+def ends_quietly(worker: Callable[..., int]) -> Callable[..., int]:
+    """A worker that leaves no trace where Spark has closed the connection.
+
+    Over a Unix domain socket its last flush fails then, while over TCP it is taken and lost.
+    """
+
+    def run(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+
+    return run
+
+
 if __name__ == "__main__":
     start()
-    manager()
+    pyspark.daemon.worker = ends_quietly(pyspark.daemon.worker)
+    pyspark.daemon.manager()

@@ -147,8 +147,9 @@ def retrieve(
     ivy_home: Path,
     transitive: bool,
     environ: Mapping[str, str] | None = None,
+    types: Sequence[str] = ("jar", "bundle"),
 ) -> None:
-    """Download `modules` with Ivy into `into`; with `transitive`, their dependencies too.
+    """Download `modules` with Ivy into `into`, files of these types; with `transitive`, their dependencies too.
 
     Raises:
         SetupError: there is no Java or pyspark, or a module can't be fetched.
@@ -158,7 +159,15 @@ def retrieve(
     into.mkdir(parents=True, exist_ok=True)
     ivy_file = into.parent / "ivy.xml"
     ivy_file.write_text(_ivy_file(modules, transitive))
-    command = [*_ivy(java, ivy_home), "-ivy", str(ivy_file), "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    command = [
+        *_ivy(java, ivy_home),
+        "-types",
+        *types,
+        "-ivy",
+        str(ivy_file),
+        "-retrieve",
+        f"{into}/[artifact]-[revision](-[classifier]).[ext]",
+    ]
     if environ.get(SETTINGS):
         command += ["-settings", environ[SETTINGS]]
     try:
@@ -183,7 +192,7 @@ def _ivy(java: Java, home: Path) -> list[str]:
     if not ivy_jars:
         raise SetupError("this pyspark has no Ivy among its jars: name the connector's jars in spark.jars yourself")
     program = str(java.home / "bin" / "java")
-    return [program, f"-Divy.default.ivy.user.dir={home}", "-jar", str(ivy_jars[-1]), "-types", "jar", "bundle"]
+    return [program, f"-Divy.default.ivy.user.dir={home}", "-jar", str(ivy_jars[-1])]
 
 
 def _ivy_file(modules: Sequence[Module], transitive: bool) -> str:

@@ -8,22 +8,26 @@ before the call returns.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.resources
 import logging
 import os
 import re
 import site
+import socket
 import sys
 import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamjoin.model.errors import SetupError
 from streamjoin.spark.runtime.checkpoint_files import write_without_processes
+from streamjoin.spark.runtime.internals import hand_over, has_context, has_gateway, is_connect
 from streamjoin.spark.runtime.java import Java, find_java, wrapped_home
+from streamjoin.storage.settings import VARIABLE, StorageSettings, current, hadoop_settings, storage_settings, use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,32 +50,50 @@ def session(
     app_name: str = "streamjoin",
     master: str | None = None,
     *,
+    remote: str | None = None,
     config: Mapping[str, object] | None = None,
     memory: str | None = None,
     quiet: bool = True,
+    storage: StorageSettings | Mapping[str, Any] | None = None,
 ) -> SparkSession:
     """The Spark session of this process; starts one if there is none.
 
     Args:
         app_name: the name Spark shows for it.
         master: Spark's master; default: all cores of this machine (`local[*]`).
+        remote: a Spark Connect server instead of a master, such as "sc://host:15002"; "local[2]" starts one here.
+            Default: the variable SPARK_REMOTE. Needs the extra `connect`.
         config: Spark settings, which override the defaults.
         memory: the heap of the driver, such as "4g"; in local mode the driver is all of Spark.
         quiet: whether to keep Spark's log off the terminal. Failures are raised in Python in any case.
+        storage: endpoints and credentials of stores, for Spark, for this process and for Spark's workers; see
+            `StorageSettings`. They are never written into a checkpoint.
 
     Raises:
         SetupError: no pyspark, no usable Java, or an existing session whose settings can't be changed as requested.
+        SpecError: a setting in `storage` is wrong.
     """
     settings = {key: _text(value) for key, value in (config or {}).items()}
     if memory is not None:
         settings["spark.driver.memory"] = memory
     if master is not None:
         settings["spark.master"] = master
+    stores = None if storage is None else storage_settings(storage)
+    remote = remote or os.environ.get("SPARK_REMOTE")
+    if remote is not None and master is not None:
+        raise SetupError(f"master={master!r} and the Spark Connect server {remote!r} exclude each other: give one")
     with _starting:
-        existing = _existing()
+        existing = _existing(remote)
         if existing is not None:
-            return _adapt(existing, settings)
-        return _start(app_name, settings, quiet)
+            spark = _adapt(existing, settings)
+            if stores is not None:
+                _hand_over(spark, stores)
+        else:
+            stored = {**_storage_conf(stores or current()), **settings}
+            spark = _start(app_name, stored, quiet) if remote is None else _connect(app_name, remote, stored, quiet)
+        if stores is not None:
+            use(stores)
+        return spark
 
 
 def defaults(master: str) -> dict[str, str]:
@@ -91,40 +113,97 @@ def defaults(master: str) -> dict[str, str]:
         # Loopback works without a network and with any host name, and no other machine can connect.
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings["spark.sql.shuffle.partitions"] = str(_local_cores(master))
+        # Over TCP the last, short write to a Python worker waits 40 ms for the acknowledgement of the one before it. On
+        # a cluster the path of the socket may be too long: containers have their own directory for temporary files.
+        settings["spark.python.unix.domain.socket.enabled"] = str(hasattr(socket, "AF_UNIX")).lower()
     return settings
 
 
-def _existing() -> SparkSession | None:
+def _storage_conf(stores: StorageSettings) -> dict[str, str]:
+    """Spark's settings for stores: Hadoop's, and the environment of Python workers."""
+    conf = {f"spark.hadoop.{key}": value for key, value in hadoop_settings(stores).items()}
+    if stores != StorageSettings():
+        conf[f"spark.executorEnv.{VARIABLE}"] = stores.to_json()
+        # Spark's own pattern misses the keys of Azure's accounts.
+        conf["spark.redaction.regex"] = r"(?i)secret|password|token|access[.]?key|account[.]key|credential"
+    return conf
+
+
+def _hand_over(spark: SparkSession, stores: StorageSettings) -> None:
+    """Give settings to a session that runs: to Hadoop's configuration, and to workers that start from now on."""
+    if is_connect(spark):
+        raise SetupError(
+            "the settings of stores belong to the Spark Connect server and its executors: start it with spark.hadoop.* "
+            f"and spark.executorEnv.{VARIABLE}, or leave storage= out"
+        )
+    hand_over(spark, hadoop_settings(stores), {VARIABLE: stores.to_json()})
+
+
+def _existing(remote: str | None) -> SparkSession | None:
     try:
-        from pyspark import SparkContext
+        running = has_context()
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SetupError("pyspark is not installed: pip install 'streamjoin[spark]'") from error
-    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
-        raise SetupError(
-            "this process is set up for Spark Connect, which streamjoin does not support: unset SPARK_REMOTE "
-            "and SPARK_CONNECT_MODE_ENABLED, and name a cluster with master= instead"
-        )
-    if SparkContext._active_spark_context is None:
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        # pyspark sets it when the process connects to a server.
+        return SparkSession.builder.getOrCreate()
+    if not running:
         return None
+    if remote is not None:
+        raise SetupError(
+            f"this process runs a classic Spark session and can't connect to {remote}: stop it first (spark.stop()), "
+            "or unset SPARK_REMOTE"
+        )
     return SparkSession.builder.getOrCreate()
 
 
+def _connect(app_name: str, remote: str, wanted: Mapping[str, str], quiet: bool) -> SparkSession:
+    """A session of a Spark Connect server; with `local...` the server runs in a JVM of this process."""
+    from pyspark.sql import SparkSession
+
+    try:
+        importlib.import_module("pyspark.sql.connect.session")
+    except ImportError as error:
+        reason = str(error).partition("\n")[0]
+        raise SetupError(f"Spark Connect needs more packages ({reason}): pip install 'streamjoin[connect]'") from error
+    local = _is_local(remote)
+    if not local and any(key.startswith("spark.executorEnv.") for key in wanted):
+        raise SetupError(
+            f"the executors belong to the Spark Connect server {remote}: set their environment, and storage=, where it "
+            "starts"
+        )
+    settings = _with_package({**defaults(remote), **wanted}) if local else {_ARROW: str(ARROW_ROWS), **wanted}
+    settings.pop("spark.master", None)
+    builder = SparkSession.builder.remote(remote).appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    environment = _environment(remote, find_java(), quiet) if local else contextlib.nullcontext()
+    with environment, warnings.catch_warnings():
+        # pyspark sends the server's settings to the session as well, which has no use for them.
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+        return builder.getOrCreate()
+
+
+def _with_package(settings: dict[str, str]) -> dict[str, str]:
+    """`settings` with streamjoin on the workers' path, unless Python finds it anyway."""
+    root = _package_root()
+    if root is not None:
+        settings[_PYTHON_PATH] = _prepended(str(root), settings[_PYTHON_PATH])
+    return settings
+
+
 def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSession:
-    from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     master = wanted.get("spark.master", "local[*]")
-    settings = {**defaults(master), **wanted, "spark.app.name": app_name}
-    root = _package_root()
-    if root is not None:
-        settings[_PYTHON_PATH] = _prepended(str(root), settings[_PYTHON_PATH])
+    settings = _with_package({**defaults(master), **wanted, "spark.app.name": app_name})
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
     # A JVM outlives the sessions that ran in it, and spark-submit brings its own: neither starts another.
-    running = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    running = has_gateway() or "PYSPARK_GATEWAY_PORT" in os.environ
     java = None if running else find_java()
     if quiet:
         _silence_error_copies()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamjoin._cache import cache_dir
 from streamjoin.spark.runtime.driver_classes import load
+from streamjoin.spark.runtime.internals import StartingQuery, driver_jvm
 from streamjoin.storage.blueprint import TASK, Blueprint
 
 if TYPE_CHECKING:
@@ -27,23 +28,23 @@ _STAGES = re.compile(r"(streamjoin_[a-z]+)_([0-9a-f]{32})\(")
 _logger = logging.getLogger(__name__)
 
 
-def name_stages(spark: SparkSession, query: Any, joins: list[Blueprint]) -> None:
+def name_stages(spark: SparkSession, query: StartingQuery, joins: list[Blueprint]) -> None:
     """Name the stages of a query that is about to start."""
     from py4j.protocol import Py4JError
 
-    session = query.sparkSessionForStream()
+    session = query.session
     names = {join.token: join.name for join in joins}
     try:
-        strategy = load(spark._jvm, CLASS, _SOURCE, cache_dir()).newInstance()
+        strategy = load(driver_jvm(spark), CLASS, _SOURCE, cache_dir()).newInstance()
         others = session.experimental().extraStrategies()
         getattr(session.experimental(), "extraStrategies_$eq")(others.prepended(strategy))
     except (Py4JError, OSError, TypeError) as error:
         # The first line; the rest of what Py4J says is a stack trace of Java's.
         _logger.info("the stages of joins have Spark's own names: %s", str(error).partition("\n\t")[0])
         return
-    for function, token in _STAGES.findall(query.analyzedPlan().toString()):
+    for function, token in _STAGES.findall(query.plan):
         if token in names:
-            label = stage_name(query.name(), names[token], function)
+            label = stage_name(query.name, names[token], function)
             session.conf().set(f"{_SETTING}{function}_{token}", label)
 
 

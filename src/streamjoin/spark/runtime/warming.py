@@ -21,7 +21,7 @@ from streamjoin.model.window import CountWindow, TimeWindow
 from streamjoin.spark.stages.gate import Collect, GateOfBatch
 from streamjoin.spark.stages.output import plain
 from streamjoin.spark.stages.parts import Part, opened, unpack
-from streamjoin.spark.stages.route import Route, part_schema
+from streamjoin.spark.stages.route import Route, longest_stored, part_schema
 from streamjoin.spark.stages.scaling import planned
 from streamjoin.spark.stages.task import RangeOfBatch
 from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
@@ -73,6 +73,7 @@ def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
         collected = [row for side in (0, 1) for row in Collect(blueprint, side, 0).part(rows, 0, 0).packed()]
         yield from GateOfBatch(blueprint, log, batch).parts(opened(collected)[1], None)
         return
-    points = planned(blueprint, log.version(batch - 1))
+    before = log.version(batch - 1)
     for side in (0, 1):
-        yield from Route(blueprint, side).cut(rows, points, side, 0, 0)
+        longest = longest_stored(blueprint, before)
+        yield from Route(blueprint, side).cut(rows, planned(blueprint, before), longest, side, 0, 0)

@@ -20,12 +20,14 @@ from streamjoin.kernels.batch.sweep import make_ascending
 from streamjoin.model.binding import BoundAsOf
 from streamjoin.spark.stages.pairing import SortedProbes, tick_bounds
 from streamjoin.spark.stages.parts import Received
-from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, index_words
+from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, Longest, index_words
 from streamjoin.storage.blueprint import SIDES, Blueprint
 from streamjoin.storage.ranges import MOST
 from streamjoin.storage.segments import Segment
 from streamjoin.windows.clock import NEVER, minus, to_ticks
 from streamjoin.windows.encoding import Encoded, SideEncoder, flat
+from streamjoin.windows.intervals import NO_CLASS, length_classes
+from streamjoin.windows.words import TermWords
 
 LATE, NO_TIME = "late", "no time"
 
@@ -60,8 +62,10 @@ class Arrivals:
         return {f"{self.name}: {reason}": rows.num_rows for reason, rows in self.late.items()}
 
 
-def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | None) -> Arrivals:
-    """Prepare the rows of one side, given the side's clock before the batch."""
+def arrivals(
+    blueprint: Blueprint, side: int, received: Received, clock: int | None, longest: Longest = (0, 0)
+) -> Arrivals:
+    """Prepare the rows of one side, given the side's clock before the batch and the longest intervals."""
     bound = blueprint.bound
     if bound.time is None:
         raise AssertionError("a spec without a time column is refused when the join is built")
@@ -78,14 +82,16 @@ def arrivals(blueprint: Blueprint, side: int, received: Received, clock: int | N
         reasons = {LATE: late & ~missing, NO_TIME: missing}
     newest = int(ticks[usable].max()) if usable.any() else None
     keyless = None
-    if side in blueprint.preserved or (side == 0 and bound.match is not None):
+    given_out = side in blueprint.preserved or (side == 0 and bound.match is not None)
+    if given_out:
         mask = Keyless(bound, side)(table, encoded.valid)
         if mask is not None:
             keyless = _numbered(table, ticks, np.flatnonzero(mask[: received.owned] & usable[: received.owned]))
             usable &= ~mask
-    if encoded.valid is not None:
+    if encoded.valid is not None and not (given_out and bound.intervals is not None):
         usable &= encoded.valid
-    probes, own = _probes(blueprint, side, table, encoded, ticks, usable, received.owned)
+    index = index_words(blueprint, encoded, longest[1 - side])
+    probes, own = _probes(blueprint, side, table, encoded, index, ticks, usable, received.owned)
     # In a self-join every row has both roles; only one of them reports it.
     if bound.spec.self_join and side:
         reasons = {}
@@ -102,17 +108,25 @@ def _numbered(table: pa.Table, ticks: Array, places: Array) -> NumberedRows:
 
 
 def _probes(
-    blueprint: Blueprint, side: int, table: pa.Table, encoded: Encoded, ticks: Array, usable: Array, owned: int
+    blueprint: Blueprint,
+    side: int,
+    table: pa.Table,
+    encoded: Encoded,
+    index: TermWords,
+    ticks: Array,
+    usable: Array,
+    owned: int,
 ) -> tuple[SortedProbes, Array]:
     """The usable rows by word, and which of them the range stores."""
-    index = index_words(encoded)
     places = np.flatnonzero(usable)
     words, order = sort_entries(index.word[places], places)
     terms = [encoded.terms[i].take(order) for i in blueprint.open_terms]
     rows = table.take(pa.array(order))
     ids, seqs, upto = (_column(rows, name) for name in (ROW_ID, SEQ, UPTO))
     rows = rows.drop_columns([name for name in (ROW_ID, SEQ, UPTO) if name in rows.column_names])
-    segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids, seqs)
+    classes = _classes(blueprint, index, encoded.valid)
+    classes = None if classes is None else classes[order]
+    segment = Segment(words, ticks[order], tuple(term.word for term in terms), rows, ids, seqs, classes)
     bounds = tuple((term.lo, term.hi) for term in terms)
     first = None
     if blueprint.bound.match is not None:
@@ -126,9 +140,19 @@ def _probes(
         since, first = _reach(blueprint, 1 - side, upto, segment.ticks)
         until = np.full(upto.size, MOST)
     lo, hi = index.lo[order], index.hi[order]
+    if classes is not None:
+        lo, hi = np.where(classes == NO_CLASS, 1, lo), np.where(classes == NO_CLASS, 0, hi)
     make_ascending(lo, hi)
     probes = SortedProbes(segment, lo, hi, bounds, since, until, first, upto)
     return probes, order < owned
+
+
+def _classes(blueprint: Blueprint, index: TermWords, valid: Array | None) -> Array | None:
+    """The classes of intervals by length, in a join on intervals."""
+    if blueprint.bound.intervals is None:
+        return None
+    classes = length_classes(index.word, index.hi)
+    return classes if valid is None else np.where(valid, classes, np.uint8(NO_CLASS))
 
 
 def _as_of_reach(match: BoundAsOf) -> tuple[int, int]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from streamjoin.spark.stages.parts import COPIES, DDL, SCHEMA, Part, markers
+from streamjoin.spark.stages.parts import COPIES, DDL, SCHEMA, Part, Spool, markers
 from streamjoin.spark.stages.punctuation import Punctuation
+from streamjoin.spark.stages.spending import untold
 from streamjoin.storage.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ ROWS = ("left_rows", "right_rows", "copies")
 """Figures that are summed: rows that ranges store, and copies that only probe."""
 WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late")
 GATE = ("bound", "position", "waiting", "gate_lag")
-NAMES = (*ROWS, *WINDOW, *GATE)
+WORK = ("skew", "start_ms", "compile_ms")
+"""How uneven the ranges of the batch before were, in thousandths, and what starting a worker took."""
+NAMES = (*ROWS, *WINDOW, *GATE, *WORK)
+
+_PREFIX = "streamjoin_"
 
 OBSERVED_DDL = f"{DDL}, figures array<bigint>"
 _SCHEMA = SCHEMA.append(pa.field("figures", pa.list_(pa.int64())))
@@ -34,7 +39,16 @@ def metric_name(join: str) -> str:
     >>> metric_name("join")
     'streamjoin_join'
     """
-    return f"streamjoin_{join}"
+    return f"{_PREFIX}{join}"
+
+
+def join_name(metric: str) -> str | None:
+    """The join whose figures a metric has; None for a metric of someone else.
+
+    >>> join_name("streamjoin_join"), join_name("rows")
+    ('join', None)
+    """
+    return metric.removeprefix(_PREFIX) if metric.startswith(_PREFIX) else None
 
 
 def observed(parts: DataFrame, join: str) -> DataFrame:
@@ -48,11 +62,11 @@ def observed(parts: DataFrame, join: str) -> DataFrame:
     return parts.observe(metric_name(join), *aggregates).drop("figures")
 
 
-def packed(part: Part) -> Iterator[pa.RecordBatch]:
+def packed(part: Part, spool: Spool | None = None) -> Iterator[pa.RecordBatch]:
     """A part as record batches, with its number of rows."""
     rows = [0, 0, 0]
     rows[2 if part.side >= COPIES else part.side] = part.rows.num_rows
-    for number, row in enumerate(part.packed()):
+    for number, row in enumerate(part.packed(spool)):
         yield _with_figures(row, None if number else rows)
 
 
@@ -70,7 +84,9 @@ def standing(
         sum(before.late.values()),
     ]
     gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag]
-    return _with_figures(markers(partitions, mark), [0, 0, 0, *window, *gated])
+    began = untold()
+    work = [before.skew, round(1000 * began.starting), round(1000 * began.compiling)]
+    return _with_figures(markers(partitions, mark), [0, 0, 0, *window, *gated, *work])
 
 
 def _with_figures(rows: pa.RecordBatch, first: Sequence[int | None] | None) -> pa.RecordBatch:

@@ -33,9 +33,9 @@ from streamjoin.spark.stages.gating import (
 from streamjoin.spark.stages.kind_gate import KindGate
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.marks import less
-from streamjoin.spark.stages.parts import Part, markers, opened
+from streamjoin.spark.stages.parts import Part, Spool, markers, opened
 from streamjoin.spark.stages.punctuation import Punctuation, write_punctuation
-from streamjoin.spark.stages.route import SEQ, UPTO, by_range, conformed, index_words
+from streamjoin.spark.stages.route import SEQ, UPTO, Longest, by_range, conformed, index_words, longest_stored
 from streamjoin.spark.stages.scaling import agreed, planned
 from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
@@ -43,6 +43,7 @@ from streamjoin.storage.pieces import Block, BlockRows
 from streamjoin.storage.ranges import SplitPoints, sample
 from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
+from streamjoin.windows.intervals import ends, length_classes
 
 _SOURCE, _TICKS = "#source", "#ticks"
 _SAMPLED = 4096
@@ -63,10 +64,11 @@ class Collect:
 
         context = TaskContext.get()
         task = context.partitionId() if context else 0
+        spool = Spool.of(*open_log(self.blueprint))
         yield markers(1)
         for number, batch in enumerate(batches):
             if batch.num_rows:
-                yield from self.part(batch, task, number).packed()
+                yield from self.part(batch, task, number).packed(spool)
 
     def part(self, batch: pa.RecordBatch, task: int, number: int) -> Part:
         """One input batch as a part."""
@@ -97,7 +99,7 @@ class Gate:
         with log.advising(batch):
             gate = GateOfBatch(self.blueprint, log, batch)
             for part in gate.parts(parts, now):
-                yield from packed(part)
+                yield from packed(part, Spool.of(log, batch))
             yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.mark, gate.punctuation)
 
 
@@ -135,10 +137,12 @@ class GateOfBatch:
         points = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
-        self._publish(stood, after, rest, late, points)
+        longest = self._longest(tables)
+        self._publish(stood, after, rest, late, points, longest)
         for role, table in enumerate(tables):
             for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):
-                for target, kind, rows in by_range(self._blueprint, role, batch_rows, points, number * _PART_ROWS):
+                first = number * _PART_ROWS
+                for target, kind, rows in by_range(self._blueprint, role, batch_rows, points, first, longest):
                     yield Part(target, role + kind, 0, number, rows)
 
     def _resumed(self) -> tuple[Standing, list[WaitingRows]]:
@@ -235,7 +239,7 @@ class GateOfBatch:
 
     def _sample(self, tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
         """The distribution of the ready rows' words."""
-        if not self._blueprint.bound.index:
+        if not self._blueprint.indexed:
             return []
         entries = []
         for side, table in enumerate(tables):
@@ -243,10 +247,24 @@ class GateOfBatch:
             step = max(1, table.num_rows // _SAMPLED)
             some = table.take(pa.array(np.arange(0, table.num_rows, step)))
             encoded = SideEncoder(self._blueprint.bound, name).encode(some)
-            words = index_words(encoded).word
+            words = index_words(self._blueprint, encoded).word
             words = np.sort(words if encoded.valid is None else words[encoded.valid])
             entries += [(word, rows * step) for word, rows in sample(words, 256)]
         return entries
+
+    def _longest(self, tables: Sequence[pa.Table]) -> Longest:
+        """The classes of the longest intervals among the stored and the ready rows."""
+        left, right = longest_stored(self._blueprint, self.before)
+        plan = self._blueprint.bound.intervals
+        if plan is None:
+            return left, right
+        for side, table in enumerate(tables):
+            name: Literal["left", "right"] = "right" if side else "left"
+            encoded = SideEncoder(self._blueprint.bound, name).encode(table)
+            classes = length_classes(*ends(encoded.terms, plan))
+            longest = int((classes if encoded.valid is None else classes[encoded.valid]).max(initial=0))
+            left, right = (left, max(right, longest)) if side else (max(left, longest), right)
+        return left, right
 
     def _publish(
         self,
@@ -255,6 +273,7 @@ class GateOfBatch:
         rest: Sequence[WaitingRows],
         late: Sequence[pa.Table],
         points: SplitPoints,
+        longest: Longest,
     ) -> None:
         if late:
             self._log.write_late(self._batch, 0, pa.concat_tables(late))
@@ -278,6 +297,7 @@ class GateOfBatch:
             "cuts": points.to_json(),
             "positions": positions,
             **self._kind.facts,
+            **({} if self._blueprint.bound.intervals is None else {"longest": longest}),
         }
         self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts, self._kind.arrays)
         self.punctuation = Punctuation(self._batch, self._kind.earliest(tick), positions[1], sum(waiting), after.lag)

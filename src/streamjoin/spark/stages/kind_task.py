@@ -19,7 +19,7 @@ from streamjoin.kernels.kinds.first_pairs import lower_places
 from streamjoin.spark.stages.arrivals import Arrivals
 from streamjoin.spark.stages.marks import MarkState, Places
 from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
-from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
+from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, after_begin, matches
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
 from streamjoin.storage.segments import Segment
@@ -49,12 +49,23 @@ class RangeRows:
         left, right = self.new
         for segment in self.old[1]:
             yield from found(self.blueprint, left.probes, segment, 0)
-        yield from found(self.blueprint, left.probes, right.owned.rows, 0)
+        if self.blueprint.gate is None and self.blueprint.bound.intervals is not None:
+            yield from self._pairs_of_new_intervals()
+        else:
+            yield from found(self.blueprint, left.probes, right.owned.rows, 0)
         for segment in self.old[0]:
             yield from found(self.blueprint, right.probes, segment, 1)
         if self.blueprint.gate is not None:
             # Probes match earlier tuples only, so new right rows also probe the new left rows.
             yield from found(self.blueprint, right.owned, left.probes.rows, 1)
+
+    def _pairs_of_new_intervals(self) -> Iterator[FoundPairs]:
+        """The pairs of two new rows whose later begin is in this range; at one begin, those with its right rows."""
+        left, right = self.new
+        starting = after_begin(left.probes, strictly=False)
+        yield from found(self.blueprint, starting, right.owned.rows, 0, by_class=False)
+        starting = after_begin(right.probes, strictly=True)
+        yield from found(self.blueprint, starting, left.owned.rows, 1, by_class=False)
 
     def reaching(self, probes: SortedProbes) -> Array:
         """Which probes can match rows of other ranges."""
@@ -70,10 +81,13 @@ class RangeRows:
                 yield from found(self.blueprint, some, segment, side)
 
 
-def found(blueprint: Blueprint, probes: SortedProbes, stored: Segment, side: int) -> Iterator[FoundPairs]:
-    """The pairs of new rows of a side with rows of the other side."""
+def found(
+    blueprint: Blueprint, probes: SortedProbes, stored: Segment, side: int, *, by_class: bool = True
+) -> Iterator[FoundPairs]:
+    """The pairs of new rows of a side with rows of the other side; see `ResidualTest` for `by_class`."""
     bound = blueprint.bound
-    condition = ResidualTest(bound.residual, bool(bound.index), probes_left=side == 0)
+    by_class &= bound.intervals is not None
+    condition = ResidualTest(bound.residual, blueprint.indexed, side == 0, by_class)
     for probe, place in matches(probes, stored, condition):
         yield FoundPairs(probes, stored, probe, place, side == 0)
 
@@ -117,9 +131,10 @@ class MarkedRange:
         arrays = {}
         for side in self._blueprint.marked:
             seqs = [np.empty(0, np.int64)]
-            for segment, hits, fresh in self._segments(side):
-                stays = self._ages(side, segment) >= self._state.gone[side]
-                seqs.append(seqs_of(segment)[hits.matched & fresh & stays])
+            for segment, hits, is_old in self._segments(side):
+                rows = np.flatnonzero(hits.matched)
+                rows = rows[self._ages(side, segment)[rows] >= self._state.gone[side]]
+                seqs.append(seqs_of(segment)[self._unmarked(side, segment, rows, is_old)])
             arrays[f"matched{side}"] = np.concatenate(seqs)
         return arrays
 
@@ -206,12 +221,16 @@ class MarkedRange:
             hits.add(np.arange(own.size), part)
         return hits
 
-    def _segments(self, side: int) -> Iterator[tuple[Segment, _Hits, Array]]:
-        """The rows of a side that the range owns, their marks of this batch, and which had none before."""
+    def _segments(self, side: int) -> Iterator[tuple[Segment, _Hits, bool]]:
+        """The rows of a side that the range owns, their marks of this batch, and whether they may have earlier ones."""
         for segment in self._rows.old[side]:
-            yield segment, self._hits_of(segment), ~self._state.marks[side].at(seqs_of(segment))
+            yield segment, self._hits_of(segment), True
         owned = self._rows.new[side].owned.rows
-        yield owned, self._hits_of(owned), np.ones(owned.n, np.bool_)
+        yield owned, self._hits_of(owned), False
+
+    def _unmarked(self, side: int, segment: Segment, rows: Array, is_old: bool) -> Array:
+        """Those of the rows that had no mark before this batch."""
+        return rows[~self._state.marks[side].at(seqs_of(segment)[rows])] if is_old else rows
 
     def _ages(self, side: int, segment: Segment) -> Array:
         return segment.ages(self._blueprint.counted[side])
@@ -219,10 +238,10 @@ class MarkedRange:
     def _leaving(self, side: int) -> Iterator[TaskRows]:
         """The unmatched tuples of a side that leave in this batch."""
         state = self._state
-        for segment, hits, fresh in self._segments(side):
+        for segment, hits, is_old in self._segments(side):
             ages = self._ages(side, segment)
-            leaves = (ages >= state.gone_before[side]) & (ages < state.gone[side]) & fresh & ~hits.matched
-            for some in parts_of(np.flatnonzero(leaves)):
+            leaves = np.flatnonzero((ages >= state.gone_before[side]) & (ages < state.gone[side]) & ~hits.matched)
+            for some in parts_of(self._unmarked(side, segment, leaves, is_old)):
                 part = segment.take(some)
                 yield self._one_sided(side, part.rows, part.ticks, seqs_of(part), self._places_of(side, part))
         keyless = self._rows.new[side].keyless
@@ -247,8 +266,8 @@ class MarkedRange:
 
     def _first_matches(self) -> Iterator[TaskRows]:
         """The left tuples that matched for the first time."""
-        for segment, hits, fresh in self._segments(0):
-            for some in parts_of(np.flatnonzero(hits.matched & fresh)):
+        for segment, hits, is_old in self._segments(0):
+            for some in parts_of(self._unmarked(0, segment, np.flatnonzero(hits.matched), is_old)):
                 part = segment.take(some)
                 order = hits.position[some], np.zeros(some.size, np.int64), hits.partner[some]
                 yield GatheredRows(part.rows, None, part.ticks, order)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.spark.stages.pairing import SortedProbes
-from streamjoin.spark.stages.parts import Part, markers, opened
+from streamjoin.spark.stages.parts import Part, Spool, markers, opened
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import MOST
 from streamjoin.storage.segments import Segment
@@ -164,7 +164,11 @@ def _times(blueprint: Blueprint, ticks: Array) -> pa.Array:
 
 
 def to_order(
-    blueprint: Blueprint, positions: tuple[int, int], results: Iterator[TaskRows], partition: int
+    blueprint: Blueprint,
+    positions: tuple[int, int],
+    results: Iterator[TaskRows],
+    partition: int,
+    spool: Spool | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows packed for the task that owns their position; the end of the batch belongs to the last one."""
     yield markers(blueprint.partitions)
@@ -177,7 +181,7 @@ def to_order(
         for own in np.unique(target):
             part = table.filter(pa.array(target == own)).combine_chunks()
             for batch in part.to_batches():
-                yield from Part(int(own), _RESULTS, partition, number, batch).packed()
+                yield from Part(int(own), _RESULTS, partition, number, batch).packed(spool)
 
 
 def bound_to_order(blueprint: Blueprint, bound: int, position: int) -> Iterator[pa.RecordBatch]:

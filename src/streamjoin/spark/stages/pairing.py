@@ -8,6 +8,10 @@ Without a gate, whether two tuples are in each other's window depends on their t
 the left it is r - l <= left window, else l - r <= right window: seen from a probe, one interval of ticks of the
 other. After a gate the earlier tuple must be in the window of the later one, by time or by count: a probe matches
 earlier tuples only, so of two new rows either may be the probe.
+
+In a join on intervals words are where intervals begin. A probe looks up the rows of each class by length as a band.
+Without a gate it is not known how far new rows reach back, so a pair of two new rows is found in the range that owns
+the one that begins later, or the right one if both begin at the same word.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from streamjoin.model.expression.nodes import Expression
 from streamjoin.storage.ranges import LEAST, MOST
 from streamjoin.storage.segments import Segment
 from streamjoin.windows.encoding import read_only
+from streamjoin.windows.intervals import NO_CLASS, by_class, low_ends
 
 CAPACITY = 1 << 18
 """Candidates in memory at once; results leave in batches of at most this many rows."""
@@ -116,6 +121,8 @@ class ResidualTest:
     residual: Expression | None
     indexed: bool
     probes_left: bool
+    by_class: bool = False
+    """Whether rows are looked up by the classes of their intervals, instead of by the probes' own low ends."""
 
 
 def tick_bounds(ticks: Array, back: int, ahead: int) -> tuple[Array, Array]:
@@ -129,7 +136,10 @@ def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> I
     """(probe, position among the stored rows) of every result pair, in batches."""
     if probes.lo.size == 0 or stored.n == 0:
         return
-    pairs = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
+    if condition.by_class:
+        pairs = _swept_by_class(probes, stored)
+    else:
+        pairs = _swept(probes, stored) if condition.indexed else _in_tiles(probes, stored, condition)
     for probe, place in pairs:
         probe, place = _tested(probes, stored, probe, place)
         if condition.indexed and condition.residual is not None and probe.size:
@@ -139,9 +149,37 @@ def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> I
             yield probe, place
 
 
+def _swept_by_class(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array]]:
+    """The pairs in each other's window whose intervals may meet."""
+    if stored.classes is None or probes.rows.classes is None:
+        raise AssertionError("rows of a join on intervals without their classes")
+    for length_class, places in by_class(stored.classes):
+        if length_class == NO_CLASS:
+            continue
+        begins = probes.rows.words
+        lo = np.where(probes.rows.classes == NO_CLASS, 1, low_ends(begins, length_class))
+        if isinstance(places, slice):
+            yield from _swept(replace(probes, lo=lo), stored)
+            continue
+        seqs = None if stored.seqs is None else stored.seqs[places]
+        of_class = replace(stored, words=stored.words[places], ticks=stored.ticks[places], seqs=seqs)
+        for probe, place in _swept(replace(probes, lo=lo), of_class):
+            yield probe, places[place]
+
+
+def after_begin(probes: SortedProbes, *, strictly: bool) -> SortedProbes:
+    """`probes` of intervals, which match rows that begin where they begin or later, or `strictly` later."""
+    begins = probes.rows.words
+    if not strictly:
+        return replace(probes, lo=begins)
+    # Nothing begins after the last word.
+    end = begins == MOST
+    return replace(probes, lo=begins + ~end, hi=np.where(end, begins - 1, probes.hi))
+
+
 def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array]]:
     """The pairs in each other's window whose words match."""
-    ages, blocks = Ages(*map(read_only, probes.ages(stored))), stretches(stored.n)
+    ages, blocks = Ages(*map(read_only, probes.ages(stored))), stretches(stored.words.size)
     lo, hi, words = map(read_only, (probes.lo, probes.hi, stored.words))
     cursor = np.array([0, 0, -1], np.int64)
     out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
@@ -152,6 +190,9 @@ def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array
 
 def _tested(probes: SortedProbes, stored: Segment, probe: Array, place: Array) -> tuple[Array, Array]:
     """The pairs whose other terms match too, without pairs of a tuple with itself."""
+    if not probes.bounds and stored.ids is None:
+        # The arrays are reused.
+        return probe.copy(), place.copy()
     keep = np.ones(probe.size, np.bool_)
     for (lo, hi), words in zip(probes.bounds, stored.terms, strict=True):
         word = words[place]

@@ -4,14 +4,24 @@ Spark shuffles a packed part as one value; it would convert single rows column b
 number of its task and batch, so the receiver restores the order in which parts were made. Rows that the range stores
 and copies that only probe are in separate parts. Every routing task also sends each range an empty part. It tells the
 receiver which range it has, and its mark shows whether both tasks use the same version of the log.
+
+Where all tasks run on one host, the rows of a large part do not pass through Spark at all. The sender writes them to a
+file of the batch, the *spool*, and sends its path; the receiver maps it. Nothing depends on the file after the batch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
+
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.pieces import damaged
 
 DDL = "partition int, side int, source int, number int, rows binary"
 SCHEMA = pa.schema(
@@ -28,6 +38,40 @@ COPIES = 2
 MOST_BYTES = 64 << 20
 """Larger parts are split in two: several values must fit into Spark's 2 GB."""
 _MOST_CUTS = 64
+_SPOOLED = 1 << 16
+"""Added to the side of a part whose value is the path of the file with its rows."""
+
+
+@dataclass(frozen=True)
+class Spool:
+    """Files that carry the rows of large parts from one task to another."""
+
+    directory: Path
+    prefix: str
+    least: int
+
+    @classmethod
+    def of(cls, log: WindowLog, batch: int) -> Spool | None:
+        """The spool of a batch; None where rows pass through Spark."""
+        directory, least = log.spool(batch), log.least_spooled
+        if least is None or not isinstance(directory, Path):
+            return None
+        return cls(directory, f"{log.epoch:08}", least)
+
+    def write(self, body: pa.Buffer) -> Path | None:
+        """A file with the rows; None if they are too few, or if the disk does not take them."""
+        if body.size < self.least:
+            return None
+        path = self.directory / f"{self.prefix}.{uuid.uuid4().hex}{WindowLog.SPOOLED}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            # Not synced: if the machine fails, the batch runs again and writes other files.
+            path.write_bytes(body)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        return path
 
 
 @dataclass(frozen=True)
@@ -43,13 +87,16 @@ class Part:
     number: int
     rows: pa.RecordBatch
 
-    def packed(self) -> Iterator[pa.RecordBatch]:
-        """The part as a record batch for the shuffle."""
+    def packed(self, spool: Spool | None = None) -> Iterator[pa.RecordBatch]:
+        """The part as a record batch for the shuffle; a large part as the path of a file, if there is a spool."""
         pieces = max(1, -(-self.rows.nbytes // MOST_BYTES))
         size = max(1, -(-self.rows.num_rows // pieces))
         for i, begin in enumerate(range(0, self.rows.num_rows, size)):
-            body = self.rows.slice(begin, size).serialize()
-            yield _row(self.partition, self.side, self.source, self.number * _MOST_CUTS + i, body)
+            body, side = self.rows.slice(begin, size).serialize(), self.side
+            file = None if spool is None else spool.write(body)
+            if file is not None:
+                body, side = pa.py_buffer(os.fsencode(file)), side + _SPOOLED
+            yield _row(self.partition, side, self.source, self.number * _MOST_CUTS + i, body)
 
 
 def markers(partitions: int, mark: int = 0) -> pa.RecordBatch:
@@ -96,9 +143,18 @@ def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[in
         for i, (own, side, source, number) in enumerate(zip(*numbers, strict=True)):
             partition = own
             if side != MARKER:
-                parts.append((side, source, number, bodies[i].as_buffer()))
+                body = bodies[i].as_buffer()
+                parts.append((side % _SPOOLED, source, number, body if side < _SPOOLED else _mapped(body)))
     parts.sort(key=lambda part: part[:3])
     return partition, parts
+
+
+def _mapped(file: pa.Buffer) -> pa.Buffer:
+    path = Path(os.fsdecode(file.to_pybytes()))
+    try:
+        return pa.memory_map(str(path)).read_buffer()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise damaged(path, error) from error
 
 
 def marks(batches: Iterable[pa.RecordBatch]) -> set[int]:

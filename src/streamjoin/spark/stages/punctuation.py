@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.runtime.checkpoints import log_root, newest_number
+from streamjoin.spark.runtime.checkpoints import log_root
+from streamjoin.spark.runtime.starts import newest_number
 from streamjoin.storage.pieces import atomic, damaged
 from streamjoin.storage.places import Place, entries, place
 

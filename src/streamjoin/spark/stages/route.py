@@ -3,6 +3,10 @@
 A row goes to the range that owns it, where it is stored, and a copy goes to every other range with rows it can match. A
 row with a NULL or NaN key matches nothing and is not stored, but its time counts; it goes to one range, always the same
 for the same row.
+
+In a join on intervals the word of a row is where its interval begins, and it can match what begins before its own end
+and at most the longest interval of the other side before its begin. How long that is, is known of the stored rows, and
+behind a gate of the new ones as well; without a gate, of two new rows the one that begins first reaches the other.
 """
 
 from __future__ import annotations
@@ -18,15 +22,20 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.figures import packed, standing
-from streamjoin.spark.stages.parts import COPIES, Part
+from streamjoin.spark.stages.parts import COPIES, Part, Spool
 from streamjoin.spark.stages.scaling import agreed, planned
 from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.ranges import SplitPoints
+from streamjoin.windows import intervals
 from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.words import TermWords
 
 ROW_ID = "#row"
 """In a self-join, the column that identifies a tuple, so that it does not match itself."""
+
+Longest = tuple[int, int]
+"""For both sides the class of the longest interval, in a join on intervals."""
 
 SEQ, UPTO = "#seq", "#upto"
 """After a gate: a tuple's position in its side, and the number of tuples of the other side before it."""
@@ -50,15 +59,18 @@ class Route:
         context = TaskContext.get()
         source = context.partitionId() if context else 0
         yield standing(self.blueprint.partitions, before, points.ranges, agreed(before, points))
-        seen = 0
+        longest = longest_stored(self.blueprint, before)
+        seen, spool = 0, Spool.of(log, batch_id)
         for number, batch in enumerate(batches):
             if batch.num_rows == 0:
                 continue
-            for part in self.cut(batch, points, source, number, seen):
-                yield from packed(part)
+            for part in self.cut(batch, points, longest, source, number, seen):
+                yield from packed(part, spool)
             seen += batch.num_rows
 
-    def cut(self, batch: pa.RecordBatch, points: SplitPoints, source: int, number: int, seen: int) -> Iterator[Part]:
+    def cut(
+        self, batch: pa.RecordBatch, points: SplitPoints, longest: Longest, source: int, number: int, seen: int
+    ) -> Iterator[Part]:
         """The parts of one input batch."""
         rows = conformed(batch, self.blueprint.schema(self.side))
         roles = [self.side]
@@ -67,7 +79,7 @@ class Route:
             rows = rows.append_column(ROW_ID, pa.array(ids))
             roles = [0, 1]
         for role in roles:
-            for partition, kind, part in by_range(self.blueprint, role, rows, points, seen):
+            for partition, kind, part in by_range(self.blueprint, role, rows, points, seen, longest):
                 yield Part(partition, role + kind, source, number, part)
 
 
@@ -88,16 +100,35 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def index_words(encoded: Encoded) -> TermWords:
-    """The words that rows are stored under; without a key all rows have the same word."""
+def longest_stored(blueprint: Blueprint, before: Manifest) -> Longest:
+    """The classes of the longest intervals in the log."""
+    return (before.longest(0), before.longest(1)) if blueprint.bound.intervals is not None else (0, 0)
+
+
+def index_words(blueprint: Blueprint, encoded: Encoded, longest: int = 0) -> TermWords:
+    """The words that rows are stored under and those they can match; without an index all rows have the same word.
+
+    `longest` is the class of the longest interval of the other side.
+    """
     if encoded.index is not None:
         return encoded.index
+    if blueprint.bound.intervals is not None:
+        begin, end = intervals.ends(encoded.terms, blueprint.bound.intervals)
+        if encoded.valid is not None:
+            # What is in the place of a NULL is not defined.
+            begin, end = np.where(encoded.valid, begin, 0), np.where(encoded.valid, end, 0)
+        return TermWords(begin, intervals.low_ends(begin, longest), end)
     nothing = np.zeros(encoded.n, np.int64)
     return TermWords(nothing, nothing, nothing)
 
 
 def by_range(
-    blueprint: Blueprint, role: int, rows: pa.RecordBatch, points: SplitPoints, first: int
+    blueprint: Blueprint,
+    role: int,
+    rows: pa.RecordBatch,
+    points: SplitPoints,
+    first: int,
+    longest: Longest = (0, 0),
 ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     """(range, 0 or `COPIES`, rows) for every range that gets some; `first` is the number of the first row."""
     if points.ranges == 1:
@@ -105,7 +136,7 @@ def by_range(
         return
     side: Literal["left", "right"] = "right" if role else "left"
     encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
-    index = index_words(encoded)
+    index = index_words(blueprint, encoded, longest[1 - role])
     # An as-of join by key has its left rows where the right rows of their keys are.
     word = index.lo if blueprint.by_key and role == 0 else index.word
     owner, lo, hi = points.owners(word, first), index.lo, index.hi

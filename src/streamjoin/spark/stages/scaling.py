@@ -16,7 +16,7 @@ from streamjoin.spark.runtime.checkpoints import log_root
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.pieces import atomic
-from streamjoin.storage.places import Place
+from streamjoin.storage.places import Place, read_if_there
 from streamjoin.storage.ranges import Sample, SplitPoints, shared_split_points, split_points
 
 ROWS_PER_TASK = 20_000
@@ -30,7 +30,7 @@ _CONTROL = "partitions.json"
 def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> SplitPoints:
     """The split points of the batch after `before`; `batch` is a sample of its words, if known."""
     ranges = ranges_after(blueprint, before)
-    if not blueprint.bound.index:
+    if not blueprint.indexed:
         return shared_split_points(1 if blueprint.by_key else ranges)
     points = split_points([*before.samples, *(batch or before.fresh_sample)], ranges)
     # A key of an as-of join has one owner, which chooses among all right rows of that key.
@@ -50,7 +50,7 @@ def ranges_after(blueprint: Blueprint, before: Manifest) -> int:
         return max(1, min(before.wanted, most))
     if blueprint.auto and before.batch >= 0:
         ranges = -(-before.fresh // ROWS_PER_TASK)
-        if not blueprint.bound.index:
+        if not blueprint.indexed:
             stored = sum(side.rows for run in before.runs for side in run.statistics)
             ranges = max(ranges, -(-before.fresh * stored // COMPARISONS_PER_TASK))
         return max(1, min(ranges, most))
@@ -87,10 +87,9 @@ def ask_for(root: Place, partitions: int | None) -> None:
 
 def asked_for(root: Place) -> int | None:
     """The requested number of ranges; None without a request or if the file is invalid."""
-    path = root / _CONTROL
     try:
-        # Checked first: libhdfs prints a stack trace for every missing file that is opened.
-        partitions = json.loads(path.read_bytes())["partitions"] if path.exists() else None
+        content = read_if_there(root / _CONTROL)
+        partitions = None if content is None else json.loads(content)["partitions"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return partitions if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0 else None

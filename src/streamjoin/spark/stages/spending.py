@@ -40,18 +40,23 @@ def keep(starting: float) -> None:
     _told = compiling
 
 
+def untold() -> Spent:
+    """The time that no task has reported yet."""
+    starting, compiling = _UNTOLD.unpack(_shared[:])
+    return Spent(starting, compiling + WATCH.seconds - _told)
+
+
 def tell(log: WindowLog, batch: int, partition: int) -> None:
     """At the end of a task, write the time that this process has not reported yet."""
     global _told
-    starting, compiling = _UNTOLD.unpack(_shared[:])
-    if not starting and not compiling and WATCH.seconds == _told:
+    began = untold()
+    if not began.starting and not began.compiling:
         return
     _shared[:] = bytes(_UNTOLD.size)
-    compiling += WATCH.seconds - _told
     _told = WATCH.seconds
     # A batch must not fail because a metric can't be written.
     with contextlib.suppress(CheckpointError), atomic(log.spending(batch, partition)) as file:
-        file.write(json.dumps([starting, compiling]).encode())
+        file.write(json.dumps([began.starting, began.compiling]).encode())
 
 
 def spent(log: WindowLog, batch: int, epoch: int) -> Spent:

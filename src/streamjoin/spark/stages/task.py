@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from streamjoin.model.errors import CheckpointError, StreamJoinError
+from streamjoin._arrays import Array
+from streamjoin.model.errors import CheckpointError, InputError, StreamJoinError
+from streamjoin.model.large_columns import is_overflow, too_large
 from streamjoin.spark.runtime.checkpoints import open_log
+from streamjoin.spark.runtime.unattended import after_task
 from streamjoin.spark.stages.arrivals import Arrivals, arrivals
 from streamjoin.spark.stages.asof_task import AsOfRange
 from streamjoin.spark.stages.kind_gate import KindGate
@@ -25,8 +28,8 @@ from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
 from streamjoin.spark.stages.marks import MarkState, Places, less
 from streamjoin.spark.stages.output import TaskRows, bound_to_order, plain, to_order
-from streamjoin.spark.stages.parts import Received, marks, unpack
-from streamjoin.spark.stages.route import part_schema
+from streamjoin.spark.stages.parts import Received, Spool, marks, unpack
+from streamjoin.spark.stages.route import longest_stored, part_schema
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
 from streamjoin.spark.stages.spending import tell
 from streamjoin.storage.blueprint import Blueprint
@@ -64,18 +67,21 @@ class JoinTask:
             # Nothing was routed, so there is no range to join.
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
-        with log.advising(batch):
+        with log.advising(batch), _explaining_overflow():
             share = RangeOfBatch(self.blueprint, log, batch, partition)
             share.check(marks(parts))
             results = share.join(received)
             gate = self.blueprint.gate
             if gate is not None and gate.ordered:
-                yield from to_order(self.blueprint, share.positions, results, partition)
+                spool = Spool.of(log, batch)
+                yield from to_order(self.blueprint, share.positions, results, partition, spool)
                 if gate.punctuated and partition == 0 and share.bound is not None:
                     yield from bound_to_order(self.blueprint, share.bound, share.positions[1])
             else:
                 yield from plain(self.blueprint, results)
             tell(log, batch, partition)
+        if self.blueprint.unattended and partition == 0:
+            after_task(self.blueprint, log, batch)
 
 
 class RangeOfBatch:
@@ -106,6 +112,10 @@ class RangeOfBatch:
             self.bound = footer["bound"]
             if partition == 0:
                 self._late = footer["late"]
+        self._longest = longest_stored(blueprint, self._before)
+        if self._gate is not None and blueprint.bound.intervals is not None:
+            left, right = self._gate[0]["longest"]
+            self._longest = left, right
 
     def check(self, sent: set[int]) -> None:
         """Reject rows that were routed with another version of the log: other ranges may own them."""
@@ -119,7 +129,10 @@ class RangeOfBatch:
         """Publish this range's piece, then yield its results; a task without a range has neither."""
         if self._partition >= self._split_points.ranges:
             return
-        left, right = (arrivals(self._blueprint, side, received[side], self._before.clocks[side]) for side in (0, 1))
+        if self._partition == 0:
+            self._log.refuse_superseded()
+        clocks = self._before.clocks
+        left, right = (arrivals(self._blueprint, side, received[side], clocks[side], self._longest) for side in (0, 1))
         words = self._split_points.word_range(self._partition)
         old = [[self._stored(run, side, words) for run in self._before.runs] for side in (0, 1)]
 
@@ -148,7 +161,7 @@ class RangeOfBatch:
         return stored(self._log, self._blueprint, self._before, [run], side, words)
 
     def _join_marked(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
-        """The rows of an outer, semi or anti join; its marks are published, then its piece."""
+        """The rows of an outer, semi or anti join; its marks are published with its piece."""
         footer, piece = self._of_gate()
         places = None
         if self._blueprint.places:
@@ -157,8 +170,7 @@ class RangeOfBatch:
             self_join = self._blueprint.bound.spec.self_join
             places = Places(self.positions[0], (firsts[0], firsts[1]), (ticks[0], ticks[1]), self_join)
         marked = MarkedRange(rows, MarkState.of_gate(footer, piece), places)
-        self._log.publish_marks(self._batch, self._partition, marked.matched())
-        self._publish(rows.new, old)
+        self._publish(rows.new, old, marks=marked.matched())
         return marked.rows()
 
     def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
@@ -178,7 +190,11 @@ class RangeOfBatch:
         return self._gate
 
     def _publish(
-        self, new: tuple[Arrivals, Arrivals], old: OldRuns, fresh: tuple[Segment, Segment] | None = None
+        self,
+        new: tuple[Arrivals, Arrivals],
+        old: OldRuns,
+        fresh: tuple[Segment, Segment] | None = None,
+        marks: Mapping[str, Array] | None = None,
     ) -> None:
         """Write the rows of folded runs and the new rows, or `fresh` in their place, as this range's piece."""
         plan, before = self._blueprint, self._before
@@ -207,13 +223,24 @@ class RangeOfBatch:
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
-        self._log.publish(self._batch, self._partition, self._split_points.ranges, (left, right), facts)
+        self._log.publish(self._batch, self._partition, self._split_points.ranges, (left, right), facts, marks)
         if plan.late is not None:
             try:
                 write_batch(self._log, place(plan.late), self._batch, self._split_points.ranges)
             except (StreamJoinError, OSError) as error:
                 # The rows are in the log; the driver or the next start of the query writes them.
                 _logger.warning("late rows of batch %d are not in %s yet: %s", self._batch, plan.late, error)
+
+
+@contextlib.contextmanager
+def _explaining_overflow() -> Iterator[None]:
+    """Raise an error of ours where a range has more text than an array can have; nothing is published then."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if is_overflow(error):
+            raise InputError(too_large("a column of one range of this batch")) from error
+        raise
 
 
 def _later(one: int | None, other: int | None) -> int | None:
