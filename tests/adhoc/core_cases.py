@@ -13,7 +13,8 @@ from streamjoin.adhoc.core.changes import Create, Drop
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.testing import adhoc_cases
+from streamjoin.testing import adhoc_cases, adhoc_kind_cases
+from streamjoin.testing.adhoc_kinds_oracle import check_rows, outcomes
 from streamjoin.testing.adhoc_oracle import rows_by_batch
 
 Rows = Counter[tuple[Any, ...]]
@@ -54,3 +55,13 @@ def wanted_of(case: adhoc_cases.AdhocCase) -> dict[str, dict[int, Rows]]:
     """What the oracle says."""
     arrivals = case.arrivals
     return {query.name: rows_by_batch(arrivals, query.meaning, query.life) for query in case.queries}
+
+
+def check_kinds(case: adhoc_kind_cases.KindCase, rows: dict[str, dict[int, Rows]]) -> None:
+    """Fail unless every query has the rows, by batch, that the oracles allow."""
+    arrivals, lateness = case.inner.arrivals, case.inner.disorder * (1 if case.inner.integer_times else 250_000_000)
+    batches = len(case.inner.batches)
+    for query in case.queries:
+        check_rows(outcomes(arrivals, query.meaning, lateness, query.life), rows[query.name], batches)
+    wanted = wanted_of(case.inner)
+    assert {name: rows[name] for name in wanted} == wanted

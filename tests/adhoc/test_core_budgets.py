@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core import shared_join
+from streamjoin.adhoc.core import batch_run, shared_join
 from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import Create, Drop, Resume
 from streamjoin.adhoc.core.settings import Settings
@@ -45,8 +45,8 @@ def rows(n: int, keys: int = 1, at: int = 0) -> pa.Table:
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that joins of a few pairs are cut, looked at and stopped as those of millions are."""
-    monkeypatch.setattr(shared_join, "_ROOM", 4)
-    monkeypatch.setattr(shared_join, "_PORTION", 8 * 24)
+    monkeypatch.setattr(batch_run, "_ROOM", 4)
+    monkeypatch.setattr(batch_run, "_PORTION", 8 * 24)
     monkeypatch.setattr(shared_join, "_STEP", 5)
 
 
@@ -104,10 +104,11 @@ def test_others_gain_what_they_gain_without_the_queries_that_are_over(
 ) -> None:
     limits = st.none() | st.integers(1, 30)
     budgets = {q.name: Budget(*(data.draw(limits) for _ in range(3))) for q in case.queries if data.draw(st.booleans())}
-    sizes = {"_ROOM": 4, "_PORTION": 8 * 24, "_STEP": 5} if data.draw(st.booleans()) else {}
+    small = {"_ROOM": (batch_run, 4), "_PORTION": (batch_run, 8 * 24), "_STEP": (shared_join, 5)}
+    sizes = small if data.draw(st.booleans()) else {}
     with pytest.MonkeyPatch.context() as patch:
-        for name, size in sizes.items():
-            patch.setattr(shared_join, name, size)
+        for name, (module, size) in sizes.items():
+            patch.setattr(module, name, size)
         bounded = open_core(streams_of(case), Settings(lateness=lateness_of(case), replan_every=2))
         free = open_core(streams_of(case), Settings(lateness=lateness_of(case)))
         for batch in range(len(case.batches)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import perf_counter
 
 from tests.adhoc.optimizer_cases import CHAIN, DISJOINT, SAME, running, tables
 
@@ -47,3 +48,27 @@ def test_json_and_dot_hold_every_step() -> None:
 def test_nothing_is_explained_before_the_first_batch() -> None:
     core = running([])
     assert "0 queries" in str(core.explain())
+
+
+def test_a_watcher_sees_the_step_that_runs_and_each_step_has_its_time() -> None:
+    core = running([*SAME, CHAIN])
+    seen = set()
+    check = core._execution.ledger.check
+
+    def watched() -> None:
+        seen.add(core.position())
+        check()
+
+    core._execution.ledger.check = watched  # type: ignore[method-assign]
+    before = sum(step.seconds for root in core.explain().roots for step in root.step.walk())
+    began = perf_counter()
+    core.process(2, tables(2))
+    spent = perf_counter() - began
+    places = {place for place in seen if place is not None}
+    assert (("a", "b"), ("q0", "q1", "q2", "q3", "q4", "q5")) in places
+    assert {streams for streams, queries in places if queries == ("q5",)} >= {("a", "b", "c")}
+    assert core.position() is None
+    steps = [step for root in core.explain().roots for step in root.step.walk()]
+    assert all(step.seconds > 0 for step in steps)
+    # No time is counted twice: each step's is without that of the steps after it. Three batches so far.
+    assert 0 < 3 * sum(step.seconds for step in steps) - 2 * before <= spent

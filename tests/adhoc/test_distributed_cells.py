@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +18,16 @@ from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.engine.journal_files import write_table
 from streamjoin.adhoc.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
 from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
-from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, read_spool
+from streamjoin.adhoc.executors.distributed.executor import CellRows
+from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting, OutputTarget, read_spool
 from streamjoin.adhoc.executors.distributed.parts import PartWriter, PortionFiles
+from streamjoin.adhoc.executors.distributed.placement import place
 from streamjoin.adhoc.executors.distributed.sampling import add_key_counts
 from streamjoin.adhoc.executors.distributed.sending import SentState
-from streamjoin.testing import adhoc_cases
+from streamjoin.adhoc.language.sql import parse
+from streamjoin.testing import adhoc_cases, adhoc_kind_cases
 from streamjoin.windows.clock import NEVER
-from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
+from tests.adhoc.core_cases import Rows, check_kinds, lateness_of, rows_of, streams_of, wanted_of
 from tests.seeds import examples
 
 SLOW = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,6 +46,10 @@ class Grid:
         self.random = random.Random(cells * 10 + workers)
         self.results: list[CellResult] = []
 
+    def resize(self) -> None:
+        self.cells = self.random.randint(1, 6)
+        self.sent.placements.resize(self.cells)
+
     def batch(self, number: int, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
         portions = {name: self.portion(name, number, table) for name, table in tables.items()}
         arrived = self.core.arrive(number, portions)
@@ -58,9 +66,12 @@ class Grid:
             self.sent.deltas,
             {name: tuple(b.batch for b in held) for name, held in state.buckets.items()},
             str(self.directory / "buckets" / "{}-{}"),
-            arrived.buckets,
+            arrived.buckets,  # type: ignore[arg-type]
             str(self.directory / "spool"),
+            str(self.directory / "waiting"),
             measures=self.core.measures,
+            progress=arrived.clocks.progress,
+            waiting=self.core.cells_waiting.of({name: e.created for name, e in state.registry.queries.items()}),
         )
         schemas = {name: entry.query.schema for name, entry in state.registry.queries.items()}
         rows: dict[str, Rows] = {name: Rows() for name in schemas}
@@ -75,6 +86,8 @@ class Grid:
             if result.rows.spool is not None:
                 for name, table in read_spool(result.rows.spool, schemas).items():
                     rows[name] += rows_of(table)
+        waiting = tuple(result.rows.waiting for result in self.results if result.rows.waiting is not None)
+        self.core.take_cells_waiting(CellsWaiting(number, waiting))
         if self.core.measures:
             samples = {name: sample for result in self.results for name, sample in result.samples.items()}
             counts = add_key_counts((result.distinct for result in self.results), self.sent.placements.current)
@@ -105,9 +118,9 @@ class Grid:
         )
 
 
-@pytest.mark.parametrize(("cells", "workers"), [(1, 1), (2, 1), (4, 3), (6, 2)])
+@pytest.mark.parametrize(("cells", "workers", "resizes"), [(1, 1, False), (2, 1, False), (4, 3, False), (6, 2, True)])
 def test_random_workloads_give_what_the_oracle_says(
-    cells: int, workers: int, tmp_path_factory: pytest.TempPathFactory
+    cells: int, workers: int, resizes: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     @SLOW
     @given(adhoc_cases.cases())
@@ -125,6 +138,8 @@ def test_random_workloads_give_what_the_oracle_says(
             changes = [Drop(q.name) for q in case.queries if q.life.dropped == batch]
             changes += [Create(q.name, q.text) for q in case.queries if q.life.created == batch]
             grid.core.apply(changes)
+            if resizes and batch % 2:
+                grid.resize()
             for name, rows in grid.batch(batch, case.tables(batch)).items():
                 found[name][batch] = rows
         wanted = wanted_of(case)
@@ -132,6 +147,102 @@ def test_random_workloads_give_what_the_oracle_says(
             assert found[query.name] == wanted[query.name], query.text
 
     check()
+
+
+@pytest.mark.parametrize(("cells", "workers", "resizes"), [(3, 1, False), (4, 3, True)])
+def test_other_joins_than_inner_ones_give_what_the_oracle_says(
+    cells: int, workers: int, resizes: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Workers change and forget, so that what waits is in memory, in the files of one cell, or in those of all."""
+
+    @settings(SLOW, max_examples=examples(25))
+    @given(adhoc_kind_cases.kind_cases())
+    def check(case: adhoc_kind_cases.KindCase) -> None:
+        directory = tmp_path_factory.mktemp("grid")
+        options = {"lateness": lateness_of(case.inner), "replan_every": 2, "future": None}
+        grid = Grid(directory, streams_of(case.inner), cells, workers, **options)
+        queries: list[Any] = [*case.inner.queries, *case.queries]
+        found: dict[str, dict[int, Rows]] = {query.name: {} for query in queries}
+        for batch in range(len(case.inner.batches)):
+            grid.core.apply([Drop(q.name) for q in queries if q.life.dropped == batch])
+            grid.core.apply([Create(q.name, q.text) for q in queries if q.life.created == batch])
+            if resizes and batch % 2:
+                grid.resize()
+            for name, rows in grid.batch(batch, case.inner.tables(batch)).items():
+                found[name][batch] = rows
+        check_kinds(case, found)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("text", "routes"),
+    [
+        ("l x LEFT JOIN r y WITHIN 5 UNITS ON x.k = y.k", {"l": ["key"], "r": ["key"]}),
+        ("l x FULL JOIN r y WITHIN 5 UNITS ON x.k = y.k AND x.t <> y.t", {"l": ["key"], "r": ["key"]}),
+        ("l x LEFT JOIN r y WITHIN 5 UNITS ON ABS(x.k - y.k) <= 1", {"l": ["owner"], "r": ["span"]}),
+        ("l x RIGHT JOIN r y WITHIN 5 UNITS ON ABS(x.k - y.k) <= 1", {"l": ["span"], "r": ["owner"]}),
+        ("l x FULL JOIN r y WITHIN 5 UNITS ON ABS(x.k - y.k) <= 1", {"l": [], "r": []}),
+        ("l x ANTI JOIN r y WITHIN 5 UNITS ON x.k <> y.k", {"l": ["spread"], "r": ["all"]}),
+        ("l x RIGHT JOIN r y WITHIN 5 UNITS ON x.k <> y.k", {"l": ["all"], "r": ["spread"]}),
+        ("l x SEMI JOIN l y WITHIN 5 UNITS ON x.k = y.k", {"l": ["key"]}),
+        ("l x SEMI JOIN l y WITHIN 5 UNITS ON x.k = y.t", {"l": []}),
+        # The two streams of the inner join may differ in `t`, and their result comes out unmatched then.
+        (
+            "l x JOIN r y WITHIN 5 UNITS ON x.k = y.k LEFT JOIN s z WITHIN 5 UNITS ON x.t = z.t AND y.t = z.t",
+            {"l": ["key", "key"], "r": ["key", "all"], "s": ["all", "key"]},
+        ),
+        (
+            "l x JOIN r y WITHIN 5 UNITS ON x.k = y.k FULL JOIN s z WITHIN 5 UNITS ON x.t = z.t",
+            {"l": ["key"], "r": ["all"], "s": ["key"]},
+        ),
+        (
+            "l x SEMI JOIN r y WITHIN 5 UNITS ON x.k = y.k ANTI JOIN s z WITHIN 5 UNITS ON x.t = z.t",
+            {"l": ["key", "key"], "r": ["key", "all"], "s": ["all", "key"]},
+        ),
+    ],
+)
+def test_whoever_may_come_out_unmatched_lies_in_one_cell_with_all_it_can_match(
+    text: str, routes: dict[str, list[str]]
+) -> None:
+    schema = pa.schema({"k": pa.int64(), "t": pa.int64()})
+    query = parse(f"SELECT x.t AS a FROM {text}", [Stream(name, schema, "t") for name in "lrs"])
+    placement = place(query, 0, False)
+    assert {name: [route.kind for route in found] for name, found in placement.routes.items()} == routes
+    assert placement.waits and len(set(map(len, routes.values()))) == 1
+
+
+def test_silence_does_not_move_the_clock_of_a_stream_that_is_being_read(tmp_path: Path) -> None:
+    """Its tasks set late tuples aside by the clock at their begin: what a later clock decides they could contradict."""
+    schema, now = pa.schema({"k": pa.int64(), "t": pa.int64()}), [0]
+    streams = [Stream(name, schema, "t") for name in "lr"]
+    grid = Grid(tmp_path, streams, 2, 1, future=None, idle="1 second")
+    grid.core._clock = lambda: now[0]
+    grid.core.apply([Create("q", "SELECT x.t AS a FROM l x ANTI JOIN r y WITHIN 5 UNITS ON x.k = y.k")])
+    grid.batch(0, {name: pa.table([[1], [0]], schema=schema) for name in "lr"})
+    grid.batch(1, {"l": pa.table([[2, 2], [10, 80]], schema=schema)})
+    now[0] = 5 * 10**9
+    assert grid.core.time_to_idle() == 0
+    assert grid.core.time_bounds("r", 0) == (0, (1 << 63) - 1)
+    assert grid.core.time_to_idle() is None, "a batch that moves no clock would be followed by the next at once"
+    assert grid.batch(2, {"l": pa.table([[2], [95]], schema=schema)}) == {}
+    # Now its tuples are in a batch, as late as they may be, and with the next silence the clock moves.
+    assert grid.batch(3, {"r": pa.table([[2], [5]], schema=schema)}) == {}
+    now[0] = 50 * 10**9
+    assert grid.batch(4, {"l": pa.table([[3], [96]], schema=schema)}) == {"q": Rows({(80,): 1})}
+
+
+def test_the_number_of_cells_follows_cores_that_stay() -> None:
+    context = SimpleNamespace(defaultParallelism=2)
+    rows = CellRows(SimpleNamespace(sparkContext=context), None, None, Settings())  # type: ignore[arg-type]
+    numbers = []
+    # An executor that is away for a moment changes nothing.
+    for cores in (2, 1, 1, 2, 3, 3, 3, 3, 1, 1, 1):
+        context.defaultParallelism = cores
+        rows.adapt()
+        numbers.append(rows.partitions)
+    assert numbers == [2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 1]
+    assert [note.partition(":")[0] for note in rows.decided()] == ["3 cells instead of 2", "1 cells instead of 3"]
 
 
 def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from streamjoin.adhoc import MemorySink, ParquetSink, Settings
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks
 from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
@@ -281,7 +282,7 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
     far = RemotePath(
         fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem()), "log", Origin("far://log", "log")
     )
-    monkeypatch.setattr("streamjoin.adhoc.engine.journal.place", lambda _: far)
+    monkeypatch.setattr("streamjoin.adhoc.engine.journal.reached", lambda _: far)
     with Looped(tmp_path / "ignored") as run:
         run.register(LEFT, 1)
         run.register(RIGHT)
@@ -297,3 +298,14 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
     assert read_back(tmp_path / "out", ["a", "b"]) == [(10, 20)]
     assert (tmp_path / "far" / "log" / "engine.json").exists()
     assert not (tmp_path / "ignored").exists()
+
+
+def test_what_is_set_aside_is_kept_up_to_a_size(tmp_path: Path) -> None:
+    late = table((1, 11, 0))
+    journal = Journal(str(tmp_path), "embedded")
+    for batch in range(3):
+        journal.write_input(Arrived({}, {"l": late}, {}, Clocks.start({}), batch), {}, {}, 0)
+    journal.aside_bytes = 1
+    journal.write_input(Arrived({}, {"l": late}, {}, Clocks.start({}), 3), {}, {}, 0)
+    journal.close()
+    assert [path.name[:12] for path in (tmp_path / "late" / "l").iterdir()] == ["000000000003"]

@@ -15,16 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
+from streamjoin.adhoc.core import latest
 from streamjoin.adhoc.core.budgets import Budget
 from streamjoin.adhoc.core.changes import Create, Drop, Pause, Resume
-from streamjoin.adhoc.core.kinds import packed_states, unpacked_states
+from streamjoin.adhoc.core.kind_states import packed_states
+from streamjoin.adhoc.core.kinds import unpacked_states
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.model.errors import BudgetExceededError
 from streamjoin.testing import adhoc_kind_cases
-from streamjoin.testing.adhoc_kinds_oracle import check_rows, outcomes
-from tests.adhoc.core_cases import lateness_of, rows_of, streams_of, wanted_of
+from tests.adhoc.core_cases import check_kinds, lateness_of, rows_of, streams_of
 from tests.adhoc.duckdb_twin import duckdb_kind_rows
 from tests.seeds import examples
 
@@ -50,19 +51,10 @@ def run(
     return rows
 
 
-def check(case: adhoc_kind_cases.KindCase, rows: dict[str, dict[int, Rows]]) -> None:
-    arrivals, lateness = case.inner.arrivals, case.inner.disorder * (1 if case.inner.integer_times else 250_000_000)
-    batches = len(case.inner.batches)
-    for query in case.queries:
-        check_rows(outcomes(arrivals, query.meaning, lateness, query.life), rows[query.name], batches)
-    wanted = wanted_of(case.inner)
-    assert {name: rows[name] for name in wanted} == wanted
-
-
 @given(adhoc_kind_cases.kind_cases())
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_are_those_of_the_oracle_beside_inner_queries(case: adhoc_kind_cases.KindCase) -> None:
-    check(case, run(case, Settings(lateness=lateness_of(case.inner), future=None)))
+    check_kinds(case, run(case, Settings(lateness=lateness_of(case.inner), future=None)))
 
 
 @given(adhoc_kind_cases.kind_cases(), st.sampled_from(["cost", "everything", "nothing"]))
@@ -81,7 +73,7 @@ def test_rows_are_the_same_when_the_state_is_stored_after_every_batch(
         other.restore(replace(state, kinds={name: kinds[name] for name in state.kinds}))
         return other
 
-    check(case, run(case, chosen, restored))
+    check_kinds(case, run(case, chosen, restored))
 
 
 # By hand --------------------------------------------------------------------------------------------------------------
@@ -237,6 +229,55 @@ def test_an_as_of_partner_is_kept_though_its_own_window_has_passed() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("match", "how", "rows"),
+    [
+        ("NEAREST(l.t, r.t)", "", [[], [(10, 3)], [], [(30, 0)]]),
+        ("NEAREST(l.t, r.t) AND l.t <> r.t", "", [[], [(10, 4)], [], []]),
+        ("NEAREST(l.t, r.t)", "ANTI", [[], [], [], [(20,)]]),
+    ],
+)
+def test_nearest_in_both_directions_with_ties_and_a_tolerance(match: str, how: str, rows: list[Any]) -> None:
+    """Of equal times the last counts, of equal distances the one before; a left tuple without a partner has none."""
+    outputs = "l.p a" if how else "l.p a, r.p b"
+    text = f"SELECT {outputs} FROM l ASOF {how} JOIN r MATCH_CONDITION ({match}) ON l.k = r.k TOLERANCE 3 UNITS"
+    core = opened(text)
+    batches: tuple[Batch, ...] = (
+        {"l": [(1, 10, 5), (2, 20, 5)], "r": [(1, 1, 2), (1, 4, 4), (2, 9, 1)]},
+        {"r": [(1, 2, 5), (1, 3, 5), (1, 5, 6), (3, 0, 8)]},
+        {"l": [(3, 30, 8)]},
+        {"r": [(2, 6, 9)]},
+    )
+    assert rows_by_batch(core, *batches) == rows
+
+
+def test_an_as_of_join_without_a_tolerance_finds_the_newest_however_old() -> None:
+    text = "SELECT l.p a, r.p b FROM l ASOF LEFT JOIN r MATCH_CONDITION (l.t >= r.t) ON l.k = r.k"
+    core = opened(text)
+    assert rows_by_batch(core, {"r": [(1, 1, 0), (1, 2, 3), (2, 5, 3), (None, 7, 3)]}) == [[]]
+    for n in range(20):
+        rows_by_batch(core, {"r": [(3, n, 100 * n + 100)], "l": [(9, 0, 100 * n + 100)]})
+    assert rows_by_batch(core, {"l": [(1, 10, 5000), (2, 20, 5000), (4, 30, 5000), (None, 40, 5000)]}) == [[(40, None)]]
+    assert rows_by_batch(core, {"r": [(2, 6, 5000)]}, {"r": [(8, 0, 5001)]}) == [
+        [(0, None)],
+        [(10, 2), (20, 6), (30, None)],
+    ]
+    state = core.snapshot()
+    assert sum(bucket.n for bucket in state.buckets["r"]) < 5, "the streams hold no more than before"
+    assert sorted(state.kinds["q"].held["r"].ids.tolist()) == [1, 2, 23, 24, 25], "one tuple for each key before 5000"
+
+
+def test_an_as_of_join_without_a_tolerance_has_a_bound_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "MOST_HELD", 3)
+    core = opened("SELECT l.p a, r.p b FROM l ASOF JOIN r MATCH_CONDITION (l.t >= r.t) ON l.k = r.k")
+    core.apply([Create("other", LEFT_JOIN)])
+    rows_by_batch(core, {"r": [(key, key, key) for key in range(3)], "l": [(9, 0, 50)]})
+    assert not core.report.failures
+    rows_by_batch(core, {"r": [(3, 3, 3), (9, 0, 60)], "l": [(9, 1, 60)]})
+    assert "has more than 3 keys" in str(core.report.failures["q"])
+    assert core.queries["q"].paused and not core.queries["other"].paused
+
+
 def test_chained_as_of_joins_wait_for_each_other() -> None:
     text = (
         "SELECT l.p a, r.p b, s.p c "
@@ -278,6 +319,19 @@ def test_an_idle_stream_lets_unmatched_tuples_out() -> None:
         now[0] = second * 10**9
         rows += rows_by_batch(core, {"l": [(2, 0, 50 + 10 * second)]})[0]
     assert (10, None) in rows
+
+
+def test_silence_that_can_move_no_clock_asks_for_no_batch() -> None:
+    """A tuple still waits, and only another tuple can decide it: empty batches would follow each other at once."""
+    now = [0]
+    core = Shared([Stream(n, SCHEMA, "t") for n in "lr"], Settings(future=None, idle="1 second"), lambda: now[0])
+    core.apply([Create("q", LEFT_JOIN)])
+    rows_by_batch(core, {"l": [(1, 10, 0), (2, 20, 20)], "r": [(9, 0, 0)]})
+    now[0] = 5 * 10**9
+    assert core.time_to_idle() == 0
+    assert rows_by_batch(core, {}) == [[(10, None)]]
+    assert core.snapshot().kinds["q"].n == 1
+    assert core.time_to_idle() is None
 
 
 def test_a_late_tuple_gives_no_row() -> None:
@@ -372,6 +426,8 @@ FINITE = [
     "SELECT l.p a, r.p b FROM l ASOF JOIN r MATCH_CONDITION (l.t >= r.t) ON l.k = r.k TOLERANCE 6 UNITS",
     "SELECT l.p a, r.p b FROM l ASOF LEFT JOIN r MATCH_CONDITION (l.t > r.t) ON l.k = r.k TOLERANCE 6 UNITS",
     "SELECT l.p a, r.p b FROM l ASOF LEFT JOIN r MATCH_CONDITION (l.t <= r.t) ON l.k = r.k TOLERANCE 6 UNITS",
+    "SELECT l.p a, r.p b FROM l ASOF LEFT JOIN r MATCH_CONDITION (l.t >= r.t) ON l.k = r.k",
+    "SELECT l.p a, r.p b FROM l ASOF JOIN r MATCH_CONDITION (l.t > r.t) ON l.k = r.k WHERE r.p > l.p",
 ]
 
 

@@ -20,6 +20,7 @@ QUERIES = {
     "anti": "SELECT x.p AS a FROM l x LEFT ANTI JOIN r y WITHIN 5 UNITS ON x.k = y.k",
     "asof": "SELECT x.p AS a, y.p AS b FROM l x ASOF LEFT JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k "
     "TOLERANCE 4 UNITS",
+    "latest": "SELECT x.p AS a, y.p AS b FROM l x ASOF JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k",
     "inner": "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k",
 }
 BATCHES: list[dict[str, pa.Table]] = [
@@ -66,6 +67,7 @@ def test_every_row_once_wherever_it_is_killed(tmp_path: Path, monkeypatch: pytes
     unmatched = {row for row in wanted["full"] if None in row}
     assert unmatched == {(5, None), (6, None), (9, None), (None, 50), (None, 51), (None, 80)}
     assert wanted["anti"] == Counter({(5,): 1, (6,): 1, (9,): 1})
+    assert wanted["latest"] == Counter({(1, 10): 1, (3, 30): 1, (4, 40): 1})
     for number, write in enumerate(range(8, 60, 4)):
         killed = Workload(tmp_path / f"killed at {write}")
         with killed_at(write, bool(number % 2), monkeypatch):
@@ -119,6 +121,16 @@ def test_an_advanced_clock_lets_unmatched_tuples_out() -> None:
         assert engine.rows("anti").num_rows == 0
         engine.advance(6, "r")
         assert engine.rows("anti").to_pylist() == [{"a": 1}]
+
+
+@pytest.mark.parametrize("sharing", ["cost", "nothing"])
+def test_silence_lets_unmatched_tuples_out_without_another_tuple(sharing: str) -> None:
+    """Both streams are silent from then on: the clock of the right one follows that of the left one."""
+    with opened(idle="50 milliseconds", sharing=sharing) as engine:
+        engine.create(QUERIES["anti"], "anti")
+        engine.push("r", [{"k": 9, "p": 0, "t": 0}])
+        engine.push("l", [{"k": 1, "p": 1, "t": 0}, {"k": 2, "p": 2, "t": 20}])
+        assert next(engine.iterate("anti", timeout=60)).to_pylist() == [{"a": 1}]
 
 
 def test_preview_and_explain_show_the_query_under_its_own_name() -> None:

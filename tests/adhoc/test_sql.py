@@ -120,6 +120,7 @@ SEMI = "SELECT t.px FROM trades t SEMI JOIN quotes q WITHIN 3 SECONDS ON t.sym =
 LOOKUP = (
     "SELECT t.px FROM trades t ASOF JOIN quotes q MATCH_CONDITION (t.ts >= q.at) ON t.sym = q.sym TOLERANCE 5 SECONDS"
 )
+UNBOUNDED = LOOKUP.replace(" TOLERANCE 5 SECONDS", "")
 REFUSED = [
     ("", "the query is empty; write SELECT", ""),
     ("UPDATE x", "a query starts with SELECT", "UPDATE"),
@@ -145,7 +146,22 @@ REFUSED = [
     (f"{SEMI} WHERE q.bid > 1", "q is joined by SEMI JOIN: its columns are not in the result", "q.bid"),
     (SEMI.replace("t.px", "q.*"), "q is joined by SEMI JOIN", "q.*"),
     (OUTER.replace("WITHIN 3 SECONDS", "MATCH_CONDITION (t.ts > q.at)"), "belongs to an as-of join", "MATCH_CONDITION"),
-    (LOOKUP.replace(" TOLERANCE 5 SECONDS", ""), "TOLERANCE is missing", "ASOF JOIN"),
+    (UNBOUNDED.replace(">=", "<="), "TOLERANCE is missing: looking ahead a tuple would wait for ever", "ASOF JOIN"),
+    (UNBOUNDED.replace("t.ts >= q.at", "NEAREST(t.ts, q.at)"), "TOLERANCE is missing: looking ahead", "ASOF JOIN"),
+    (f"{UNBOUNDED} AND t.px > q.bid", "TOLERANCE is missing: with more than equalities", "ASOF JOIN"),
+    (
+        UNBOUNDED.replace("ASOF", "JOIN trades u WITHIN 3 ROWS ON u.sym = t.sym ASOF"),
+        "TOLERANCE is missing: after a join WITHIN ROWS",
+        "ASOF JOIN",
+    ),
+    (LOOKUP.replace("t.ts >= q.at", "NEAREST(t.ts)"), "NEAREST takes the two times", "NEAREST(t.ts)"),
+    (LOOKUP.replace("t.ts >= q.at", "NEAREST(t.ts, t.ts)"), "NEAREST takes the time column", "t.ts, t.ts"),
+    (
+        LOOKUP.replace("t.ts >= q.at", "NEAREST(t.ts, q.at) AND t.ts > q.at"),
+        "with that of q by <>, as in t.ts <> q.at",
+        "t.ts > q.at",
+    ),
+    (LOOKUP.replace("ASOF", "ASOF ANTI").replace("t.px", "q.bid"), "q is joined by ANTI JOIN", "q.bid"),
     (LOOKUP.replace("5 SECONDS", "5 ROWS"), "a TOLERANCE is a distance in time", "TOLERANCE 5 ROWS"),
     (LOOKUP.replace("5 SECONDS", "5 UNITS"), "write the window in MILLISECONDS", "TOLERANCE 5 UNITS"),
     (LOOKUP.replace("t.ts >= q.at", "t.px >= q.bid"), "MATCH_CONDITION compares the time column", "t.px >= q.bid"),

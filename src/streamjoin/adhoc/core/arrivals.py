@@ -10,7 +10,7 @@ The invariant: numbers ascend without a gap, in each stream and over all, by bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.adhoc.core.retention import StreamProgress
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
 from streamjoin.windows.clock import NEVER, Horizon, to_ticks
@@ -57,6 +58,8 @@ class Activity:
 
     def reached(self, at: int) -> int:
         """The newest time that the stream had sent at a time of the machine's clock; `NEVER` if that is unknown."""
+        if at >= self.since:
+            return self.newest
         return max((newest for when, newest in self.trail if when <= at), default=NEVER)
 
 
@@ -76,6 +79,11 @@ class Clocks:
     def start(cls, lateness: Mapping[str, int]) -> Clocks:
         """Nothing has arrived; `lateness` is in ticks."""
         return cls({name: Horizon(ticks, 0) for name, ticks in lateness.items()}, dict.fromkeys(lateness, 0))
+
+    @property
+    def progress(self) -> StreamProgress:
+        """How far the streams are."""
+        return StreamProgress({name: horizon.bound for name, horizon in self.horizons.items()}, self.counts)
 
     def joined_by(self, stream: str, lateness: int) -> Clocks:
         """With one more stream."""
@@ -109,6 +117,8 @@ class Arrived:
     malformed: Mapping[str, pa.Table] = field(default_factory=dict)
     logged: bool = True
     """Whether a restart computes it again; a batch of changes alone is not, and may give no row."""
+    progress: StreamProgress | None = None
+    """How far the streams are after it, where `clocks` are those of a part of their tuples."""
 
     def aside(self) -> dict[str, Aside]:
         """What was set aside, by stream; streams of which everything was taken are left out."""
@@ -191,22 +201,39 @@ def latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
 
 
 def past_idle(
-    horizons: Mapping[str, Horizon], activity: Mapping[str, Activity], rules: TimeRules
+    horizons: Mapping[str, Horizon],
+    activity: Mapping[str, Activity],
+    rules: TimeRules,
+    unmoved: Collection[str] = (),
 ) -> dict[str, Horizon]:
     """The horizons; an idle stream's is where the slowest stream was, `idle` ago, that it is joined with.
 
     So the tuples of a silence count up to that length when they come after all, and the others keep no more than that.
+    Streams that are idle themselves count only if all are. Those in `unmoved` stay where they are.
     """
     raised = dict(horizons)
     if rules.idle is None:
         return raised
     idle = {name for name, active in activity.items() if rules.now - active.since >= rules.idle}
-    for name in idle:
-        others = [other for other in rules.partners.get(name, ()) if other not in idle]
+    for name in idle.difference(unmoved):
+        partners = [other for other in rules.partners.get(name, ()) if other in activity]
+        others = [other for other in partners if other not in idle] or partners
         if others:
             reached = min(activity[other].reached(rules.now - rules.idle) for other in others)
-            raised[name] = horizons[name].raised(reached)
+            # One that does not move stays the same object, by which `time_to_idle` knows it.
+            if reached > horizons[name].clock:
+                raised[name] = horizons[name].raised(reached)
     return raised
+
+
+def time_to_idle(clocks: Clocks, rules: TimeRules, unmoved: Collection[str] = ()) -> int | None:
+    """In how many nanoseconds silence may move a clock, 0 if it does already; None if nothing but tuples can."""
+    if rules.idle is None:
+        return None
+    if past_idle(clocks.horizons, clocks.activity, rules, unmoved) != clocks.horizons:
+        return 0
+    moments = [when for active in clocks.activity.values() for when in (active.since, *(at for at, _ in active.trail))]
+    return min((when + rules.idle - rules.now for when in moments if when + rules.idle > rules.now), default=None)
 
 
 def _check_table(name: str, table: pa.Table, streams: Mapping[str, Stream]) -> pa.Table:

@@ -130,6 +130,8 @@ class Bucket:
     """Where only some tuples of a stream are held: each one's number among all of its stream."""
     before: Mapping[str, Array] = field(default_factory=dict)
     """Likewise: how many tuples of another stream came before each."""
+    ids: Array | None = None
+    """Likewise: what every process knows each tuple by; of one time and stream, they ascend in gate order."""
     _values: dict[str, Values] = field(default_factory=dict, repr=False)
     _masks: dict[Expression, Array] = field(default_factory=dict, repr=False)
     _whole: dict[str, tuple[Array, Array | None]] = field(default_factory=dict, repr=False)

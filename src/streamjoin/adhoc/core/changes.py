@@ -118,7 +118,9 @@ class LiveQuery:
         if not self.query.kind_steps:
             return {self.query.name: self}
         about = self.created, self.paused, self.budget
-        roles: list[PartRole] = ["once" if s.kind in ("semi", "anti") else "all" for s in self.query.kind_steps]
+        roles: list[PartRole] = [
+            "once" if s.kind in ("semi", "anti") and s.nearest is None else "all" for s in self.query.kind_steps
+        ]
         roles += ["all"] * (len(self.query.parts) - len(roles))
         pairs = zip(self.query.parts, roles, strict=True)
         return {part.name: LiveQuery.of(self.serial, part, *about, role) for part, role in pairs}

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from streamjoin.adhoc.core.batch_run import BatchRun, JoinSide, Scratch, Share, StepCounts
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.budgets import Ledger, Usage
 from streamjoin.adhoc.core.changes import LiveQuery
@@ -24,8 +25,8 @@ from streamjoin.adhoc.core.outputs import EndingResults, Outputs, Sink
 from streamjoin.adhoc.core.probe_plan import Choice, PathKey
 from streamjoin.adhoc.core.query_classes import QueryClasses
 from streamjoin.adhoc.core.query_sets import JointColumns
-from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, steps_of
-from streamjoin.adhoc.core.shared_join import BatchRun, JoinSide, MeetingRun, Scratch, Share, StepCounts
+from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, Step, steps_of
+from streamjoin.adhoc.core.shared_join import MeetingRun
 from streamjoin.adhoc.core.shared_step import Compiler
 from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
 from streamjoin.adhoc.language.plan import Stream
@@ -64,6 +65,8 @@ class Execution:
         self._joint_columns: dict[str, JointColumns] = {}
         self.seconds: dict[str, float] = {}
         """How long the parts of the last run took: sets and indexes, joins, rows."""
+        self.at: dict[int, Step] = {}
+        """The step that each thread of the batch runs now, or ran last."""
         self.counts: dict[PathKey, StepCounts] = {}
         """What each step did since it is in the plan."""
         self._digests: dict[PathKey, bytes] = {}
@@ -140,9 +143,10 @@ class Execution:
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
         self.begin(buckets)
+        self.at.clear()
         self.ledger.begin()
         self.ledger.check()
-        batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share)
+        batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share, self.at)
         meetings = tuple(self._ready.values())
         tuples = sum(run.n for run in self._fresh.values())
         parallel = tuples * len(meetings) >= _WORTH_THREADS
@@ -162,6 +166,7 @@ class Execution:
         marks.append(perf_counter())
         tables = self._outputs.tables(results, self.streams, self.ledger, self._workers)
         marks.append(perf_counter())
+        self.at.clear()
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return tables
 

@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from streamjoin._html import column_table, fact_table
+from streamjoin.adhoc.core.batch_run import StepCounts
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.probe_plan import PathKey, Paths
 from streamjoin.adhoc.core.running_plan import Step
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared_join import StepCounts
 from streamjoin.adhoc.language.plan import query_name
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
@@ -33,7 +34,10 @@ class StreamFigures:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """A shared step: who shares it, and what it did a batch; `selectivity` is pairs by candidates."""
+    """A shared step: who shares it, and what it did a batch; `selectivity` is pairs by candidates.
+
+    `seconds` are those of the step without the steps after it; of several tasks together.
+    """
 
     stream: str
     condition: str
@@ -44,6 +48,7 @@ class StepFigures:
     pairs: float
     selectivity: float
     steps: tuple[StepFigures, ...]
+    seconds: float = 0.0
 
     def walk(self) -> Iterator[StepFigures]:
         """This step and all below it."""
@@ -113,6 +118,25 @@ class Explanation:
         lines += [f"task {number} of the last batch: {task}" for number, task in enumerate(self.tasks)]
         lines.append("last decisions:" if self.decisions else "no decisions yet")
         return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
+
+    def _repr_html_(self) -> str:
+        summary = fact_table(
+            [
+                ("queries", self.queries),
+                ("sharing", self.sharing),
+                ("partial results per batch", f"{self.cost_shared:,.4g} shared, {self.cost_apart:,.4g} apart"),
+            ]
+        )
+        streams = column_table(
+            ("stream", "tuples per batch", "held", "selected"),
+            ((stream.name, stream.rate, stream.held, f"{stream.selected:.0%}") for stream in self.streams),
+        )
+        steps = column_table(
+            ("join", "condition", "queries", "probes per batch", "candidates", "pairs", "selectivity"),
+            (row for root in self.roots for row in _indented(root.step, root.driver, 0)),
+        )
+        decisions = column_table(("last decisions",), ((str(decision),) for decision in self.decisions))
+        return f"{summary}{streams}{steps}<details><summary>decisions</summary>{decisions}</details>"
 
     @property
     def json(self) -> str:
@@ -189,6 +213,7 @@ def _figures(step: Step, counts: Mapping[PathKey, StepCounts]) -> StepFigures:
         done.pairs / batches,
         done.pairs / done.candidates if done.candidates else 0.0,
         tuple(_figures(child, counts) for child in step.children),
+        done.seconds / batches,
     )
 
 
@@ -205,6 +230,21 @@ def _tree(step: StepFigures, indent: str) -> list[str]:
     for child in step.steps:
         lines += _tree(child, indent + "   ")
     return lines
+
+
+def _indented(step: StepFigures, driver: str, depth: int) -> Iterator[tuple[object, ...]]:
+    name = f"{driver} ⋈ {step.stream}" if depth == 0 else f"{chr(0xA0) * 3 * depth}⋈ {step.stream}"
+    yield (
+        name,
+        step.condition,
+        len(step.queries),
+        step.probes,
+        step.candidates,
+        step.pairs,
+        f"{step.selectivity:.1%}",
+    )
+    for child in step.steps:
+        yield from _indented(child, driver, depth + 1)
 
 
 def _edges(step: StepFigures, source: str, name: str) -> list[str]:

@@ -3,7 +3,8 @@
 The parts of a query give the numbers of the tuples in each result of their inner joins (`LiveQuery.parts`). A tuple of
 a side that may come out without a partner, or a result of the core where that is a join itself, waits from its
 arrival until it is *decided*: no tuple to come can pair with it, by the bounds of the streams and their counts. What
-waits is all the state; what is matched, where one match is enough, waits no longer.
+waits is all the state; what is matched, where one match is enough, waits no longer. An as-of join without a tolerance
+also holds the newest tuple of each key (`latest.py`).
 
 The invariants: a row is never taken back; what waits is replaced by each batch and never changed, so a batch can be
 computed again; the tuples that wait, and the partners noted for them, are held in the streams.
@@ -11,7 +12,7 @@ computed again; the tuples that wait, and the partners noted for them, are held 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,10 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.arrivals import Arrived
+from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.gathering import Gatherer
+from streamjoin.adhoc.core.kind_states import KindState, Waiting
+from streamjoin.adhoc.core.latest import HeldTuples, LatestTuples
+from streamjoin.adhoc.core.retention import StreamProgress
 from streamjoin.adhoc.core.stored_stream import StoredStream
 from streamjoin.adhoc.language.plan import JoinStep, Query
+from streamjoin.model.errors import CheckpointError
 from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.window import CountWindow
@@ -38,83 +43,13 @@ _MATCHED: Final = 0
 _EARLIEST = -(1 << 63)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """What is not decided yet: tuples by alias, one row for each that waits, and the partners found by step."""
-
-    refs: Array
-    partners: Array
-
-    @classmethod
-    def nothing(cls, aliases: int, steps: int) -> Waiting:
-        """Nothing waits."""
-        return cls(np.empty((0, aliases), np.int64), np.empty((0, steps), np.int64))
-
-    @property
-    def n(self) -> int:
-        """How many there are."""
-        return len(self.refs)
-
-    def keep(self, chosen: Array) -> Waiting:
-        """The chosen ones."""
-        return self if chosen.all() else Waiting(self.refs[chosen], self.partners[chosen])
-
-    def joined_by(self, refs: Array, partners: Array) -> Waiting:
-        """With what came."""
-        if not len(refs):
-            return self
-        return Waiting(np.concatenate([self.refs, refs]), np.concatenate([self.partners, partners]))
-
-
-@dataclass(frozen=True)
-class KindState:
-    """What waits of a query: of its core (`left`), and of the stream that a RIGHT or FULL JOIN adds."""
-
-    left: Waiting
-    right: Waiting
-
-    def to_table(self, name: str) -> pa.Table:
-        """As rows of a table, for a file; `from_table` reads them."""
-        sides = []
-        for side, waiting in enumerate((self.left, self.right)):
-            numbers = np.concatenate([waiting.refs, waiting.partners], axis=1)
-            offsets = np.arange(waiting.n + 1, dtype=np.int32) * numbers.shape[1]
-            lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers.ravel()))
-            sides.append(
-                pa.table(
-                    [pa.array([name] * waiting.n, pa.string()), pa.array(np.full(waiting.n, side, np.int8)), lists],
-                    schema=STATE_SCHEMA,
-                )
-            )
-        return pa.concat_tables(sides)
-
-
-STATE_SCHEMA: Final = pa.schema({"query": pa.string(), "side": pa.int8(), "numbers": pa.list_(pa.int64())})
-
-
-def packed_states(states: Mapping[str, KindState]) -> pa.Table:
-    """The states of all queries as one table."""
-    return pa.concat_tables([STATE_SCHEMA.empty_table(), *(state.to_table(name) for name, state in states.items())])
-
-
 def unpacked_states(table: pa.Table, queries: Mapping[str, Query]) -> dict[str, KindState]:
     """What `packed_states` gave, for these queries."""
-    states = {}
-    for name, query in queries.items():
-        if query.kind_steps:
-            kinds = JoinKinds(query)
-            rows = table.filter(pc.equal(table.column("query"), name))
-            sides = [rows.filter(pc.equal(rows.column("side"), side)).column("numbers") for side in (0, 1)]
-            states[name] = KindState(
-                *(_unpack(side, like) for side, like in zip(sides, kinds.empty_sides, strict=True))
-            )
-    return states
-
-
-def _unpack(lists: pa.ChunkedArray, like: Waiting) -> Waiting:
-    aliases, steps = like.refs.shape[1], like.partners.shape[1]
-    values = pc.list_flatten(lists).to_numpy().reshape(len(lists), aliases + steps)
-    return Waiting(np.ascontiguousarray(values[:, :aliases]), np.ascontiguousarray(values[:, aliases:]))
+    return {
+        name: KindState.from_table(table, name, JoinKinds(query).start())
+        for name, query in queries.items()
+        if query.kind_steps
+    }
 
 
 @dataclass(frozen=True)
@@ -122,15 +57,27 @@ class BatchProgress:
     """The streams after a batch: what is held, the new tuples, the bounds of times to come, and how many came."""
 
     streams: Mapping[str, StoredStream]
-    arrived: Arrived
+    buckets: Mapping[str, Bucket]
+    progress: StreamProgress
 
     def bound(self, stream: str) -> int:
         """No tuple before this time will come."""
-        return int(self.arrived.clocks.horizons[stream].bound)
+        return self.progress.bounds[stream]
 
     def count(self, stream: str) -> int:
         """How many tuples came."""
-        return self.arrived.clocks.counts[stream]
+        return self.progress.counts[stream]
+
+
+@dataclass(frozen=True)
+class PairedRows:
+    """Rows as the numbers of their tuples by source, `NOBODY` where one is missing, and the tuples held by alias.
+
+    Of aliases that are held they have the ids.
+    """
+
+    numbers: Array
+    held: Mapping[str, HeldTuples]
 
 
 class JoinKinds:
@@ -145,6 +92,7 @@ class JoinKinds:
         self._is_outer = self._last.nearest is None and self._last.kind in ("left", "right", "full")
         self._waits_left = not self._is_outer or self._last.kind in ("left", "full")
         self._waits_right = self._is_outer and self._last.kind in ("right", "full")
+        self._latest = {step.right: LatestTuples(query, step) for step in self.steps if not step.is_bounded}
 
     @cached_property
     def empty_sides(self) -> tuple[Waiting, Waiting]:
@@ -153,22 +101,70 @@ class JoinKinds:
 
     def start(self) -> KindState:
         """The state of a query that has seen nothing, or that has lost sight of what waited."""
-        return KindState(*self.empty_sides)
+        return KindState(*self.empty_sides, {alias: latest.nothing for alias, latest in self._latest.items()})
 
     def pins(self, state: KindState) -> Iterator[tuple[str, int]]:
         """Streams, and the oldest tuple of each that must be held."""
         columns = [*zip(self.core, state.left.refs.T, strict=True), (self._last.right, state.right.refs[:, 0])]
         partners = zip(self.steps, state.left.partners.T, strict=True)
-        columns += [(step.right, numbers) for step, numbers in partners if step.nearest is not None]
+        # What is held is copied, and needs no stream.
+        columns += [(step.right, numbers) for step, numbers in partners if step.nearest and step.nearest.bounded]
         for alias, numbers in columns:
             held = numbers[numbers >= 0]
             if held.size:
                 yield self._streams[alias], int(held.min())
 
+    # Between processes --------------------------------------------------------------------------------------------
+
+    def with_ids(self, state: KindState, streams: Mapping[str, StoredStream]) -> KindState:
+        """A state with the ids of tuples instead of their numbers here."""
+        left, right = (
+            self._renamed(side, aliases, lambda name, numbers: streams[name].ids_of(numbers))
+            for side, aliases in zip((state.left, state.right), self._aliases_of_sides, strict=True)
+        )
+        return KindState(left, right, state.held)
+
+    def with_numbers(self, states: Iterable[KindState], streams: Mapping[str, StoredStream]) -> KindState:
+        """What of several states, as `with_ids` gave them, has its tuples here.
+
+        Raises:
+            CheckpointError: the partner of a tuple is not here.
+        """
+        left, right = self.empty_sides
+        held = dict(self.start().held)
+        for state in states:
+            left = left.joined_by(state.left.refs, state.left.partners)
+            right = right.joined_by(state.right.refs, state.right.partners)
+            held = {alias: tuples.joined_by(state.held[alias]) for alias, tuples in held.items()}
+        sides: list[Waiting] = []
+        for side, aliases in zip((left, right), self._aliases_of_sides, strict=True):
+            numbered = self._renamed(side, aliases, lambda name, ids: streams[name].numbers_of(ids))
+            is_here = np.asarray((numbered.refs >= 0).all(axis=1))
+            if ((side.partners >= 0) & (numbered.partners < 0))[is_here].any():
+                raise CheckpointError("a tuple that waits has a partner that is not held; restore it from a copy")
+            sides.append(numbered.keep(is_here))
+        return KindState(sides[0], sides[1], held)
+
+    @property
+    def _aliases_of_sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.core, (self._last.right,)
+
+    def _renamed(self, waiting: Waiting, aliases: Sequence[str], rename: Callable[[str, Array], Array]) -> Waiting:
+        """With other names for the tuples; where partners are held as copies, or do not matter, theirs stay."""
+        refs, partners = waiting.refs.copy(), waiting.partners.copy()
+        for place, alias in enumerate(aliases):
+            refs[:, place] = rename(self._streams[alias], refs[:, place])
+        # What waits on the right has one column of partners, and none in it.
+        for place, step in enumerate(self.steps[: partners.shape[1]]):
+            if step.nearest is not None and step.is_bounded:
+                there = partners[:, place] >= 0
+                partners[there, place] = rename(self._streams[step.right], partners[there, place])
+        return Waiting(refs, partners)
+
     # A batch ------------------------------------------------------------------------------------------------------
 
-    def step(self, state: KindState, found: Sequence[pa.Table], now: BatchProgress) -> tuple[KindState, Array]:
-        """The state after a batch, and the tuples of the rows that come out by source, `NOBODY` where one is missing.
+    def step(self, state: KindState, found: Sequence[pa.Table], now: BatchProgress) -> tuple[KindState, PairedRows]:
+        """The state after a batch, and the rows that come out.
 
         `found` has the results of the parts.
         """
@@ -179,16 +175,27 @@ class JoinKinds:
         if self._waits_right:
             right = self._arrive(right, self._new_tuples(self._last.right, now), (self._last.right,), self.steps, now)
         if self._is_outer:
-            return self._outer(KindState(left, right), numbers[0], now)
-        left, rows = self._lookups(left, numbers, now)
-        return KindState(left, right), rows
+            after, rows = self._outer(KindState(left, right), numbers[0], now)
+            return after, PairedRows(rows, {})
+        held = {
+            alias: latest.with_new(
+                state.held[alias], now.streams[self._streams[alias]], self._new_tuples(alias, now)[:, 0]
+            )
+            for alias, latest in self._latest.items()
+        }
+        left, rows = self._lookups(left, numbers, held, now)
+        kept = {
+            alias: latest.needed(held[alias], self._earliest_lookup(alias, left, now))
+            for alias, latest in self._latest.items()
+        }
+        return KindState(left, right, kept), PairedRows(rows, held)
 
     def _new_cores(self, numbers: Sequence[Array], now: BatchProgress) -> Array:
         return numbers[-1] if len(self.core) > 1 else self._new_tuples(self.core[0], now)
 
     def _new_tuples(self, alias: str, now: BatchProgress) -> Array:
         """The new tuples that a query selects for an alias."""
-        bucket = now.arrived.buckets.get(self._streams[alias])
+        bucket = now.buckets.get(self._streams[alias])
         if bucket is None:
             return np.empty((0, 1), np.int64)
         chosen = np.ones(bucket.n, np.bool_)
@@ -222,14 +229,29 @@ class JoinKinds:
                 hopeless |= ~self._truth(condition, refs, place, now)
         return hopeless
 
-    def _truth(self, condition: Expression, refs: Array, place: Mapping[str, int], now: BatchProgress) -> Array:
+    def _truth(
+        self,
+        condition: Expression,
+        refs: Array,
+        place: Mapping[str, int],
+        now: BatchProgress,
+        held: Mapping[str, HeldTuples] | None = None,
+    ) -> Array:
         columns = {
             column: from_arrow(
-                _take(now.streams[self._streams[column.qualifier]], column.name, refs[:, place[column.qualifier]])
+                self._values(column.qualifier, column.name, refs[:, place[column.qualifier]], held or {}, now)
             )
             for column in condition.columns
         }
         return truth(evaluate(condition, columns), (len(refs),))
+
+    def _values(
+        self, alias: str, name: str, numbers: Array, held: Mapping[str, HeldTuples], now: BatchProgress
+    ) -> pa.Array:
+        """A column of tuples of an alias, which may be held here or by the stream."""
+        if alias in held:
+            return held[alias].take(name, numbers)
+        return _take(now.streams[self._streams[alias]], name, numbers)
 
     # Outer joins --------------------------------------------------------------------------------------------------
 
@@ -255,7 +277,8 @@ class JoinKinds:
             numbers = refs[:, self.core.index(alias)]
             own = self._streams[alias]
             if isinstance(step.window, CountWindow):
-                passed |= _rows_passed(numbers, step.window.n, now.count(own), own == new)
+                places = now.streams[own].positions_of(numbers)
+                passed |= _rows_passed(places, step.window.n, now.count(own), own == new)
             else:
                 passed |= now.streams[own].ticks.at(numbers) < _before(now.bound(new), step.window.length)
         return passed
@@ -267,7 +290,8 @@ class JoinKinds:
         own = self._streams[self._last.right]
         window = self._last.window
         if isinstance(window, CountWindow):
-            return _rows_passed(numbers, window.n, now.count(own), own == self._streams[self.core[0]])
+            places = now.streams[own].positions_of(numbers)
+            return _rows_passed(places, window.n, now.count(own), own == self._streams[self.core[0]])
         ticks = now.streams[own].ticks.at(numbers)
         limits = [_before(now.bound(self._streams[alias]), reach) for alias, reach in self._reaches.items()]
         passed: Array = ticks < min(limits)
@@ -276,9 +300,14 @@ class JoinKinds:
     @cached_property
     def _reaches(self) -> dict[str, int]:
         """How far the tuples of each alias of the core can be from one of the last alias that they are joined with."""
-        windows = [(p.left, p.right, p.window.length) for p in self.query.parts[0].pairs]  # type: ignore[union-attr]
-        reach = {self._last.right: 0}
-        while len(reach) <= len(self.core):
+        return self._distances(self._last.right)
+
+    def _distances(self, start: str) -> dict[str, int]:
+        """How far the tuples of each alias of the core can be from one of `start`, by windows in time."""
+        pairs = [pair for pair in self.query.parts[0].pairs if {pair.left, pair.right} <= {*self.core, start}]
+        windows = [(pair.left, pair.right, pair.window.length) for pair in pairs]  # type: ignore[union-attr]
+        reach = {start: 0}
+        while not reach.keys() >= set(self.core):
             near = [
                 (reach[known] + length, new)
                 for one, two, length in windows
@@ -291,7 +320,9 @@ class JoinKinds:
 
     # Semi, anti and as-of joins -----------------------------------------------------------------------------------
 
-    def _lookups(self, waiting: Waiting, found: Sequence[Array], now: BatchProgress) -> tuple[Waiting, Array]:
+    def _lookups(
+        self, waiting: Waiting, found: Sequence[Array], held: Mapping[str, HeldTuples], now: BatchProgress
+    ) -> tuple[Waiting, Array]:
         """Note the partners that were found; give out what every step lets pass, and let go of what one does not."""
         width = len(self.core)
         partners = waiting.partners.copy()
@@ -299,8 +330,12 @@ class JoinKinds:
         for number, step in enumerate(self.steps):
             column, pairs = partners[:, number], found[number]
             if step.nearest is not None:
-                self._choose_nearest(step, column, waiting.refs, pairs, now)
+                if step.nearest.bounded:
+                    self._choose_nearest(step, column, waiting.refs, pairs, now)
                 decided = self._nearest_decided(step, column, waiting.refs, now)
+                if not step.nearest.bounded:
+                    places = np.flatnonzero(decided & (column != _HOPELESS))
+                    column[places] = self._newest(step, waiting.refs[places], held[step.right], now)
             else:
                 column[_is_among(waiting.refs, pairs[:, :width])] = _MATCHED
                 decided = (column == _HOPELESS) | self._passed(step, waiting.refs, now)
@@ -328,21 +363,21 @@ class JoinKinds:
         width, anchor = len(self.core), self.core.index(rule.anchor)
         places = _places_of(pairs[:, :width], refs)
         left_ticks, right_ticks = anchors.ticks.at(pairs[:, anchor]), right.ticks.at(pairs[:, width])
-        is_candidate = right_ticks > left_ticks if rule.forward else right_ticks < left_ticks
-        if rule.exact:
-            is_candidate |= right_ticks == left_ticks
-        is_candidate &= places >= 0
+        is_candidate = (places >= 0) & ((right_ticks != left_ticks) | rule.exact)
+        if rule.direction != "nearest":
+            is_candidate &= right_ticks >= left_ticks if rule.direction == "forward" else right_ticks <= left_ticks
         had = np.flatnonzero(column >= 0)
         places = np.concatenate([places[is_candidate], had])
         numbers = np.concatenate([pairs[is_candidate, width], column[had]])
         if not len(places):
             return
+        distance = right.ticks.at(numbers) - anchors.ticks.at(np.ascontiguousarray(refs[places, anchor]))
+        ahead = distance > 0 if rule.direction != "forward" else distance >= 0
         # Of equal times the last in gate order is the nearest before, the first the nearest after.
-        order = np.lexsort((right.gates.at(numbers), right.ticks.at(numbers), places))
+        order = np.lexsort((np.where(ahead, numbers, -numbers), ahead, np.abs(distance), places))
         places, numbers = places[order], numbers[order]
-        ends = np.flatnonzero(np.diff(places)) + 1
-        chosen = np.concatenate([[0], ends]) if rule.forward else np.concatenate([ends - 1, [len(places) - 1]])
-        column[places[chosen]] = numbers[chosen]
+        first = np.concatenate([[0], np.flatnonzero(np.diff(places)) + 1])
+        column[places[first]] = numbers[first]
 
     def _nearest_decided(self, step: JoinStep, column: Array, refs: Array, now: BatchProgress) -> Array:
         """Of which tuples no nearer partner can come."""
@@ -354,32 +389,72 @@ class JoinKinds:
             return decided
         bound = now.bound(self._streams[step.right])
         ticks = now.streams[self._streams[rule.anchor]].ticks.at(refs[:, self.core.index(rule.anchor)])
-        if not rule.forward:
+        if rule.direction == "backward":
             return decided | (ticks < bound if rule.exact else ticks <= bound)
         decided |= ticks < _before(bound, window.length)
         matched = np.flatnonzero(column >= 0)
-        # What is still to come is not before the partner, and of equal times the first one counts.
-        decided[matched] |= now.streams[self._streams[step.right]].ticks.at(column[matched]) <= bound
+        partners = now.streams[self._streams[step.right]].ticks.at(column[matched])
+        if rule.direction == "forward":
+            # What is still to come is not before the partner, and of equal times the first one counts.
+            decided[matched] |= partners <= bound
+        else:
+            # What is still to come is ahead, and not nearer than the partner.
+            own = ticks[matched]
+            decided[matched] |= (own < bound) & (np.abs(partners - own) <= bound - np.minimum(own, bound))
         return decided
+
+    def _newest(self, step: JoinStep, refs: Array, held: HeldTuples, now: BatchProgress) -> Array:
+        """The partners of decided tuples in an as-of join without a tolerance."""
+        rule = step.nearest
+        if rule is None:
+            raise AssertionError("an as-of join has a rule")
+        place = {alias: number for number, alias in enumerate(self.core)}
+        columns = [
+            self._values(key.left.qualifier, key.left.name, refs[:, place[key.left.qualifier]], {}, now)
+            for key in step.equalities
+        ]
+        own = np.ascontiguousarray(refs[:, place[rule.anchor]])
+        ticks = now.streams[self._streams[rule.anchor]].ticks.at(own)
+        same = self._streams[rule.anchor] == self._streams[step.right]
+        ids = now.streams[self._streams[rule.anchor]].ids_of(own) if same else None
+        return self._latest[step.right].partners(held, columns, ticks, ids)
+
+    def _earliest_lookup(self, alias: str, waiting: Waiting, now: BatchProgress) -> int:
+        """The earliest time of a tuple that an as-of join without a tolerance can still have to look up."""
+        step = next(step for step in self.steps if step.right == alias)
+        if step.nearest is None:
+            raise AssertionError("an as-of join has a rule")
+        anchor = step.nearest.anchor
+        # A result of the core to come has at least one tuple to come, and the anchor's is not far from that.
+        reaches = self._distances(anchor)
+        low = min(_before(now.bound(self._streams[other]), reach) for other, reach in reaches.items())
+        if not waiting.n:
+            return low
+        numbers = np.ascontiguousarray(waiting.refs[:, self.core.index(anchor)])
+        return min(low, int(now.streams[self._streams[anchor]].ticks.at(numbers).min()))
 
     # Rows ---------------------------------------------------------------------------------------------------------
 
-    def filtered(self, rows: Array, now: BatchProgress) -> Array:
+    def filtered(self, rows: PairedRows, now: BatchProgress) -> PairedRows:
         """The rows that pass the filters of the query."""
         place = {alias: number for number, alias in enumerate(self.query.aliases)}
+        numbers = rows.numbers
         for condition in self.query.filters:
-            if len(rows):
-                rows = rows[self._truth(condition, rows, place, now)]
-        return rows
+            if len(numbers):
+                numbers = numbers[self._truth(condition, numbers, place, now, rows.held)]
+        return PairedRows(numbers, rows.held)
 
-    def gather(self, gatherer: Gatherer, rows: Array, now: BatchProgress) -> pa.Table:
+    def gather(self, gatherer: Gatherer, rows: PairedRows, now: BatchProgress) -> pa.Table:
         """Rows as a table.
 
         Raises:
             InputError: a computed number does not fit its column.
         """
-        taken = [_take(now.streams[stream], name, rows[:, source]) for source, stream, name in gatherer.reads]
-        return gatherer.rows(taken, len(rows))
+        taken = [
+            self._values(self.query.aliases[source], name, rows.numbers[:, source], rows.held, now)
+            for source, _, name in gatherer.reads
+        ]
+        return gatherer.rows(taken, len(rows.numbers))
 
 
 def _numbers(table: pa.Table) -> Array:

@@ -36,6 +36,7 @@ class Settings:
     whatever its sink. A batch waits `sink_patience` seconds for sinks that keep up; what a sink has not taken is
     spooled, up to `spool_rows` and `spool_bytes` for a query. A query whose join without key or band is expected to
     compare more than `scan_pairs` per second is created only where that is allowed explicitly.
+    Rows that are late or malformed are kept up to `aside_bytes` for each stream and kind; the oldest files go first.
     With many Parquet sinks on Spark's executors, rows wait for `file_seconds` or more so that batches share files.
     """
 
@@ -59,13 +60,22 @@ class Settings:
     sink_patience: float = 1.0
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
+    aside_bytes: int = 4 << 30
     file_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
             raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
         threads = () if self.threads is None else ("threads",)
-        for name in ("replan_every", "rebuild_every", "spool_rows", "spool_bytes", "scan_pairs", *threads):
+        for name in (
+            "replan_every",
+            "rebuild_every",
+            "spool_rows",
+            "spool_bytes",
+            "aside_bytes",
+            "scan_pairs",
+            *threads,
+        ):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
         for name in ("newest_rows", "group_cost"):

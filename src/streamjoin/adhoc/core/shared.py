@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, time_ns
 
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
+from streamjoin.adhoc.core.batch_run import Share, StepCounts
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
+from streamjoin.adhoc.core.contract import StepPosition
 from streamjoin.adhoc.core.execution import Execution
 from streamjoin.adhoc.core.explain import Explanation, explain
-from streamjoin.adhoc.core.kinds import BatchProgress, JoinKinds, KindState
-from streamjoin.adhoc.core.retention import StreamProgress, count_expired
+from streamjoin.adhoc.core.kind_states import KindState
+from streamjoin.adhoc.core.kinds import BatchProgress, JoinKinds
+from streamjoin.adhoc.core.retention import count_expired
 from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared_join import Share, StepCounts
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.adhoc.language.plan import Stream, query_name
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Plan, check_plan
 from streamjoin.model.errors import InputError, StateError
@@ -209,11 +211,18 @@ class Shared:
         if batch_id <= self._state.batch:
             raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
         begin = perf_counter()
-        partners = self._state.registry.partners
-        rules = TimeRules(self._future, self.settings.idle_ns, partners, self._clock())
-        arrived = arrive(batch_id, tables, self._streams, self._state.clocks, rules)
+        arrived = arrive(batch_id, tables, self._streams, self._state.clocks, self._rules)
         self._seconds["arrive"] += perf_counter() - begin
         return arrived
+
+    @property
+    def _rules(self) -> TimeRules:
+        return TimeRules(self._future, self.settings.idle_ns, self._state.registry.partners, self._clock())
+
+    def time_to_idle(self) -> int | None:
+        """In how many nanoseconds silence may decide what waits, 0 if it does already; None if only tuples can."""
+        waits = any(kind.n for kind in self._state.kinds.values())
+        return time_to_idle(self._state.clocks, self._rules) if waits else None
 
     def results(
         self, arrived: Arrived, share: Share | None = None
@@ -242,7 +251,7 @@ class Shared:
         state = self._state
         waiting = dict(state.kinds)
         self._execution.begin(arrived.buckets)
-        now = BatchProgress(self._execution.streams, arrived)
+        now = BatchProgress(self._execution.streams, arrived.buckets, arrived.progress or arrived.clocks.progress)
         for name, kinds in self._kinds.items():
             entry = state.registry.queries[name]
             found = [rows.pop(part) for part in entry.parts]
@@ -265,14 +274,14 @@ class Shared:
     def _kind_rows(
         self, name: str, kinds: JoinKinds, before: KindState | None, found: Sequence[pa.Table], now: BatchProgress
     ) -> tuple[KindState, pa.Table]:
-        state, numbers = kinds.step(kinds.start() if before is None else before, found, now)
-        numbers = kinds.filtered(numbers, now)
+        state, chosen = kinds.step(kinds.start() if before is None else before, found, now)
+        chosen = kinds.filtered(chosen, now)
         account, ledger = np.array([self._execution.account_of(name)]), self._execution.ledger
         place = f"the {kinds.steps[-1].kind} join with {kinds.steps[-1].right!r}"
         if account[0]:
-            ledger.charge("rows", account, float(len(numbers)), place)
+            ledger.charge("rows", account, float(len(chosen.numbers)), place)
             self._refuse_overdraft(name)
-        rows = kinds.gather(self._state.registry.queries[name].gatherer, numbers, now)
+        rows = kinds.gather(self._state.registry.queries[name].gatherer, chosen, now)
         if account[0]:
             ledger.charge("bytes", account, float(rows.nbytes), place)
             self._refuse_overdraft(name)
@@ -295,6 +304,31 @@ class Shared:
     def waiting(self) -> Mapping[str, KindState]:
         """What waits after the batch whose rows were computed last."""
         return self._waiting[1]
+
+    def waiting_by_ids(self) -> dict[str, KindState]:
+        """The same with the ids of tuples, for other processes."""
+        streams = self._execution.streams
+        return {name: self._kinds[name].with_ids(state, streams) for name, state in self.waiting.items()}
+
+    def resume_waiting(self, stored: Mapping[str, Sequence[KindState] | None]) -> None:
+        """Have nothing wait but what waits of these queries: what is stored of them by ids, or what there was (None).
+
+        Raises:
+            CheckpointError: the partner of a tuple that waits is not here.
+        """
+        streams, before = self._execution.streams, self._state.kinds
+        kinds = {
+            name: self._kinds[name].with_numbers(states, streams) if states is not None else before[name]
+            for name, states in stored.items()
+        }
+        self._state = replace(self._state, kinds=kinds)
+
+    def position(self) -> StepPosition | None:
+        """The step that a batch is in, or was in last; from any thread."""
+        step = next(iter(tuple(self._execution.at.values())), None)
+        if step is None:
+            return None
+        return StepPosition(step.key.streams, tuple(sorted({query_name(name) for name in step.queries})))
 
     def interrupt(self) -> None:
         """Have the batch whose results are computed stop at its next step, or the next batch; from any thread."""
@@ -330,8 +364,7 @@ class Shared:
         waiting = self._waiting[1] if self._waiting[0] == batch else state.kinds
         kinds = {name: held for name, held in waiting.items() if name not in failures}
         if oldest is None:
-            bounds = {name: horizon.bound for name, horizon in clocks.horizons.items()}
-            gone = count_expired(registry.shapes, buckets, StreamProgress(bounds, clocks.counts))
+            gone = count_expired(registry.shapes, buckets, clocks.progress)
             self._pin(gone, buckets, kinds)
             kept = {name: held[gone[name] :] for name, held in buckets.items()}
         else:
@@ -355,10 +388,14 @@ class Shared:
         self, gone: dict[str, int], buckets: Mapping[str, Sequence[Bucket]], kinds: Mapping[str, KindState]
     ) -> None:
         """Hold the buckets of tuples that wait, and of their partners."""
+        for stream, number in self.pins(kinds):
+            before = (place for place, bucket in enumerate(buckets[stream]) if bucket.end > number)
+            gone[stream] = min(gone[stream], next(before))
+
+    def pins(self, kinds: Mapping[str, KindState]) -> Iterator[tuple[str, int]]:
+        """Streams, and the oldest tuple of each that must be held for what waits."""
         for name, state in kinds.items():
-            for stream, number in self._kinds[name].pins(state):
-                before = (place for place, bucket in enumerate(buckets[stream]) if bucket.end > number)
-                gone[stream] = min(gone[stream], next(before))
+            yield from self._kinds[name].pins(state)
 
     # State --------------------------------------------------------------------------------------------------------
 

@@ -156,6 +156,7 @@ class StoredStream:
         """The tuples' numbers among all of the stream, where only some of these are held."""
         self.before: dict[str, TupleArray] = {}
         """Likewise: how many tuples of another stream came before each."""
+        self._ids: TupleArray | None = None
         self._columns: dict[str, TupleColumn] = {}
         self._words: dict[tuple[object, ...], tuple[TupleArray, TupleArray]] = {}
         self._distinct: dict[IndexKey, tuple[int, int]] = {}
@@ -182,6 +183,9 @@ class StoredStream:
             self.positions.append(bucket.first, bucket.positions)
             for name, counts in bucket.before.items():
                 self.before.setdefault(name, TupleArray(bucket.first, np.int64)).append(bucket.first, counts)
+        if bucket.ids is not None:
+            self._ids = self._ids or TupleArray(bucket.first, np.int64)
+            self._ids.append(bucket.first, bucket.ids)
         self.runs.append(
             BucketRun([bucket], *(grown.view(bucket.first, bucket.end) for grown in (self.ticks, self.gates)))
         )
@@ -201,6 +205,7 @@ class StoredStream:
     @property
     def _own(self) -> list[TupleArray | TupleColumn]:
         placed = [] if self.positions is None else [self.positions, *self.before.values()]
+        placed += [] if self._ids is None else [self._ids]
         return [self.ticks, self.gates, *placed, *self._columns.values(), *self._all_words]
 
     @property
@@ -226,6 +231,25 @@ class StoredStream:
         limit = max(SMALL, SHARE * sum(run.n for run in runs))
         while len(runs) > 1 and runs[-2].n < 2 * runs[-1].n and runs[-2].n + runs[-1].n <= limit:
             runs[-2:] = [runs[-2].join_with(runs[-1])]
+
+    def ids_of(self, numbers: Array) -> Array:
+        """What every process knows tuples by: their numbers, unless only some tuples of the stream are held here."""
+        return numbers if self._ids is None else self._ids.at(numbers)
+
+    def numbers_of(self, ids: Array) -> Array:
+        """The numbers of tuples by their ids; -1 for those that are not here."""
+        if self._ids is None:
+            return np.where((ids >= self.first) & (ids < self.ticks.end), ids, -1)
+        known = self._ids.view()
+        if not known.size:
+            return np.full(ids.size, -1, np.int64)
+        order = np.argsort(known)
+        places = order[np.minimum(np.searchsorted(known, ids, sorter=order), known.size - 1)]
+        return np.where(known[places] == ids, self._ids.first + places, -1)
+
+    def positions_of(self, numbers: Array) -> Array:
+        """The numbers of tuples among all of the stream."""
+        return numbers if self.positions is None else self.positions.at(numbers)
 
     def take(self, name: str, numbers: Array) -> pa.Array:
         """A column of chosen tuples."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather
+from streamjoin.model import large_columns
 from streamjoin.windows.buffer import Buffer
 
 
@@ -124,13 +125,13 @@ class TupleColumn:
             values = allocate(len(numbers), self._plain.view().dtype)
             gather(self._plain.view(), numbers, self._plain.first, values, 0, len(numbers))
             return pa.Array.from_buffers(self.type, len(values), [None, pa.py_buffer(values)])
-        places = pa.array(numbers - self._first)
+        places = numbers - self._first
         if len(self._chunks) == 1:
-            return self._chunks[0].take(places)
+            return self._chunks[0].take(pa.array(places))
         whole = pa.chunked_array(self._chunks, self.type)
         if pa.types.is_dictionary(self.type):
             whole = whole.unify_dictionaries()
-        column = whole.take(places)
+        column = large_columns.take_values(whole, places)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     @property
@@ -176,6 +177,9 @@ class TupleColumn:
         """Chunks halve from the oldest to the newest, so that there are few."""
         chunks = self._chunks
         while len(chunks) > 1 and len(chunks[-2]) < 2 * len(chunks[-1]):
+            if chunks[-2].nbytes + chunks[-1].nbytes > large_columns.CHUNK_BYTES:
+                # An array has at most 2 GiB of text.
+                break
             pair = [chunks[-2], chunks[-1]]
             if pa.types.is_dictionary(self.type):
                 pair = pa.chunked_array(pair, self.type).unify_dictionaries().chunks

@@ -13,14 +13,15 @@ from time import time_ns
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive
+from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
+from streamjoin.adhoc.core.batch_run import Share
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
+from streamjoin.adhoc.core.contract import StepPosition
 from streamjoin.adhoc.core.explain import Explanation
-from streamjoin.adhoc.core.kinds import KindState
+from streamjoin.adhoc.core.kind_states import KindState
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
-from streamjoin.adhoc.core.shared_join import Share
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.model.errors import InputError, StateError
@@ -40,6 +41,7 @@ class Unshared:
         self._registry = QueryRegistry()
         self._batch = -1
         self._own: dict[str, Arrived] = {}
+        self._computing: Shared | None = None
         self.report = BatchReport(-1)
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -87,8 +89,16 @@ class Unshared:
         """A batch as buckets."""
         if batch_id <= self._batch:
             raise StateError(f"batch {batch_id} comes after batch {self._batch}: batches ascend")
-        rules = TimeRules(self._future, self.settings.idle_ns, self._registry.partners, self._clock())
-        return arrive(batch_id, tables, self._streams, self._clocks, rules)
+        return arrive(batch_id, tables, self._streams, self._clocks, self._rules)
+
+    @property
+    def _rules(self) -> TimeRules:
+        return TimeRules(self._future, self.settings.idle_ns, self._registry.partners, self._clock())
+
+    def time_to_idle(self) -> int | None:
+        """In how many nanoseconds silence may decide what waits."""
+        waits = any(kind.n for core in self._cores.values() for kind in core.snapshot().kinds.values())
+        return time_to_idle(self._clocks, self._rules) if waits else None
 
     def results(
         self, arrived: Arrived, share: Share | None = None
@@ -98,10 +108,15 @@ class Unshared:
         failures: dict[str, InputError] = {}
         self._own = {name: self._own_tuples(name, arrived) for name in self._cores}
         for name, core in self._cores.items():
+            self._computing = core
             rows, failed = core.results(self._own[name], share)
             outputs.update(rows)
             failures.update(failed)
         return outputs, failures
+
+    def position(self) -> StepPosition | None:
+        """The step that a batch is in, or was in last; from any thread."""
+        return None if self._computing is None else self._computing.position()
 
     def interrupt(self) -> None:
         """Have the batch stop at its next step."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived
 from streamjoin.adhoc.core.changes import QueryRegistry
 from streamjoin.adhoc.core.contract import Core
-from streamjoin.adhoc.core.kinds import KindState
+from streamjoin.adhoc.core.kind_states import KindState
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared
 from streamjoin.adhoc.engine.executor import Outputs

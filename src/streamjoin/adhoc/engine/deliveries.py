@@ -12,7 +12,7 @@ import heapq
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,7 +24,8 @@ from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.engine.executor import pause_after
 from streamjoin.adhoc.engine.figures import Passage, RunningQuery
 from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.sinks.base import Writer
+from streamjoin.adhoc.sinks.base import FiledRows, Writer
+from streamjoin.formats.table_files import RowsInFiles
 
 WRITERS: Final = 4
 """Threads that write at the same time; those that hang are not counted."""
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 class _Waiting:
     """The rows of a batch; `rows` is None once they are in the spool alone."""
 
-    rows: pa.Table | None
+    rows: pa.Table | FiledRows | RowsInFiles | None
     count: int
     nbytes: int
     passage: Passage | None = None
@@ -103,6 +104,10 @@ class Deliveries:
         self._workers = self._idle = 0
         self._watched = False
         self._stopping = False
+        self._read: Counter[int] = Counter()
+        """By batch, the writers that have been given files of rows and not returned."""
+        self.rows_loaded = 0
+        """Rows that were read from files of tasks, because their sink can't have tasks read them."""
 
     # Queries ------------------------------------------------------------------------------------------------------
 
@@ -158,9 +163,15 @@ class Deliveries:
     # Batches ------------------------------------------------------------------------------------------------------
 
     def put(
-        self, batch: int, outputs: Mapping[str, pa.Table], passage: Callable[[RunningQuery], Passage | None]
+        self,
+        batch: int,
+        outputs: Mapping[str, pa.Table | FiledRows | RowsInFiles],
+        passage: Callable[[RunningQuery], Passage | None],
     ) -> None:
-        """Put the rows of a batch into the queues of their queries."""
+        """Put the rows of a batch into the queues of their queries.
+
+        Files of rows have to be there until `settle` returns, and as long as `oldest_read` names their batch.
+        """
         with self._changed:
             for name, rows in outputs.items():
                 queue = self._queues.get(name)
@@ -213,13 +224,20 @@ class Deliveries:
                 )
                 return
             rows = one.rows
-        self._journal.write_undelivered(queue.name, batch, rows)
+        self._journal.write_undelivered(queue.name, batch, self._loaded(rows))
         with self._changed:
             if queue.waiting.get(batch) is one:
                 one.spooled, one.rows = True, None
                 return
         # It was taken, or its query dropped, while it was written.
         self._journal.forget_undelivered(queue.name, batch)
+
+    def _loaded(self, rows: pa.Table | FiledRows | RowsInFiles) -> pa.Table:
+        """Rows in this process."""
+        if isinstance(rows, pa.Table):
+            return rows
+        self.rows_loaded += rows.num_rows
+        return rows.table()
 
     def drain(self) -> None:
         """Return when every sink has taken its rows, but those that fail or hang."""
@@ -346,21 +364,39 @@ class Deliveries:
             due = [] if self._stopping else [queue for queue in lane.queues if queue.waiting and queue.retry_at <= now]
             batch = min((queue.head() for queue in due), default=-1)
             parts = [(queue, queue.waiting[batch].rows) for queue in due if queue.head() == batch]
-        for queue in closing:
-            _close(queue.writer, queue.name)
-            queue.closed.set()
-        self._write(batch, parts)
+            filed = int(any(isinstance(rows, FiledRows) for _, rows in parts))
+            self._read[batch] += filed
+        try:
+            for queue in closing:
+                _close(queue.writer, queue.name)
+                queue.closed.set()
+            self._write(batch, parts)
+        finally:
+            with self._changed:
+                self._read[batch] -= filed
+                # Without the zeros.
+                self._read = +self._read
 
-    def _write(self, batch: int, parts: list[tuple[SinkQueue, pa.Table | None]]) -> None:
-        loaded = []
+    @property
+    def oldest_read(self) -> int | None:
+        """The oldest batch whose rows a writer may be reading from files now."""
+        with self._changed:
+            return min(self._read, default=None)
+
+    def _write(self, batch: int, parts: list[tuple[SinkQueue, pa.Table | FiledRows | RowsInFiles | None]]) -> None:
+        loaded: list[tuple[SinkQueue, Any]] = []
         for queue, rows in parts:
             try:
-                loaded.append((queue, self._journal.read_undelivered(queue.name, batch) if rows is None else rows))
+                if rows is None:
+                    rows = self._journal.read_undelivered(queue.name, batch)
+                elif not getattr(getattr(queue.writer, "opened", queue.writer), "takes_files", False):
+                    rows = self._loaded(rows)
+                loaded.append((queue, rows))
             except Exception as error:
                 self._failed(queue, error)
         if len(loaded) > 1:
             try:
-                writers: list[tuple[Any, pa.Table]] = [
+                writers: list[tuple[Any, Any]] = [
                     (getattr(queue.writer, "opened", queue.writer), rows) for queue, rows in loaded
                 ]
                 writers[0][0].write_all(batch, writers)

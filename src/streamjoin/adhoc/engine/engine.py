@@ -25,7 +25,13 @@ from streamjoin.adhoc.core.changes import Create, check_name, names_after, no_su
 from streamjoin.adhoc.core.contract import Action
 from streamjoin.adhoc.core.explain import Explanation
 from streamjoin.adhoc.core.settings import Lateness, Settings
-from streamjoin.adhoc.engine.assembly import check_arguments, engine_parts, known_names, open_executor
+from streamjoin.adhoc.engine.assembly import (
+    check_arguments,
+    engine_parts,
+    executor_kind,
+    known_names,
+    open_executor,
+)
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.executor import StreamInput
 from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator, in_force, pending_info
@@ -36,20 +42,22 @@ from streamjoin.adhoc.engine.info import (
     EngineMetrics,
     Preview,
     QueryInfo,
+    RunningBatch,
     StreamInfo,
 )
 from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.engine.notices import Notices
 from streamjoin.adhoc.engine.preview import preview
 from streamjoin.adhoc.engine.recovery import recover
-from streamjoin.adhoc.engine.scans import refuse_scan, scan_warning
+from streamjoin.adhoc.engine.scans import pairs_scanned, refuse_scan, scan_warning
 from streamjoin.adhoc.engine.stored import EngineChange
 from streamjoin.adhoc.engine.stream_readers import StreamReaders
-from streamjoin.adhoc.language.plan import Query, Stream
+from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.language.sql import parse
 from streamjoin.adhoc.sinks.base import MemorySink, Newest, Sink
 from streamjoin.adhoc.sinks.specs import NamedSinks
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.storage.settings import StorageSettings, use
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +87,10 @@ class Engine:
             process. Queries that ended two starts are found and paused without being named.
         most_queries: how many queries there may be; any number if not given.
         executor: "distributed" has Spark's tasks store, join and write, in `partitions` cells that hold a share of the
-            tuples each; with "driver" all tuples and rows pass through this process.
+            tuples each; with "driver" all tuples and rows pass through this process. If not given, it is the one that
+            the checkpoint was begun with, and for a new one "driver" with a local master, "distributed" on a cluster.
+        storage: endpoints and credentials of stores, for this process, as in `StorageSettings`. On Spark they are given
+            to `streamjoin.spark.session`.
     """
 
     def __init__(
@@ -93,8 +104,13 @@ class Engine:
         budget: Budget = DEFAULT_BUDGET,
         quarantine: Collection[str] = (),
         most_queries: int | None = None,
-        executor: Literal["driver", "distributed"] = "driver",
+        executor: Literal["driver", "distributed"] | None = None,
+        storage: StorageSettings | Mapping[str, Any] | None = None,
     ) -> None:
+        if storage is not None:
+            if spark is not None:
+                raise SpecError("an engine on Spark has the stores of its session: session(storage=...)")
+            use(storage)
         self._most_queries = most_queries
         self.budget = budget
         self.settings = settings or Settings()
@@ -105,8 +121,9 @@ class Engine:
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._error: StreamJoinError | None = None
-        kind = "embedded" if spark is None else "spark" if executor == "driver" else executor
+        kind = executor_kind(spark, self.checkpoint, self.settings, executor)
         self._journal, core, loop = engine_parts(kind, self.checkpoint, self.settings)
+        self._journal.aside_bytes = self.settings.aside_bytes
         try:
             recovery = recover(self._journal, self.settings)
             self._executor = open_executor(spark, self._journal, trigger, partitions, core)
@@ -208,7 +225,8 @@ class Engine:
 
     def streams(self) -> list[StreamInfo]:
         """The registered streams."""
-        return [figures.info() for figures in tuple(self._catalog.streams.values())]
+        handed = self._inbox.handed
+        return [figures.info(handed.get(name)) for name, figures in tuple(self._catalog.streams.items())]
 
     def unavailable(self, name: str, error: str, retry_at: float) -> None:
         """Say of a stream of the checkpoint why it is not registered yet, and when (Unix time) that is tried again."""
@@ -341,7 +359,6 @@ class Engine:
             chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
             check_name(Create(chosen, sql), taken)
             query = parse(sql, self._readers.streams, chosen)
-        self._refuse_kinds(query)
         if not allow_scan:
             refuse_scan(query, self._catalog.streams, self.settings.scan_pairs)
         if sink is None:
@@ -484,37 +501,53 @@ class Engine:
         """The records with a serial above `since`, oldest first; of the newest 10,000 that are kept."""
         return [record for record in self._catalog.changelog if record.serial > since]
 
-    def explain(self) -> Explanation:
-        """The plan in force with its figures and the last decisions."""
-        explanation: Explanation = self._between_batches(self._loop.explain)
+    def activity(self) -> RunningBatch | None:
+        """The batch that runs now, since when and where it is; None between two batches. It never waits."""
+        return self._loop.activity() if self.running else None
+
+    def explain(self, timeout: float | None = None) -> Explanation:
+        """The plan in force with its figures and the last decisions, as soon as no batch runs.
+
+        Raises:
+            StateError: a batch ran for longer than `timeout` seconds.
+        """
+        explanation: Explanation = self._between_batches(self._loop.explain, timeout)
         return explanation
 
-    def preview(self, sql: str) -> Preview:
+    def preview(self, sql: str, timeout: float | None = None) -> Preview:
         """What creating a query would do; nothing is created.
 
         Raises:
             QueryError: the text does not parse or does not fit the streams.
+            StateError: a batch ran for longer than `timeout` seconds.
         """
         with self._lock:
             query = parse(sql, self._readers.streams)
-        self._refuse_kinds(query)
-        estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()))
-        return replace(estimate, warning=scan_warning(query, self._catalog.streams, self.settings.scan_pairs))
-
-    def _refuse_kinds(self, query: Query) -> None:
-        if query.kind_steps and self._executor.kind == "distributed":
-            raise SpecError(
-                "the distributed executor has inner joins alone: an unmatched tuple is in several cells or none, "
-                'so no cell can say it is unmatched. Use executor="driver" for outer, semi, anti and as-of joins'
-            )
+        estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()), timeout)
+        streams, limit = self._catalog.streams, self.settings.scan_pairs
+        return replace(
+            estimate,
+            warning=scan_warning(query, streams, limit),
+            needs_allow_scan=pairs_scanned(query, streams) > limit,
+        )
 
     @property
     def _elsewhere(self) -> bool:
         """Whether the engine's thread runs and another one calls: a sink's function must not wait for itself."""
         return self._thread is not None and self._thread is not threading.current_thread()
 
-    def _between_batches(self, question: Callable[[], Any]) -> Any:
-        return self._inbox.ask(question).result() if self.running and self._elsewhere else question()
+    def _between_batches(self, question: Callable[[], Any], timeout: float | None = None) -> Any:
+        if not self.running or not self._elsewhere:
+            return question()
+        answer = self._inbox.ask(question)
+        # What is about to be answered can't be cancelled any more, and comes at once.
+        if not wait_for([answer], timeout).done and answer.cancel():
+            batch = self.activity()
+            raise StateError(
+                f"it is answered between two batches, and none ended within {timeout:g} seconds"
+                + (f": {batch}" if batch is not None else "")
+            )
+        return answer.result()
 
     def metrics(self) -> EngineMetrics:
         """Sums since the checkpoint was made, and figures of the last batch."""

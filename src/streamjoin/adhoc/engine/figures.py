@@ -72,14 +72,14 @@ class Passage:
 
 
 class Rate:
-    """Rows a second over the last ten seconds."""
+    """An amount per second over the last ten seconds."""
 
     def __init__(self) -> None:
-        self._counts: deque[tuple[float, int]] = deque()
+        self._counts: deque[tuple[float, float]] = deque()
         self._began = time.monotonic()
 
-    def add(self, count: int) -> None:
-        """Count rows now."""
+    def add(self, count: float) -> None:
+        """Count rows, or whatever it is, now."""
         now = time.monotonic()
         self._counts.append((now, count))
         while self._counts[0][0] < now - RATE_SECONDS:
@@ -113,6 +113,8 @@ class RunningStream:
     failures: int = 0
     retry_at: float | None = None
     rate: Rate = field(default_factory=Rate)
+    waits: Rate = field(default_factory=Rate)
+    """Seconds that its tuples waited for a batch."""
 
     def fail(self, error: str, retry_at: float) -> None:
         """It can't be read, and is tried again at a Unix time."""
@@ -136,8 +138,9 @@ class RunningStream:
             self.newest = max(bucket.span[1], self.newest if self.newest is not None else NEVER)
             self.density = bucket.n / max(1, bucket.span[1] - bucket.span[0])
 
-    def info(self) -> StreamInfo:
-        """The record."""
+    def info(self, handed_at: float | None = None) -> StreamInfo:
+        """The record; tuples that were handed in at a time of the monotonic clock still wait."""
+        waiting = 0.0 if handed_at is None else min(RATE_SECONDS, time.monotonic() - handed_at)
         lag = None
         watermark: str | int | None = None
         if self.stream.tick_ns is not None and self.newest is not None:
@@ -158,6 +161,7 @@ class RunningStream:
             self.malformed,
             self.failures,
             self.retry_at,
+            min(1.0, self.waits.value + waiting / RATE_SECONDS),
         )
 
 

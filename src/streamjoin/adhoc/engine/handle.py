@@ -54,6 +54,9 @@ class QueryHandle:
     def __repr__(self) -> str:
         return f"QueryHandle({self.name!r})"
 
+    def _repr_html_(self) -> str:
+        return self.info()._repr_html_()
+
 
 class ResultIterator:
     """The rows of a query as they come, a table at a time."""

@@ -55,7 +55,9 @@ class Question:
     answer: Future[Any] = field(default_factory=Future, repr=False)
 
     def reply(self) -> None:
-        """Do it; an error goes to who asked."""
+        """Do it; an error goes to who asked. Nobody waits for one that was cancelled."""
+        if not self.answer.set_running_or_notify_cancel():
+            return
         try:
             self.answer.set_result(self.asked())
         except BaseException as error:
@@ -153,11 +155,18 @@ class Inbox:
 
     # Taking out ---------------------------------------------------------------------------------------------------
 
-    def take(self) -> BatchWork | None:
-        """Everything there is, when there is something; None once it is closed and empty."""
+    def take(self, patience: float | None = None) -> BatchWork | None:
+        """Everything there is, when there is something; None once it is closed and empty.
+
+        After `patience` seconds, if that is given, it is nothing.
+        """
         with self._changed:
+            end = None if patience is None else time.monotonic() + patience
             while not (self._requests or self._portions or self._questions or self._closed):
-                self._changed.wait()
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return BatchWork([], {}, [])
+                self._changed.wait(left)
             until = time.monotonic() + LINGER
             while self._portions and self._reading - self._portions.keys() and not self._closed:
                 left = until - time.monotonic()
@@ -168,6 +177,12 @@ class Inbox:
             self._taken = self._requests
             self._requests, self._portions, self._questions = [], {}, []
             return work if work.requests or work.portions or work.questions else None
+
+    @property
+    def handed(self) -> dict[str, float]:
+        """The streams whose tuples wait for a batch, and since when by the monotonic clock."""
+        with self._changed:
+            return {name: portion.handed_at for name, portion in self._portions.items()}
 
     @property
     def waiting(self) -> list[EngineChange]:

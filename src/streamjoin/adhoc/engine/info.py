@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
+from streamjoin._html import Figures
 from streamjoin.adhoc.core.contract import Action
 
 LATENCY_STAGES: Final = ("source", "read", "queue", "join", "store", "sink")
@@ -30,12 +31,18 @@ Columns = tuple[Annotated[tuple[str, str], _TwoTexts()], ...]
 class Record:
     """What all records can do."""
 
-    __pydantic_config__: ClassVar = {"json_schema_serialization_defaults_required": True}
-    """For the description of the REST interface: all fields are always there."""
+    __pydantic_config__: ClassVar = {
+        "json_schema_serialization_defaults_required": True,
+        "use_attribute_docstrings": True,
+    }
+    """For the description of the REST interface: all fields are always there, described by the texts below them."""
 
     def as_json(self) -> dict[str, Any]:
         """The fields as dictionaries, lists, texts and numbers."""
         return _plain(asdict(self))  # type: ignore[call-overload, no-any-return]
+
+    def _repr_html_(self) -> str:
+        return Figures(self.as_json())._repr_html_()
 
 
 def _plain(value: Any) -> Any:
@@ -46,107 +53,198 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class QueryInfo(Record):
-    """A query.
-
-    `created_batch` is the first batch it sees (-1 while pending) and `created_at` the Unix time of the create. `rows`
-    counts the rows its sink took since the create; `rows_undelivered` those that wait because the sink is behind or
-    failed, which is tried again at the Unix time `retry_at`; `rows_missed` those that found the spool full.
-    `latency_ms` is the time from the arrival of tuples to the delivery of the rows they led to, in the last batch with
-    rows; None before. `latency` divides it into stages: the wait in the `source` since it was last looked into (0 for
-    pushes and on Spark), the `read`, the `queue` for a batch, the `join`, the journal (`store`), the `sink`.
-    """
+    """A query: its text, its state, and what came of it."""
 
     name: str
+    """The query's name."""
     sql: str
+    """Its text."""
     state: QueryState
+    """`failed` is a pause with a reason, which `error` gives."""
     created_batch: int
+    """The first batch it sees; -1 while it is pending."""
     created_at: float
+    """The Unix time of the create."""
     rows: int
+    """Rows that its sink took since the create."""
     rows_per_second: float
+    """The rate of the last ten seconds."""
     latency_ms: float | None
+    """From the arrival of tuples to the delivery of the rows they led to, in the last batch with rows."""
     sink: str
+    """Where its rows go."""
     columns: Columns
+    """Names and types of its columns."""
     error: str | None = None
+    """Why the query or its sink failed."""
     rows_undelivered: int = 0
+    """Rows that wait because the sink is behind or failed."""
     rows_missed: int = 0
+    """Rows that found the spool of the sink full."""
     retry_at: float | None = None
+    """The Unix time at which a sink that failed is tried again."""
     latency: Mapping[str, float] = field(default_factory=dict)
-    """Milliseconds by stage; empty before the first rows."""
+    """`latency_ms` by stage, empty before the first rows: the wait in the `source` since it was last looked into (0 for
+    pushes and on Spark), the `read`, the `queue` for a batch, the `join`, the journal (`store`), the `sink`."""
 
 
 @dataclass(frozen=True)
 class StreamInfo(Record):
-    """A stream; `lag_seconds` is how far its newest event is behind now, None for integer times.
-
-    `watermark` is the time before which tuples are late: ISO text, or a number for integer times. `late` counts
-    tuples that were, and `untimed` those without a usable time, both among `rows`. `malformed` counts records that
-    could not be decoded, which are no rows. `error` says why it can't be read now, `retry_at` is the Unix time of
-    the next try, None for a stream that is not registered. `failures` counts how often it failed in this run.
-    """
+    """A stream: its columns, what came of it, and how far behind it is."""
 
     name: str
+    """The stream's name."""
     time: str
+    """The column that says when."""
     columns: Columns
+    """Names and types of its columns."""
     rows: int
+    """Rows read, late and untimed ones included."""
     rows_per_second: float
+    """The rate of the last ten seconds."""
     lag_seconds: float | None
+    """How far its newest event is behind now; None for integer times."""
     watermark: str | int | None
+    """The time before which tuples are late: ISO text, or a number for integer times."""
     late: int
+    """Rows that came too late to be joined."""
     error: str | None = None
+    """Why it can't be read now."""
     untimed: int = 0
+    """Rows without a usable time."""
     malformed: int = 0
+    """Records that could not be decoded, which are no rows."""
     failures: int = 0
+    """How often it failed in this run."""
     retry_at: float | None = None
+    """The Unix time of the next try; None for a stream that is not registered."""
+    backpressure: float = 0.0
+    """The share of the last ten seconds in which its tuples waited because the engine was busy with a batch: 0 to 1."""
 
 
 @dataclass(frozen=True)
 class ChangeRecord(Record):
-    """One record of the changelog: in force from `batch` on, made at the Unix time `at`; `serial` counts from 1."""
+    """One record of the changelog."""
 
     serial: int
+    """Its number, counted from 1."""
     action: Action
+    """What was done."""
     name: str
+    """The query, or the stream that was registered."""
     sql: str | None
+    """The text of a query that was created."""
     batch: int
+    """The first batch in which it is in force."""
     at: float
+    """The Unix time at which it was made."""
     reason: str | None = None
+    """Why a query failed."""
+
+
+@dataclass(frozen=True)
+class PlanChange(Record):
+    """A change of the shared plan that the optimizer made."""
+
+    rule: str
+    """The rule: `share_eagerly`, `group_by_cost` or `reorder_joins`."""
+    what: str
+    """What it did."""
+    why: str
+    """Its reason."""
+    queries: tuple[str, ...]
+    """The queries concerned."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What it went by."""
 
 
 @dataclass(frozen=True)
 class BatchEvent(Record):
-    """What a batch did.
+    """What a batch did."""
 
-    `decisions` are the optimizer's and `scaling` the executor's that came with it, as texts; `latency_ms` is
-    that of the slowest query whose sink has taken rows of this batch, None if none has.
+    batch: int
+    """Its number."""
+    at: float
+    """The Unix time of its end."""
+    seconds: float
+    """How long it took."""
+    rows_in: Mapping[str, int]
+    """Rows by stream."""
+    rows_out: Mapping[str, int]
+    """Result rows by query, for those that gained some."""
+    state_bytes: int
+    """The bytes held in memory after it."""
+    partitions: int
+    """The Spark tasks that joined; 0 where the engine's own process did."""
+    changes: tuple[ChangeRecord, ...] = ()
+    """The changes that came with it."""
+    decisions: tuple[str, ...] = ()
+    """The optimizer's decisions, as texts, also those that changed nothing."""
+    scaling: tuple[str, ...] = ()
+    """The executor's decisions about partitions."""
+    latency_ms: float | None = None
+    """That of the slowest query whose sink has taken rows of this batch."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by component: "changes", "arrivals", "storing", "joining", "sinks", "finishing"."""
+    plan_changes: tuple[PlanChange, ...] = ()
+    """The optimizer's decisions that changed the plan."""
+
+
+@dataclass(frozen=True)
+class RunningBatch(Record):
+    """The batch that runs now; `str()` says it in words.
+
+    >>> str(RunningBatch(412, 47.2, "joining", ("quotes", "trades"), ("q17",)))
+    'batch 412 has been running for 47 s, joining quotes ⋈ trades for q17'
     """
 
     batch: int
-    at: float
+    """Its number."""
     seconds: float
-    rows_in: Mapping[str, int]
-    rows_out: Mapping[str, int]
-    state_bytes: int
-    partitions: int
-    changes: tuple[ChangeRecord, ...] = ()
-    decisions: tuple[str, ...] = ()
-    scaling: tuple[str, ...] = ()
-    latency_ms: float | None = None
+    """How long it has been running."""
+    stage: str
+    """The component that runs: as in `BatchEvent.stages`."""
+    step: tuple[str, ...] = ()
+    """The streams of the join step that runs; empty elsewhere, and where Spark's tasks join."""
+    queries: tuple[str, ...] = ()
+    """The queries that the step is for."""
+    rows_in: Mapping[str, int] = field(default_factory=dict)
+    """Its rows by stream."""
+
+    def __str__(self) -> str:
+        words = f"batch {self.batch:,} has been running for {self.seconds:,.0f} s, {self.stage}"
+        if self.step:
+            words += f" {' ⋈ '.join(self.step)}"
+        if self.queries:
+            others = len(self.queries) - 1
+            words += f" for {self.queries[0]}" + (f" and {others} more" if others else "")
+        return words
 
 
 @dataclass(frozen=True)
 class Preview(Record):
-    """What creating a query would do; costs are the optimizer's estimates for a batch, `text` its part of the plan."""
+    """What creating a query would do; costs are the optimizer's estimates of partial results per batch."""
 
     columns: Columns
+    """Names and types of its columns."""
     streams: tuple[str, ...]
+    """The streams it reads."""
     shares_with: tuple[str, ...]
+    """The queries that it would share steps with."""
     new_joins: int
+    """Join steps that only this query needs; a join counts once for each stream whose new tuples drive it."""
     shared_joins: int
+    """Join steps that run already."""
     cost_shared: float
+    """What it adds to the cost of the shared plan."""
     cost_apart: float
+    """What it would cost by itself."""
     text: str
+    """Its part of the plan."""
     warning: str | None = None
     """A join without key or band, and how many pairs it is expected to compare."""
+    needs_allow_scan: bool = False
+    """Whether `create` refuses it without `allow_scan`."""
 
 
 @dataclass(frozen=True)

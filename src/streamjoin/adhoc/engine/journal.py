@@ -14,17 +14,26 @@
     streams/<stream>       Spark's own checkpoint of a stream
     sources/<stream>       notes of a source that this process reads
     origins/<stream>       where the positions of a stream are from, such as a directory or a topic
+    epochs/<n>             the claim of one start, where the checkpoint can't be locked
+    epochs/<n>.base        what that start found: the newest batch and the newest change of the starts before
 
 The invariants: a change is acknowledged when its group is on disk. A batch's tuples are on disk before their source may
 forget them and before any row is delivered, so that a batch without `done` is computed again from the very same tuples.
 Nothing that a restart needs is ever removed: of the changes those stay that came after the older of two states, and the
 newest besides, for who asks what happened.
+
+One engine writes. A local checkpoint is locked. Elsewhere a start claims the checkpoint and then reads it. The names of
+batches and changes end with the number of the claim (`<batch>.<n>`), and what an earlier start writes after a later one
+has read is void. An engine looks for newer claims after it wrote a batch or a change and before anything follows from
+it, and stops if there is one. Its files can't be in the way of the newer engine's, whose batches have higher numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,25 +56,48 @@ from streamjoin.adhoc.engine.journal_files import (
     write_table,
 )
 from streamjoin.model.errors import CheckpointError, StateError
+from streamjoin.storage.claims import DIRECTORY, claim, claims, refuse_superseded
 from streamjoin.storage.pieces import atomic
-from streamjoin.storage.places import Place, entries, in_order, place
+from streamjoin.storage.places import Place, entries, in_order, reached, remove_oldest
 
 Body = dict[str, Any]
 Position = int | str | Mapping[str, Any] | Sequence[Any]
 """Where a stream goes on, as its source counts it: Spark's batch, offsets of a topic, a number of tuples. JSON."""
 
 
+_logger = logging.getLogger(__name__)
+_CLAIMED = ("batches", "changes")
+"""The kinds of records that belong to one start."""
+_SKIPPED = 1_000_000
+_CLAIMED_NAME = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+def stored_executor(checkpoint: str) -> str | None:
+    """The kind of engine that began a checkpoint; None if there is none yet."""
+    about = reached(checkpoint) / "engine.json"
+    return str(read_record(about).get("executor", "spark")) if about.exists() else None
+
+
 class Journal:
-    """Reads and writes the log; an open journal locks the checkpoint if it is a local directory."""
+    """Reads and writes the log; an open journal locks the checkpoint if it is a local directory, or claims it."""
 
     kept = 2
     """Records of batches that are kept."""
     changes_kept = 10_000
     """Records of the changelog that are kept at least."""
+    aside_bytes = 4 << 30
+    """Bytes of late and of malformed rows that are kept for each stream."""
+    batches_skipped = 0
+    """How far the numbers of batches jump at a start, past any number that a start before can still use."""
 
     def __init__(self, checkpoint: str, executor: str = "spark") -> None:
-        self.root = place(checkpoint)
+        self.root = reached(checkpoint)
         self._lock: Any = None
+        self._claim: int | None = None
+        self._bounds: list[tuple[int, dict[str, int]]] = []
+        """The claims of all starts, and by kind the newest record that each of them found."""
+        self._names: dict[str, dict[int, str]] = {}
+        """The names of claimed records, by kind and number."""
         self._files = ThreadPoolExecutor(1, "adhoc files")
         about = self.root / "engine.json"
         if not about.exists():
@@ -73,7 +105,8 @@ class Journal:
         self._hold()
         try:
             if not about.exists():
-                write_record(about, {"engine": uuid.uuid4().hex, "created": time.time(), "executor": executor})
+                new = {"engine": uuid.uuid4().hex, "created": time.time(), "executor": executor}
+                write_record(about, new, once=True)
             body = read_record(about)
             self.engine = str(body["engine"])
             self._refuse_other_executor(body.get("executor", "spark"), executor)
@@ -82,7 +115,9 @@ class Journal:
             raise
 
     def _refuse_foreign(self) -> None:
-        if any(entry.name != "lock" for entry in entries(self.root)):
+        names = {entry.name for entry in entries(self.root) if not entry.name.startswith(".engine.json.")}
+        # Another engine may have begun meanwhile; its first file is that one.
+        if names - {"lock", DIRECTORY} and not (self.root / "engine.json").exists():
             raise CheckpointError(
                 f"{self.root} is not empty and no checkpoint of an ad-hoc engine (it has no engine.json): name an "
                 "empty directory, or restore the checkpoint from a copy"
@@ -104,6 +139,39 @@ class Journal:
             except OSError as error:
                 self._lock.close()
                 raise StateError(f"another engine runs on the checkpoint {self.root}: stop it first") from error
+        else:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Claim a checkpoint that can't be locked; what earlier starts write from now on is void."""
+        try:
+            self._claim = claim(self.root)
+            bases = [entry for entry in entries(self.root / DIRECTORY) if entry.suffix == ".base"]
+            self._bounds = [(int(path.name.removesuffix(".base")), read_record(path)) for path in bases]
+            base = {kind: max(self.numbers(kind), default=-1) for kind in _CLAIMED}
+            write_record(self.root / DIRECTORY / f"{self._claim:08}.base", base)
+            self._bounds.append((self._claim, base))
+            self._remove_void()
+            self.batches_skipped = _SKIPPED if len(claims(self.root)) > 1 else 0
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint {self.root} can't be written: {error}") from error
+
+    def _remove_void(self) -> None:
+        """Remove records that no start will read: one that is void stays so, whatever others write meanwhile."""
+        for kind in _CLAIMED:
+            for number, claimed, name in self._claimed(kind):
+                if not self._is_valid(kind, number, claimed):
+                    (self.root / kind / name).unlink(missing_ok=True)
+
+    def _claimed(self, kind: str) -> list[tuple[int, int, str]]:
+        """The number, claim and name of each record, ascending; 0 for records of a version without claims."""
+        matches = [match for entry in entries(self.root / kind) if (match := _CLAIMED_NAME.fullmatch(entry.name))]
+        return sorted((int(match[1]), int(match[2] or 0), match[0]) for match in matches)
+
+    def _stay(self) -> None:
+        """Stop if another engine has claimed the checkpoint."""
+        if self._claim is not None:
+            refuse_superseded(self.root, self._claim)
 
     def close(self) -> None:
         """Finish what is being removed and let go of the checkpoint."""
@@ -115,7 +183,8 @@ class Journal:
 
     def write_changes(self, serial: int, batch: int, records: list[Body]) -> None:
         """Acknowledge changes, of which the first has this serial."""
-        write_record(self._numbered("changes", serial), {"batch": batch, "records": records})
+        write_record(self._new("changes", serial), {"batch": batch, "records": records})
+        self._stay()
 
     def write_input(
         self, arrived: Arrived, positions: Mapping[str, Position], held: Mapping[str, Iterable[int]], serial: int
@@ -135,8 +204,11 @@ class Journal:
         clocks = packed_clocks(arrived.clocks)
         aside = {name: list(counted) for name, counted in arrived.aside().items()}
         body = {"consumed": dict(positions), "clocks": clocks, "held": kept, "serial": serial, "aside": aside}
-        write_record(self._numbered("batches", arrived.batch), body)
+        write_record(self._new("batches", arrived.batch), body)
+        self._stay()
         self._files.submit(self._prune, arrived.batch, kept)
+        for stream in aside:
+            self._files.submit(self._bound_aside, stream)
 
     def write_kinds(self, batch: int, states: pa.Table) -> None:
         """Keep what waits after a batch."""
@@ -169,9 +241,17 @@ class Journal:
     # Reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self, kind: str) -> list[int]:
-        """The numbers of the files of a kind, ascending."""
-        names = [entry.name for entry in entries(self.root / kind)]
-        return sorted(int(name) for name in names if name.isdigit())
+        """The numbers of the files of a kind, ascending; of those that count."""
+        if self._claim is None or kind not in _CLAIMED:
+            return sorted(int(entry.name) for entry in entries(self.root / kind) if entry.name.isdigit())
+        records = self._claimed(kind)
+        valid = {number: name for number, claimed, name in records if self._is_valid(kind, number, claimed)}
+        self._names[kind] = valid
+        return list(valid)
+
+    def _is_valid(self, kind: str, number: int, claimed: int) -> bool:
+        """Whether a record was there before any later start had read the checkpoint."""
+        return all(number <= base[kind] for start, base in self._bounds if start > claimed)
 
     def read(self, kind: str, number: int) -> Body:
         """A record."""
@@ -254,6 +334,16 @@ class Journal:
                 if number is None or number > newest:
                     entry.unlink(missing_ok=True)
 
+    def _bound_aside(self, stream: str) -> None:
+        with contextlib.suppress(OSError):
+            for folder in ("late", "malformed"):
+                removed = remove_oldest(self.root / folder / safe_name(stream), self.aside_bytes)
+                if removed:
+                    _logger.warning(
+                        "the %s rows of stream %r are more than %d bytes: the oldest %d files were removed",
+                        folder, stream, self.aside_bytes, removed,
+                    )  # fmt: skip
+
     def _prune(self, batch: int, held: Mapping[str, list[int]]) -> None:
         kept = {self.bucket(stream, number).name for stream, batches in held.items() for number in batches}
         with contextlib.suppress(OSError):
@@ -262,9 +352,9 @@ class Journal:
                 if number is not None and number < batch and entry.name not in kept:
                     entry.unlink(missing_ok=True)
             for kind in ("batches", "done", "kinds"):
-                for number in self.numbers(kind):
-                    if number <= batch - self.kept:
-                        self._numbered(kind, number).unlink(missing_ok=True)
+                # By rank: numbers have gaps, and what a batch waits for may be from long before.
+                for number in [number for number in self.numbers(kind) if number <= batch][: -self.kept]:
+                    self._numbered(kind, number).unlink(missing_ok=True)
 
     def _prune_states(self, newest: int) -> None:
         with contextlib.suppress(OSError):
@@ -279,7 +369,13 @@ class Journal:
                 self._numbered("changes", first).unlink(missing_ok=True)
 
     def _numbered(self, kind: str, number: int) -> Place:
-        return self.root / kind / f"{number:012}"
+        return self.root / kind / self._names.get(kind, {}).get(number, f"{number:012}")
+
+    def _new(self, kind: str, number: int) -> Place:
+        """Where this start writes a record of a batch or a change."""
+        if self._claim is not None:
+            self._names.setdefault(kind, {})[number] = f"{number:012}.{self._claim}"
+        return self._numbered(kind, number)
 
     def _undelivered(self, query: str) -> Place:
         return self.root / "undelivered" / safe_name(query)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamjoin._version import __version__
 from streamjoin.adhoc.core.buckets import Bucket
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
@@ -24,14 +25,14 @@ _MAGIC: Final = "streamjoin-adhoc"
 _HEADER = re.compile(rf"{_MAGIC} (\d+) ([0-9a-f]{{8}})\n".encode())
 
 
-def write_record(path: Place, body: dict[str, Any]) -> None:
-    """Write a record under its name; it is on disk when this returns.
+def write_record(path: Place, body: dict[str, Any], *, once: bool = False) -> None:
+    """Write a record under its name; it is on disk when this returns. With `once`, an existing one stays.
 
     Raises:
         CheckpointError: it can't be written.
     """
     text = json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
-    with atomic(path) as file:
+    with atomic(path, once=once) as file:
         file.write(f"{_MAGIC} {FORMAT} {zlib.crc32(text):08x}\n".encode())
         file.write(text)
 
@@ -55,8 +56,8 @@ def read_record(path: Place) -> dict[str, Any]:
         )
     if int(header[1]) != FORMAT:
         raise CheckpointError(
-            f"{path} has format {int(header[1])}, and this version of streamjoin reads format {FORMAT}: use the "
-            "version that wrote it, or begin with a new checkpoint"
+            f"{path} has format {int(header[1])}, and streamjoin {__version__} reads format {FORMAT}. Nothing was "
+            "changed: run the version that wrote it, or start with a new checkpoint"
         )
     text = data[header.end() :]
     if zlib.crc32(text) != int(header[2], 16):

@@ -8,6 +8,7 @@ ends the engine with its reason, and what the log has is what a restart goes on 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,13 @@ import pyarrow as pa
 from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.core.changes import Change
 from streamjoin.adhoc.core.explain import Explanation
-from streamjoin.adhoc.core.kinds import packed_states
+from streamjoin.adhoc.core.kind_states import packed_states
 from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.catalog import Catalog
 from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
 from streamjoin.adhoc.engine.figures import Passage, RunningQuery
 from streamjoin.adhoc.engine.inbox import BatchWork, Inbox, Portion
-from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, EngineMetrics, PlanChange, RunningBatch
 from streamjoin.adhoc.engine.journal import Journal, Position, held_by
 from streamjoin.adhoc.engine.recovery import RecoveredState
 from streamjoin.model.errors import InterruptedBatchError
@@ -63,6 +64,10 @@ class BatchLoop:
         self._recovery: RecoveredState | None = None
         self._quarantine: dict[str, str] = {}
         self._computing = False
+        self._stages: dict[str, float] = {}
+        """Seconds of the batch that runs, by component."""
+        self._stage: tuple[str, float] | None = None
+        """The component that runs now, and since when the batch does by the monotonic clock."""
         self._portions: tuple[Portion, ...] = ()
         """What the batch that runs has been given; nothing where a restart computes it again."""
         self._begun_at = self._joined_at = 0.0
@@ -89,8 +94,10 @@ class BatchLoop:
         """Until the inbox is closed and empty."""
         try:
             self._finish_what_was_begun()
-            while (work := self._inbox.take()) is not None:
+            while (work := self._inbox.take(self._patience())) is not None:
                 try:
+                    if not (work.requests or work.portions or work.questions):
+                        work = self._silence()
                     if work.requests or work.portions:
                         self._boundary(work)
                 except BaseException as error:
@@ -101,6 +108,19 @@ class BatchLoop:
             self._end()
         finally:
             self._writing.shutdown()
+
+    def _patience(self) -> float | None:
+        """After how many seconds of silence a batch may decide what waits; None if only tuples can."""
+        wait = self.core.time_to_idle() if self.positions else None
+        return None if wait is None else min(wait / 1e9, threading.TIMEOUT_MAX)
+
+    def _silence(self) -> BatchWork:
+        """A batch without tuples, which goes into the log as any other and decides what silence decides."""
+        if self._patience() != 0:
+            return BatchWork([], {}, [])
+        name = min(self.positions)
+        empty = self.catalog.streams[name].stream.schema.empty_table()
+        return BatchWork([], {name: Portion(name, self.positions[name], empty)}, [])
 
     def _end(self) -> None:
         self.catalog.keep_state(self._batch, now=True)
@@ -123,11 +143,14 @@ class BatchLoop:
             running = {name for name in held_back if not self.core.queries[name].paused}
             self.core.apply([Change("pause", name) for name in running])
             aside = dict.fromkeys(recovery.unfinished.buckets, Aside()) | dict(recovery.aside)
+            self._begun_at = time.monotonic()
             self._rows(recovery.unfinished, (), aside, attempt)
+            self._stage = None
             attempt.end()
             self.core.apply([Change("resume", name) for name in running - set(self._quarantine)])
             self.catalog.make_again(recovery.later)
             self._batch = max([self._batch, *(change.record.batch - 1 for change in recovery.later)])
+        self._batch += self._journal.batches_skipped
         held = {name: why for name, why in self._quarantine.items() if self.catalog.is_running(name)}
         if held:
             self.core.apply([Change("pause", name) for name in held if not self.core.queries[name].paused])
@@ -145,6 +168,9 @@ class BatchLoop:
     def _boundary(self, work: BatchWork) -> None:
         began, self._begun_at = time.perf_counter(), time.monotonic()
         self._batch += 1
+        self._stages = {}
+        for portion in work.portions.values():
+            self.catalog.streams[portion.stream].waits.add(max(0.0, self._begun_at - portion.handed_at))
         with self._timed("changes"):
             changes = self.catalog.change(work.requests, self._batch)
         with self._timed("arrivals"):
@@ -155,6 +181,7 @@ class BatchLoop:
         aside = dict.fromkeys(work.portions, Aside()) | arrived.aside()
         counts, failed = self._rows(arrived, tuple(work.portions.values()), aside)
         self._count_driver_rows(arrived, counts)
+        self._stage = None
         self._tell(began, work, [*changes, *failed], counts)
         for portion in work.portions.values():
             portion.done.set_result(None)
@@ -193,15 +220,19 @@ class BatchLoop:
             counts = {name: rows.num_rows for name, rows in outputs.items() if rows.num_rows}
             self.rows_out += sum(counts.values())
             if portions or arrived.buckets:
-                kinds = self.core.snapshot().kinds
-                if kinds or self._has_kinds:
-                    self._journal.write_kinds(arrived.batch, packed_states(kinds))
-                self._has_kinds = bool(kinds)
+                self._keep_waiting(arrived.batch)
                 self.batches += 1
                 sums = {"batches": self.batches, "rows_out": self.rows_out}
                 self._journal.write_done(arrived.batch, {**self.catalog.counts(), **sums})
             self.catalog.keep_state(arrived.batch)
         return counts, records
+
+    def _keep_waiting(self, batch: int) -> None:
+        """Write down what waits after a batch of queries with other than inner joins."""
+        kinds = self.core.snapshot().kinds
+        if kinds or self._has_kinds:
+            self._journal.write_kinds(batch, packed_states(kinds))
+        self._has_kinds = bool(kinds)
 
     def _one_by_one(self, attempt: Attempt, arrived: Arrived) -> Outputs:
         """The rows of a batch that ended the process before, query by query."""
@@ -229,8 +260,28 @@ class BatchLoop:
     @contextmanager
     def _timed(self, component: str) -> Iterator[None]:
         began = time.perf_counter()
+        self._stage = component, self._begun_at
         yield
-        self.seconds[component] = self.seconds.get(component, 0.0) + time.perf_counter() - began
+        spent = time.perf_counter() - began
+        for sums in (self.seconds, self._stages):
+            sums[component] = sums.get(component, 0.0) + spent
+
+    def activity(self) -> RunningBatch | None:
+        """The batch that runs now; from any thread."""
+        stage = self._stage
+        if stage is None:
+            return None
+        component, begun_at = stage
+        place = self.core.position() if component == "joining" else None
+        rows_in = {portion.stream: portion.table.num_rows for portion in self._portions}
+        return RunningBatch(
+            self._batch,
+            time.monotonic() - begun_at,
+            component,
+            () if place is None else place.streams,
+            () if place is None else place.queries,
+            rows_in,
+        )
 
     def _store(self, arrived: Arrived, portions: tuple[Portion, ...]) -> None:
         positions = {**self.positions, **{portion.stream: portion.position for portion in portions}}
@@ -307,6 +358,12 @@ class BatchLoop:
             tuple(str(decision) for decision in decisions if decision.batch == self._batch),
             self.executor.decided(),
             sum(slowest.values()) if slowest else None,
+            dict(self._stages),
+            tuple(
+                PlanChange(decision.rule, decision.what, decision.why, decision.queries, dict(decision.figures))
+                for decision in decisions
+                if decision.batch == self._batch and decision.changed
+            ),
         )
         self._publish(self.last_event)
 

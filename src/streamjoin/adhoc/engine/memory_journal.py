@@ -23,6 +23,8 @@ ASIDE_KEPT: Final = 10_000
 class MemoryJournal(Journal):
     """Keeps in memory what `Journal` writes, as far as a running engine needs it."""
 
+    batches_skipped = 0
+
     def __init__(self) -> None:
         self.engine = uuid.uuid4().hex
         self._aside: dict[tuple[str, str], NewestRows] = {}

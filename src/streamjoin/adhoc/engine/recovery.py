@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from streamjoin.adhoc.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.kinds import KindState, unpacked_states
+from streamjoin.adhoc.core.kind_states import KindState
+from streamjoin.adhoc.core.kinds import unpacked_states
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Snapshot
 from streamjoin.adhoc.engine.info import ChangeRecord

@@ -59,14 +59,18 @@ def scan_warning(query: Query, streams: Mapping[str, RunningStream], limit: int)
     )
 
 
+def pairs_scanned(query: Query, streams: Mapping[str, RunningStream]) -> float:
+    """The most pairs per second that a join of a query without an index is expected to compare."""
+    return max((expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)), default=0.0)
+
+
 def refuse_scan(query: Query, streams: Mapping[str, RunningStream], limit: int) -> None:
     """Refuse a query that is expected to compare too many pairs.
 
     Raises:
         SpecError: it is.
     """
-    pairs = max((expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)), default=0.0)
-    if pairs > limit:
+    if pairs_scanned(query, streams) > limit:
         raise SpecError(
             f"{scan_warning(query, streams, limit)}. Add an equality or a band, shorten the window, or create it with "
             "allow_scan=True"

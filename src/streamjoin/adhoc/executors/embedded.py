@@ -17,13 +17,16 @@ from streamjoin.adhoc.engine.executor import FeedKeeper, InProcess, PushedFeed, 
 from streamjoin.adhoc.engine.inbox import Inbox, Portion
 from streamjoin.adhoc.engine.journal import Journal, Position
 from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.sources.base import SourceReader, TupleSource
+from streamjoin.adhoc.sources.base import SourceReader, TupleSource, is_behind
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.model.plain_types import plain_schema
 
 IDLE = 0.05
 """Seconds after which a source that had nothing is asked again, unless a trigger says otherwise."""
+
+SOON = 0.01
+"""Seconds after which a source that is still fetching is asked again, where somebody waits for it."""
 
 
 class EmbeddedExecutor:
@@ -133,9 +136,7 @@ class SourceFeed:
                 if reader is None:
                     reader = self._source.open(self._journal.source_notes(self.stream.name))
                 handed = self._read_once(reader)
-                if self.failed:
-                    self.failed, failures = False, 0
-                    self._keeper.stream_recovered(self)
+                failures = 0
                 self._wait_for_more(handed)
             except Exception as failure:
                 if self._inbox.closed:
@@ -155,11 +156,13 @@ class SourceFeed:
                 rows = portion.rows.cast(self.stream.schema)
                 # What is read together has no order of its own: a tuple is not late because of its neighbours.
                 rows = rows.sort_by(self.stream.time)
+        if self.failed:
+            # Before its tuples come out: who sees one of them sees no failure.
+            self.failed = False
+            self._keeper.stream_recovered(self)
         begun = self._looked_at
         if portion is None:
-            with self._changed:
-                self._empty_reads += 1
-                self._changed.notify_all()
+            self._found_nothing(reader)
             return False
         self._inbox.hand(
             Portion(
@@ -174,6 +177,16 @@ class SourceFeed:
         self.position = portion.position
         self._began = begun
         return True
+
+    def _found_nothing(self, reader: SourceReader) -> None:
+        with self._changed:
+            waited_for = self._wanted > self._empty_reads
+        if waited_for and is_behind(reader):
+            self._stopping.wait(SOON)
+            return
+        with self._changed:
+            self._empty_reads += 1
+            self._changed.notify_all()
 
     def _wait_for_more(self, handed: bool) -> None:
         left = self._every - (time.monotonic() - self._began) if handed else max(self._every, IDLE)

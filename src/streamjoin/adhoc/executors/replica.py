@@ -16,16 +16,17 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from streamjoin.adhoc.core.arrivals import Arrived, Clocks
+from streamjoin.adhoc.core.batch_run import Share
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
 from streamjoin.adhoc.core.probe_plan import Choice
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared, ShareFigures, Snapshot
-from streamjoin.adhoc.core.shared_join import Share
 from streamjoin.adhoc.engine.journal_files import read_bucket
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.optimizer.optimizer import Optimizer
 from streamjoin.adhoc.optimizer.plans import Plan
+from streamjoin.model.large_columns import one_batch
 from streamjoin.storage.places import place
 
 
@@ -201,7 +202,7 @@ class Replica:
 
 
 def _packed(table: pa.Table) -> bytes:
-    message: bytes = table.combine_chunks().to_batches()[0].serialize().to_pybytes()
+    message: bytes = one_batch(table).serialize().to_pybytes()
     return message
 
 

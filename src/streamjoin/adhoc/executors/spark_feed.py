@@ -97,7 +97,7 @@ def _local_path(path: str) -> str:
 
 
 _LONGEST_PORTION: Final = 60.0
-_STEADY: Final = 15
+STEADY: Final = 15
 """Seconds after which a query that was started again and has not failed counts as recovered, though nothing came."""
 
 
@@ -189,7 +189,7 @@ class SparkFeed:
         """Wait for the query's end; after a failure tell of it and start again, until the feed is stopped."""
         while query is not None:
             try:
-                if self.failed and not query.awaitTermination(_STEADY):
+                if self.failed and not query.awaitTermination(STEADY):
                     self._recovered()
                 query.awaitTermination()
                 error = StateError(f"stream {self.stream.name!r} was stopped from outside, through Spark")
@@ -229,9 +229,12 @@ class SparkFeed:
         Raises:
             StateError: the stream fails.
         """
-        if self._query is not None and self._query.isActive:
+        # A query that starts again may hand in its first portion before it is known here.
+        with self._starting:
+            query = self._query
+        if query is not None and query.isActive:
             try:
-                self._query.processAllAvailable()
+                query.processAllAvailable()
             except Exception as error:
                 raise StateError(f"stream {self.stream.name!r} failed: {self._reason or _cause(error)}") from error
 

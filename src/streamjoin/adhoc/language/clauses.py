@@ -43,6 +43,7 @@ _REFUSED_JOINS: Final = {
     "STRAIGHT_JOIN": "STRAIGHT_JOIN is not allowed here; allowed: JOIN ... WITHIN ... ON",
 }
 ASOF_SHAPE: Final = "ASOF JOIN q MATCH_CONDITION (t.ts >= q.ts) ON t.k = q.k TOLERANCE 5 SECONDS"
+NEAREST_SHAPE: Final = "MATCH_CONDITION (NEAREST(t.ts, q.ts))"
 _KIND_WORDS: Final[Mapping[tuple[str, ...], JoinKind]] = {
     (): "inner",
     ("INNER",): "inner",
@@ -57,13 +58,13 @@ _KIND_WORDS: Final[Mapping[tuple[str, ...], JoinKind]] = {
     ("ANTI",): "anti",
     ("LEFT", "ANTI"): "anti",
 }
-"""The words before JOIN, and the kind they say; ASOF may stand before those of "inner" and "left"."""
+"""The words before JOIN, and the kind they say; ASOF may stand before those of "inner", "left" and "anti"."""
 _KIND_STARTS: Final = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF"})
 _KINDS_ALLOWED: Final = (
-    "allowed before JOIN: INNER, LEFT, RIGHT or FULL (OUTER), LEFT SEMI, LEFT ANTI, ASOF and ASOF LEFT"
+    "allowed before JOIN: INNER, LEFT, RIGHT or FULL (OUTER), LEFT SEMI, LEFT ANTI, ASOF, ASOF LEFT and ASOF ANTI"
 )
 _STARTS: Final = frozenset({"FROM", "JOIN", "ON", "USING", "WHERE", "COMMA", *_REFUSED, *_REFUSED_JOINS, *_KIND_STARTS})
-_MATCH, _TOLERANCE = "MATCH_CONDITION", "TOLERANCE"
+_MATCH, _NEAREST, _TOLERANCE = "MATCH_CONDITION", "NEAREST", "TOLERANCE"
 
 
 class QueryText(SourceText):
@@ -102,19 +103,27 @@ class Item:
 
 
 @dataclass(frozen=True)
-class JoinClause:
-    """`[kind] JOIN table WITHIN window ON condition`, or an as-of join, whose window is its tolerance.
+class MatchClause:
+    """What MATCH_CONDITION says: a comparison of two times, or NEAREST with the two times, perhaps AND a comparison."""
 
-    `kind_span` is where the words up to JOIN are; `match` is the comparison of MATCH_CONDITION.
+    comparison: Stretch | None
+    nearest: tuple[Stretch, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoinClause:
+    """`[kind] JOIN table WITHIN window ON condition`, or an as-of join, whose window is its tolerance, if it has one.
+
+    `kind_span` is where the words up to JOIN are.
     """
 
     table: NamedStream
-    window: Window
+    window: Window | None
     window_span: Span
     on: Stretch | None
     kind: JoinKind
     kind_span: Span
-    match: Stretch | None = None
+    match: MatchClause | None = None
 
 
 @dataclass(frozen=True)
@@ -323,7 +332,7 @@ class _Reader:
         kinds = tuple(word.kind for word in words[:-1])
         nearest = kinds[:1] == ("ASOF",)
         kind = _KIND_WORDS.get(kinds[1:] if nearest else kinds)
-        if kind is None or (nearest and kind not in ("inner", "left")):
+        if kind is None or (nearest and kind not in ("inner", "left", "anti")):
             raise self._source.error(_KINDS_ALLOWED, *span)
         table = self._table()
         if nearest:
@@ -354,22 +363,37 @@ class _Reader:
             if not depth:
                 break
             self._at += 1
-        match = Stretch(first, self._at)
-        if match.first == match.end or not self._take("R_PAREN"):
+        end = self._at
+        if first == end or not self._take("R_PAREN"):
             raise self._error(f"{_MATCH} needs a comparison of two times in parentheses: {ASOF_SHAPE}")
+        match = self._match(first, end)
         on = self._stretch("ON", stop=_TOLERANCE) if self._take("ON") else None
         if self._text().upper() != _TOLERANCE:
             if self._kind() == "USING":
                 raise self._error("USING is not allowed here: write the condition after ON")
-            message = (
-                "TOLERANCE is missing: say how far apart the two times may be (tuples are kept as long as that), "
-                f"as in {ASOF_SHAPE}"
-            )
-            raise self._source.error(message, *span)
+            return JoinClause(table, None, span, on, kind, span, match)
         window, window_span = self._window(_TOLERANCE)
         if isinstance(window, CountWindow):
             raise self._source.error("a TOLERANCE is a distance in time: write SECONDS, ... or UNITS", *window_span)
         return JoinClause(table, window, window_span, on, kind, span, match)
+
+    def _match(self, first: int, end: int) -> MatchClause:
+        """The words of MATCH_CONDITION between its parentheses."""
+        words = self._words[first:end]
+        if self._source.of(words[0]).upper() != _NEAREST or len(words) < 2 or words[1].kind != "L_PAREN":
+            return MatchClause(Stretch(first, end))
+        kinds = [word.kind for word in words]
+        close = kinds.index("R_PAREN") if "R_PAREN" in kinds else len(kinds)
+        comma = kinds.index("COMMA") if "COMMA" in kinds else close
+        rest = kinds[close + 1 :]
+        if not 2 < comma < close - 1 or (rest and (rest[0] != "AND" or len(rest) < 2)):
+            raise self._source.error(
+                f"NEAREST takes the two times, as in {NEAREST_SHAPE}; AND t.ts <> q.ts after it leaves out equal times",
+                words[0].start,
+                words[-1].end,
+            )
+        times = Stretch(first + 2, first + comma), Stretch(first + comma + 1, first + close)
+        return MatchClause(Stretch(first + close + 2, end) if rest else None, times)
 
     def _window(self, clause: str) -> tuple[Window, Span]:
         """The window that the clause here says."""

@@ -19,6 +19,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from streamjoin.adhoc.language.join_key import KeyedJoin, keyed
+from streamjoin.model.asof import Direction
 from streamjoin.model.errors import SchemaError, SpecError
 from streamjoin.model.expression.canonical import renamed
 from streamjoin.model.expression.nodes import Column, Expression, conjunction
@@ -92,14 +93,16 @@ class QuerySource:
 
 @dataclass(frozen=True)
 class NearestRule:
-    """Of an as-of join: the partner is the nearest in time before the tuple of `anchor`, or after it (`forward`).
+    """Of an as-of join: the partner is the nearest in time to the tuple of `anchor`, before it, after it, or either.
 
-    Equal times count if `exact`. Of partners with equal times the last is taken, if `forward` the first.
+    Equal times count if `exact`. Of partners with equal times the last is taken, if "forward" the first; of two that
+    are equally near the one before. Without `bounded` there is no tolerance, and the newest tuple of each key is kept.
     """
 
     anchor: str
-    forward: bool = False
+    direction: Direction = "backward"
     exact: bool = True
+    bounded: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,13 @@ class JoinStep:
             aliases = _aliases(other)
             _require(self.right in aliases and len(aliases) > 1, f"{other} relates {self.right!r} to no other alias")
         _require(bool(self.related), f"nothing relates {self.right!r} to an earlier alias: a cross join")
-        _require(self.nearest is None or self.kind in ("inner", "left"), f"an as-of join can't be {self.kind!r}")
+        _require(
+            self.nearest is None or self.kind in ("inner", "left", "anti"), f"an as-of join can't be {self.kind!r}"
+        )
+        _require(
+            self.is_bounded or (self.nearest is not None and self.nearest.direction == "backward" and self.by_key),
+            "an as-of join without a tolerance looks back, by equalities",
+        )
         _require(self.nearest is None or isinstance(self.window, TimeWindow), "an as-of join has a tolerance in time")
         _require(self.is_inner is False or not self.own, "the conditions of an inner join are selections")
 
@@ -140,6 +149,16 @@ class JoinStep:
     def is_inner(self) -> bool:
         """Whether its rows are the pairs."""
         return self.kind == "inner" and self.nearest is None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a window or a tolerance bounds how far apart tuples are."""
+        return self.nearest is None or self.nearest.bounded
+
+    @property
+    def by_key(self) -> bool:
+        """Whether equalities alone relate the two sides."""
+        return not self.bands and not self.others
 
     @property
     def terms(self) -> tuple[Term, ...]:

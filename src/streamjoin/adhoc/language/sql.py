@@ -15,7 +15,15 @@ from typing import Final
 import pyarrow as pa
 
 from streamjoin.adhoc.language import clauses
-from streamjoin.adhoc.language.clauses import Clauses, Item, JoinClause, NamedStream, QueryText, Stretch
+from streamjoin.adhoc.language.clauses import (
+    Clauses,
+    Item,
+    JoinClause,
+    MatchClause,
+    NamedStream,
+    QueryText,
+    Stretch,
+)
 from streamjoin.adhoc.language.plan import (
     OUTER,
     ROW,
@@ -37,7 +45,7 @@ from streamjoin.model.expression.parsing import Parsed, Scan
 from streamjoin.model.expression.source_text import Span
 from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.terms import split
-from streamjoin.model.window import CountWindow, TimeWindow
+from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _WHERE: Final = "an ad-hoc join query"
 
@@ -118,6 +126,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+def _earlier(new: str, operands: Sequence[Expression], times: Mapping[str, str]) -> str | None:
+    """The earlier alias of two time columns, of which one is that of `new`; None if they are something else."""
+    columns = [one for one in operands if isinstance(one, Column) and times[one.qualifier] == one.name]
+    aliases = [column.qualifier for column in columns]
+    if len(aliases) != 2 or aliases.count(new) != 1:
+        return None
+    return aliases[0] if aliases[1] == new else aliases[1]
+
+
 class _Planning:
     def __init__(self, scan: Scan, streams: Mapping[str, Stream]) -> None:
         self._scan = scan
@@ -129,6 +146,8 @@ class _Planning:
         self._filters: list[Expression] = []
         self._core = 0
         """How many of the sources are joined by inner joins."""
+        self._windows: list[Window | None] = []
+        """Those of the joins so far."""
         self._kinds: list[JoinKind] = []
         """Those of the joins after them."""
 
@@ -236,7 +255,7 @@ class _Planning:
         self._check_window(join)
         new = join.table.alias
         names = self._names_of_step(number)
-        nearest = None if join.match is None else self._nearest(join.match, names, new)
+        nearest = None if join.match is None else self._nearest(join, join.match, names)
         terms, span = ((), join.kind_span) if join.on is None else self._condition(join.on, names)
         related: list[Expression] = []
         own: list[Expression] = []
@@ -257,7 +276,27 @@ class _Planning:
                 span,
             )
         equalities, bands, others = split(related, new, self._schemas)
-        return JoinStep(new, join.window, equalities, bands, others, join.kind, nearest, tuple(own))
+        if nearest is not None and not nearest.bounded:
+            self._check_unbounded(join, nearest, by_key=not bands and not others)
+        return JoinStep(new, join.window or self._no_time, equalities, bands, others, join.kind, nearest, tuple(own))
+
+    @property
+    def _no_time(self) -> TimeWindow:
+        """A window of equal times."""
+        return TimeWindow(0 if self._sources[0].stream.tick_ns is None else "0 seconds")
+
+    def _check_unbounded(self, join: JoinClause, nearest: NearestRule, *, by_key: bool) -> None:
+        """Refuse an as-of join without a tolerance whose state would have no bound."""
+        reason = None
+        if nearest.direction != "backward":
+            reason = "looking ahead a tuple would wait for ever"
+        elif not by_key:
+            reason = "with more than equalities in ON every tuple would have to be kept"
+        elif any(isinstance(window, CountWindow) for window in self._windows[: self._core - 1]):
+            reason = "after a join WITHIN ROWS it is not known how old the tuples to come are"
+        if reason is not None:
+            message = f"TOLERANCE is missing: {reason}; say how far apart the two times may be, as in "
+            raise self._error(message + clauses.ASOF_SHAPE, join.kind_span)
 
     def _names_of_step(self, number: int) -> _Names:
         """The aliases that the ON of a join may use: those of the inner joins up to it, and its own."""
@@ -267,32 +306,52 @@ class _Planning:
         later = [source.alias for source in self._sources[number + 2 :]]
         return _Names(known, later, {alias: why.format(alias) for alias in between})
 
-    def _nearest(self, stretch: Stretch, names: _Names, new: str) -> NearestRule:
-        """The rule of MATCH_CONDITION: a comparison of the time of an earlier stream with that of the new one."""
+    def _nearest(self, join: JoinClause, match: MatchClause, names: _Names) -> NearestRule:
+        """The rule of MATCH_CONDITION: how the time of an earlier stream and that of the new one are compared."""
+        new, bounded = join.table.alias, join.window is not None
+        times = {source.alias: source.stream.time for source in names.sources}
+        example = f"{names.sources[0].alias}.{times[names.sources[0].alias]}", f"{new}.{times[new]}"
+        if match.nearest:
+            parts = [self._scan.read(part.first, part.end, names.resolve, _WHERE) for part in match.nearest]
+            earlier = _earlier(new, [part.expression for part in parts], times)
+            if earlier is None:
+                raise self._error(
+                    f"NEAREST takes the time column of an earlier stream and that of {new}, as in NEAREST"
+                    f"({', '.join(example)})",
+                    (parts[0].span[0], parts[1].span[1]),
+                )
+            exact = match.comparison is None
+            if match.comparison is not None:
+                self._compared(match.comparison, names, new, ("<>",), f"{example[0]} <> {example[1]}")
+            return NearestRule(earlier, "nearest", exact, bounded)
+        if match.comparison is None:
+            raise AssertionError("a MATCH_CONDITION of nothing")
+        allowed = (">=", ">", "<=", "<")
+        operator, earlier, turned = self._compared(match.comparison, names, new, allowed, " >= ".join(example))
+        backward = operator.startswith(">") != turned
+        return NearestRule(earlier, "backward" if backward else "forward", operator.endswith("="), bounded)
+
+    def _compared(
+        self, stretch: Stretch, names: _Names, new: str, allowed: Sequence[str], example: str
+    ) -> tuple[str, str, bool]:
+        """The operator, the earlier alias, and whether the new alias stands left."""
         parsed = self._scan.read(stretch.first, stretch.end, names.resolve, _WHERE)
         comparison = parsed.expression
-        sides = (comparison.left, comparison.right) if isinstance(comparison, Compare) else ()
-        columns = [side for side in sides if isinstance(side, Column)]
         times = {source.alias: source.stream.time for source in names.sources}
-        aliases = [column.qualifier for column in columns]
-        if (
-            not isinstance(comparison, Compare)
-            or comparison.operator not in (">=", ">", "<=", "<")
-            or len(columns) != len(sides)
-            or aliases.count(new) != 1
-            or any(times[column.qualifier] != column.name for column in columns)
-        ):
-            raise self._error(
-                f"MATCH_CONDITION compares the time column of an earlier stream with that of {new} by >=, >, <= or <, "
-                f"as in {names.sources[0].alias}.{times[names.sources[0].alias]} >= {new}.{times[new]}",
-                parsed.span,
-            )
-        earlier = aliases[0] if aliases[1] == new else aliases[1]
-        greater = comparison.operator.startswith(">")
-        return NearestRule(earlier, greater == (aliases[0] == new), comparison.operator.endswith("="))
+        if isinstance(comparison, Compare) and comparison.operator in allowed:
+            earlier = _earlier(new, [comparison.left, comparison.right], times)
+            if earlier is not None:
+                return comparison.operator, earlier, comparison.left == Column(new, times[new])
+        operators = " or ".join(", ".join(allowed).rsplit(", ", 1))
+        raise self._error(
+            f"MATCH_CONDITION compares the time column of an earlier stream with that of {new} by {operators}, "
+            f"as in {example}",
+            parsed.span,
+        )
 
     def _check_window(self, join: JoinClause) -> None:
         window, stream = join.window, self._sources[0].stream
+        self._windows.append(window)
         if not isinstance(window, TimeWindow) or window.is_duration == (stream.tick_ns is not None):
             return
         column = f"the time column {stream.name}.{stream.time} is {stream.time_type}"

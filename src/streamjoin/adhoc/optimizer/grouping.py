@@ -41,7 +41,7 @@ def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: l
     count = len(set(placed.values()))
     if placed == now or after > before * (1 - facts.settings.hysteresis):
         why = "nothing is cheaper" if placed == now else "another grouping saves too little"
-        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names))
+        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names), changed=False)
     choices = {name: replace(plan.choices[name], group=group) for name, group in placed.items()}
     what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
     why = "it is cheaper by equation 2"

@@ -53,7 +53,7 @@ def reorder_joins(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
     enough = facts.settings.hysteresis * (before - _result_rows(plan, facts))
     if reordered.choices == plan.choices or after >= before or before - after < enough:
         why = "nothing is cheaper" if reordered.choices == plan.choices else "another order saves too little"
-        return plan, (Decision("reorder_joins", "orders stay", why, figures, queries=tuple(names)),)
+        return plan, (Decision("reorder_joins", "orders stay", why, figures, queries=tuple(names), changed=False),)
     moved = tuple(name for name in names if reordered.choices[name] != plan.choices[name])
     what = f"{len(moved)} queries join in another order"
     return reordered, (Decision("reorder_joins", what, "its shared cost is less", figures, queries=moved),)

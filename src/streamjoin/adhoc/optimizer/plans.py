@@ -62,6 +62,8 @@ class Decision:
     figures: Mapping[str, float] = field(default_factory=dict)
     batch: int = -1
     queries: tuple[str, ...] = ()
+    changed: bool = True
+    """Whether the plan is another one now."""
 
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {value:,.4g}" for name, value in self.figures.items())

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from streamjoin.model.errors import SpecError
+from streamjoin.storage.pieces import Block, MappedPiece
+from streamjoin.storage.places import place
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,45 @@ class Target:
     schema: pa.Schema
     engine: str
     spark: Any = None
+
+
+@dataclass(frozen=True)
+class FiledRows:
+    """Rows of a query that lie in files of the checkpoint, as blocks: tasks read them, and this process if it must."""
+
+    schema: pa.Schema
+    blocks: tuple[tuple[str, tuple[int, ...]], ...]
+    """Paths, each with what `Block.packed` gives."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return sum(Block(*block).rows for _, block in self.blocks)
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(Block(*block).length for _, block in self.blocks)
+
+    def table(self) -> pa.Table:
+        """The rows.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        batches = [MappedPiece(place(path)).batch(Block(*block), self.schema) for path, block in self.blocks]
+        return pa.Table.from_batches(batches, self.schema)
+
+    def newest(self, limit: int) -> pa.Table:
+        """The last rows, at most so many; not checked, as they are only shown."""
+        batches: list[pa.RecordBatch] = []
+        for path, packed in reversed(self.blocks):
+            if limit <= 0:
+                break
+            rows = MappedPiece(place(path)).glimpse(Block(*packed), self.schema)
+            batches.insert(0, rows.slice(max(0, rows.num_rows - limit)))
+            limit -= batches[0].num_rows
+        return pa.Table.from_batches(batches, self.schema)
 
 
 class Writer(Protocol):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.adhoc.sinks.base import Target
+from streamjoin.formats.tables import checked_compression
 from streamjoin.model.errors import SpecError, StreamJoinError
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place, entries, place
@@ -42,10 +43,7 @@ class ParquetSink:
         object.__setattr__(self, "path", str(self.path))
         if not self.path:
             raise SpecError("a ParquetSink needs the path of a directory")
-        if not pa.Codec.is_available(self.compression) and self.compression != "none":
-            raise SpecError(
-                f"Parquet files can't be compressed with {self.compression!r}; try 'zstd', 'snappy' or 'none'"
-            )
+        checked_compression(self.compression)
 
     def open(self, target: Target) -> ParquetWriter:
         """A writer for a query's files.

@@ -40,6 +40,15 @@ def json_rows(rows: pa.Table, key: str | None) -> list[Record]:
     return list(zip(map(_key_text, keys), texts, strict=True))
 
 
+def identity(query: str, batch: int, position: str) -> list[tuple[str, str | bytes | None]]:
+    """The headers of a record: query, batch and position in it. A row that is sent again has them again."""
+    return [
+        ("streamjoin-query", query.encode()),
+        ("streamjoin-batch", str(batch).encode()),
+        ("streamjoin-position", position.encode()),
+    ]
+
+
 def _key_text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json_values.text(value)
 
@@ -57,8 +66,8 @@ _opening = threading.Lock()
 class KafkaClientWriter:
     """Sends a query's rows and returns when the brokers have them."""
 
-    def __init__(self, topic: str, key: str | None, options: Mapping[str, str]) -> None:
-        self._topic, self._key, self._options = topic, key, options
+    def __init__(self, query: str, topic: str, key: str | None, options: Mapping[str, str]) -> None:
+        self._query, self._topic, self._key, self._options = query, topic, key, options
         settings = {
             "enable.idempotence": "true",
             "message.timeout.ms": str(TIMEOUT_MS),
@@ -72,7 +81,7 @@ class KafkaClientWriter:
             self._shared = _producers[self._settings]
             self._shared.users += 1
 
-    def write(self, batch: int, rows: pa.Table) -> None:  # noqa: ARG002
+    def write(self, batch: int, rows: pa.Table) -> None:
         """Send a batch.
 
         Raises:
@@ -90,10 +99,11 @@ class KafkaClientWriter:
                 taken.set()
 
         producer = self._shared.producer
-        for key, value in json_rows(rows, self._key):
+        for position, (key, value) in enumerate(json_rows(rows, self._key)):
+            headers = identity(self._query, batch, str(position))
             while True:
                 try:
-                    producer.produce(self._topic, value, key, on_delivery=reported)
+                    producer.produce(self._topic, value, key, on_delivery=reported, headers=headers)
                     break
                 except BufferError:
                     # Its queue is full: wait until some of it is sent.

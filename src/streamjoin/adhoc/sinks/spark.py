@@ -1,33 +1,35 @@
 """Sinks on other systems: a Kafka topic, and a view of a Spark session that SQL can read.
 
-On Spark, however many queries write to Kafka, the rows of a batch go there in one job for each cluster of brokers; an
-engine without Spark sends them by a client of its own (`kafka_client`).
+On Spark, however many queries write to Kafka, the rows of a batch go there in one job for each cluster of brokers; rows
+that lie in files are read by the tasks that send them. An engine without Spark has its own client (`kafka_client`).
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.sinks.base import NewestRows, Target
-from streamjoin.adhoc.sinks.kafka_client import KafkaClientWriter, Record, json_rows
-from streamjoin.config.pipeline import is_secret, without_secrets
+from streamjoin.adhoc.sinks.base import FiledRows, NewestRows, Target
+from streamjoin.adhoc.sinks.kafka_client import KafkaClientWriter, identity, json_rows
+from streamjoin.config.pipeline import has_secrets, without_secrets
+from streamjoin.config.variables import from_environment
 from streamjoin.model.errors import SpecError
 
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+_HEADERS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+_COLUMNS: Final = "topic STRING, key STRING, value STRING, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 @dataclass(frozen=True)
 class KafkaSink:
     """A Kafka topic, at least once: after a crash the rows of the newest batch may come a second time.
 
-    A row becomes one JSON object, NULLs included, encoded as over REST (`model/json_values.py`).
+    A row becomes one JSON object, NULLs included, encoded as over REST (`model/json_values.py`). The record's headers
+    `streamjoin-query`, `streamjoin-batch` and `streamjoin-position` identify it: readers can drop what comes again.
 
     Args:
         servers: the brokers, as in `kafka.bootstrap.servers`.
@@ -62,8 +64,8 @@ class KafkaSink:
             raise SpecError(f"the key {self.key!r} is no output of the query; it has: {', '.join(target.schema.names)}")
         options = self.resolved()
         if target.spark is None:
-            return KafkaClientWriter(self.topic, self.key, options)
-        return KafkaWriter(self, target.spark)
+            return KafkaClientWriter(target.query, self.topic, self.key, options)
+        return KafkaWriter(self, target.query, target.spark)
 
     def resolved(self) -> dict[str, str]:
         """The options with what the environment says, as Spark takes them.
@@ -71,12 +73,12 @@ class KafkaSink:
         Raises:
             SpecError: the environment has no such variable.
         """
-        options = {key: _VARIABLE.sub(_from_environment, value) for key, value in self.options.items()}
+        options = {key: from_environment(value, "an option of a KafkaSink") for key, value in self.options.items()}
         return {**options, "kafka.bootstrap.servers": self.servers}
 
     def spec(self) -> dict[str, Any] | None:
         """All fields; None with a secret among them."""
-        if any(is_secret(key) and not _VARIABLE.search(value) for key, value in self.options.items()):
+        if has_secrets(self.options):
             return None
         return {
             "kind": self.kind,
@@ -98,30 +100,38 @@ class KafkaSink:
 class KafkaWriter:
     """Writes a query's rows to a Kafka topic; one Spark job can serve all writers whose sinks have equal `together`."""
 
-    def __init__(self, sink: KafkaSink, spark: Any) -> None:
-        self.sink = sink
+    takes_files = True
+
+    def __init__(self, sink: KafkaSink, query: str, spark: Any) -> None:
+        self.sink, self.query = sink, query
         self._spark = spark
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def write(self, batch: int, rows: pa.Table | FiledRows) -> None:
         """Send a batch."""
         self.write_all(batch, [(self, rows)])
 
-    def write_all(self, batch: int, parts: Sequence[tuple[KafkaWriter, pa.Table]]) -> None:  # noqa: ARG002
-        """Send the rows of several queries in one job."""
-        topics: list[str] = []
-        sent: list[Record] = []
+    def write_all(self, batch: int, parts: Sequence[tuple[KafkaWriter, pa.Table | FiledRows]]) -> None:
+        """Send the rows of several queries in one job; one more if some are in files and others are not."""
+        filed: list[_FiledRecords] = []
+        tables: list[pa.Table] = []
         for writer, rows in parts:
-            records = json_rows(rows, writer.sink.key)
-            topics += [writer.sink.topic] * len(records)
-            sent += records
-        table = pa.table(
-            {
-                "topic": pa.array(topics, pa.string()),
-                "key": pa.array([key for key, _ in sent], pa.string()),
-                "value": pa.array([value for _, value in sent], pa.string()),
-            }
-        )
-        frame = self._spark.createDataFrame(table)
+            records = _Records(writer.query, batch, writer.sink.topic, writer.sink.key)
+            if isinstance(rows, FiledRows):
+                filed += [
+                    _FiledRecords(records, FiledRows(rows.schema, (block,)), number)
+                    for number, block in enumerate(rows.blocks)
+                ]
+            else:
+                tables.append(records.table(rows))
+        if filed:
+            tasks = min(len(filed), self._spark.sparkContext.defaultParallelism)
+            numbers = self._spark.range(0, tasks, 1, tasks)
+            shares = [filed[number::tasks] for number in range(tasks)]
+            self._send(numbers.mapInArrow(partial(_read_records, shares), _COLUMNS))
+        if tables:
+            self._send(self._spark.createDataFrame(pa.concat_tables(tables)))
+
+    def _send(self, frame: Any) -> None:
         options = self.sink.resolved()
         try:
             frame.write.format("kafka").options(**options).save()
@@ -133,11 +143,50 @@ class KafkaWriter:
         """Nothing is open between two batches."""
 
 
-def _from_environment(variable: re.Match[str]) -> str:
-    value = os.environ.get(variable[1])
-    if value is None:
-        raise SpecError(f"the environment has no variable {variable[1]!r}, which an option of a KafkaSink names")
-    return value
+@dataclass(frozen=True)
+class _Records:
+    """How the rows of a query become records of a topic."""
+
+    query: str
+    batch: int
+    topic: str
+    key: str | None
+
+    def table(self, rows: pa.Table, place: str = "") -> pa.Table:
+        """The records; their positions begin with `place`."""
+        records = json_rows(rows, self.key)
+        headers = [identity(self.query, self.batch, f"{place}{position}") for position in range(len(records))]
+        return pa.table(
+            {
+                "topic": pa.array([self.topic] * len(records), pa.string()),
+                "key": pa.array([key for key, _ in records], pa.string()),
+                "value": pa.array([value for _, value in records], pa.string()),
+                "headers": pa.array([[{"key": k, "value": v} for k, v in each] for each in headers], _HEADERS),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class _FiledRecords:
+    """Rows in a file that become records of a topic; `number` is that of the file among those of the batch."""
+
+    records: _Records
+    rows: FiledRows
+    number: int
+
+    def read(self) -> pa.Table:
+        """The records."""
+        return self.records.table(self.rows.table(), f"{self.number}.")
+
+
+def _read_records(
+    shares: Sequence[Sequence[_FiledRecords]], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The records of the shares with these numbers."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for records in shares[number]:
+                yield from records.read().to_batches()
 
 
 @dataclass(frozen=True)

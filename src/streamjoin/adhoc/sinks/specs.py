@@ -14,9 +14,13 @@ import pyarrow as pa
 from streamjoin.adhoc.sinks.base import MemorySink, Sink, Target, Writer
 from streamjoin.adhoc.sinks.files import ParquetSink
 from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
+from streamjoin.formats.delta import DeltaSink
+from streamjoin.formats.iceberg import IcebergSink
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
 
-KINDS: dict[str, Any] = {sink.kind: sink for sink in (MemorySink, ParquetSink, KafkaSink, TableSink)}
+KINDS: dict[str, Any] = {
+    sink.kind: sink for sink in (MemorySink, ParquetSink, KafkaSink, TableSink, DeltaSink, IcebergSink)
+}
 """The sinks that can be kept."""
 
 

@@ -26,7 +26,11 @@ class SourceRows:
 
 
 class SourceReader(Protocol):
-    """Reads a source in one run of an engine."""
+    """Reads a source in one run of an engine.
+
+    A reader that fetches ahead may also have `behind()`: whether there is something that `read` does not find yet. It
+    is asked where somebody waits for all that is there.
+    """
 
     def read(self, position: Position | None) -> SourceRows | None:
         """What comes after `position`; from the beginning where it is None. None when there is nothing now.
@@ -52,3 +56,9 @@ class TupleSource(Protocol):
 
     def open(self, notes: Place | None) -> SourceReader:
         """A reader; `notes` is a directory of the checkpoint that belongs to the stream, None without a checkpoint."""
+
+
+def is_behind(reader: SourceReader) -> bool:
+    """Whether there is something that the reader does not find yet."""
+    behind = getattr(reader, "behind", None)
+    return behind is not None and bool(behind())

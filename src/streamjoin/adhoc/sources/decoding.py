@@ -21,20 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from streamjoin._arrays import Array
+from streamjoin.formats.records import Decode, Decoded, MalformedError, decode_one_by_one, moment_of
 from streamjoin.model.errors import SpecError
 
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _INTEGERS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
-
-Decoded = tuple[pa.Table, Array]
-"""The rows of the good records in order, and which records are good."""
-Decode = Callable[[Sequence[bytes | None]], Decoded]
-
-
-class _MalformedError(Exception):
-    pass
 
 
 def json_decoder(schema: pa.Schema, options: Mapping[str, str] | None = None) -> Decode:
@@ -74,7 +66,7 @@ def csv_decoder(schema: pa.Schema, options: Mapping[str, str] | None = None) -> 
         lines = list(csv.reader([record], delimiter=separator, quotechar=quote, strict=True))
         fields = lines[0] if lines else []
         if len(fields) != len(schema):
-            raise _MalformedError
+            raise MalformedError
         return {
             column.name: None if text in ("", null) else _from_text(text, column.type)
             for column, text in zip(schema, fields, strict=True)
@@ -91,21 +83,16 @@ def _only(options: Mapping[str, str], known: Sequence[str]) -> None:
 
 
 def _one_by_one(records: Sequence[bytes | None], schema: pa.Schema, row: Callable[[str], dict[str, Any]]) -> Decoded:
-    good = np.zeros(len(records), np.bool_)
-    rows = []
-    for number, record in enumerate(records):
+    def decoded(record: bytes) -> dict[str, Any]:
+        text = record.decode()
+        if not text.strip():
+            raise MalformedError
         try:
-            text = (record or b"").decode()
-            if not text.strip():
-                continue
-            one = row(text)
-            # What Arrow refuses (a number that does not fit its column) is malformed as well.
-            pa.RecordBatch.from_pylist([one], schema)
-        except (_MalformedError, ValueError, TypeError, OverflowError, csv.Error, RecursionError, pa.ArrowException):
-            continue
-        rows.append(one)
-        good[number] = True
-    return pa.Table.from_pylist(rows, schema), good
+            return row(text)
+        except csv.Error as error:
+            raise MalformedError from error
+
+    return decode_one_by_one(records, schema, decoded)
 
 
 # JSON -----------------------------------------------------------------------------------------------------------------
@@ -129,12 +116,12 @@ def _json_at_once(records: Sequence[bytes | None], schema: pa.Schema) -> pa.Tabl
 def _json_row(record: str, schema: pa.Schema) -> dict[str, Any]:
     value = json.loads(record, parse_float=Decimal, parse_constant=_refuse_constant)
     if not isinstance(value, dict):
-        raise _MalformedError
+        raise MalformedError
     return {column.name: _from_json(value.get(column.name), column.type) for column in schema}
 
 
 def _refuse_constant(_: str) -> Any:
-    raise _MalformedError
+    raise MalformedError
 
 
 def _from_json(value: Any, type_: pa.DataType) -> Any:
@@ -150,17 +137,17 @@ def _from_json(value: Any, type_: pa.DataType) -> Any:
     if types.is_nested(type_):
         return _from_nested(value, type_)
     if not isinstance(value, str):
-        raise _MalformedError
+        raise MalformedError
     if types.is_temporal(type_) or types.is_binary(type_):
         return _from_text(value, type_)
     if types.is_floating(type_) and value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
-    raise _MalformedError
+    raise MalformedError
 
 
 def _expect(condition: bool, value: Any) -> Any:
     if not condition:
-        raise _MalformedError
+        raise MalformedError
     return value
 
 
@@ -174,8 +161,8 @@ def _from_number(value: int | Decimal, type_: pa.DataType) -> Any:
         return _expect(isinstance(value, int), value)
     if types.is_timestamp(type_):
         # Seconds since 1970, as Spark reads a number.
-        return _moment(_EPOCH + dt.timedelta(seconds=float(value)), type_)
-    raise _MalformedError
+        return moment_of(_EPOCH + dt.timedelta(seconds=float(value)), type_)
+    raise MalformedError
 
 
 def _from_nested(value: Any, type_: pa.DataType) -> Any:
@@ -204,21 +191,14 @@ def _from_text(text: str, type_: pa.DataType) -> Any:
         try:
             return Decimal(text)
         except InvalidOperation:
-            raise _MalformedError from None
+            raise MalformedError from None
     if types.is_date(type_):
         return dt.date.fromisoformat(text)
     if types.is_timestamp(type_):
-        return _moment(dt.datetime.fromisoformat(text), type_)
+        return moment_of(dt.datetime.fromisoformat(text), type_)
     if types.is_binary(type_):
         try:
             return base64.b64decode(text, validate=True)
         except binascii.Error:
-            raise _MalformedError from None
-    raise _MalformedError
-
-
-def _moment(moment: dt.datetime, type_: pa.DataType) -> dt.datetime:
-    """A moment of a column with or without a time zone; text without one is UTC."""
-    if type_.tz is None:
-        return moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo is not None else moment
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+            raise MalformedError from None
+    raise MalformedError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from streamjoin.adhoc.engine.journal import Position
-from streamjoin.adhoc.sources.base import SourceReader, SourceRows, TupleSource
+from streamjoin.adhoc.sources.base import SourceReader, SourceRows, TupleSource, is_behind
 from streamjoin.adhoc.sources.files import FileSource
 from streamjoin.adhoc.sources.kafka import KafkaSource
 from streamjoin.adhoc.sources.rate import RateSource
@@ -50,7 +50,9 @@ def _at_line(file: SourceFile, part: str) -> Iterator[None]:
 
 def _raw(source: PipelineSource, columns: pa.Schema | None) -> TupleSource:
     if source.format == "kafka":
-        return KafkaSource(source.options, columns, source.decode, source.decode_options, source.metadata)
+        return KafkaSource(
+            source.options, columns, source.decode, source.decode_options, source.metadata, source.registry
+        )
     if source.format == "rate":
         return _rate(source)
     return FileSource(source.path or "", source.format, columns, source.options)
@@ -99,6 +101,10 @@ class SelectedReader:
         """What the source gives, selected."""
         portion = self._reader.read(position)
         return None if portion is None else replace(portion, rows=self._selection.apply(portion.rows))
+
+    def behind(self) -> bool:
+        """Whether the source is."""
+        return is_behind(self._reader)
 
     def close(self) -> None:
         """Close the source."""

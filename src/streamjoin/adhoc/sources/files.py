@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.engine.journal_files import read_record, write_record
 from streamjoin.adhoc.sources.base import SourceRows
-from streamjoin.adhoc.sources.decoding import Decode, csv_decoder, json_decoder
+from streamjoin.adhoc.sources.decoding import csv_decoder, json_decoder
+from streamjoin.formats.records import Decode
 from streamjoin.joins.engine.lossless import lossless
 from streamjoin.model.errors import CheckpointError, SetupError, SpecError
 from streamjoin.model.plain_types import plain_table
@@ -149,7 +150,7 @@ class FileReader:
 
     def _rows(self, file: Place) -> tuple[pa.Table, pa.Table | None]:
         if self._decode is None:
-            return _parquet_rows(file, self._source.schema), None
+            return parquet_rows(file, self._source.schema), None
         lines = _lines(file)
         if self._source.header:
             lines = lines[1:]
@@ -198,7 +199,7 @@ def _lines(file: Place) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in bytes(data).split(b"\n")]
 
 
-def _parquet_rows(file: Place, schema: pa.Schema) -> pa.Table:
+def parquet_rows(file: Place, schema: pa.Schema) -> pa.Table:
     """The columns of `schema`; one that the file lacks is NULL.
 
     Raises:

@@ -19,8 +19,10 @@ import pyarrow as pa
 
 from streamjoin.adhoc.engine.journal import Position
 from streamjoin.adhoc.sources.base import SourceRows
-from streamjoin.adhoc.sources.decoding import Decode, csv_decoder, json_decoder
-from streamjoin.config.pipeline import KAFKA_COLUMNS, without_secrets
+from streamjoin.adhoc.sources.decoding import csv_decoder, json_decoder
+from streamjoin.config.pipeline import KAFKA_COLUMNS, REGISTERED, without_secrets
+from streamjoin.formats.records import Decode
+from streamjoin.formats.registry_values import RegistryFormat
 from streamjoin.model.errors import SetupError, SpecError, StateError
 from streamjoin.storage.places import Place
 
@@ -65,16 +67,18 @@ class KafkaSource:
         options: those of Spark's Kafka source: `kafka.bootstrap.servers`, `subscribe` or `subscribePattern`,
             `startingOffsets`, `maxOffsetsPerTrigger`; others with the prefix `kafka.` go to librdkafka without it.
         columns: the columns of a value; None for `decode` "text" and "binary".
-        decode: "json", "csv", "text" or "binary".
-        decode_options: of CSV `sep`, `quote` and `nullValue`.
+        decode: "json", "csv", "avro", "protobuf", "text" or "binary".
+        decode_options: of CSV `sep`, `quote` and `nullValue`; of Avro and Protobuf those of the registry's client.
         metadata: columns of the record beside its value, and the names they get.
+        registry: the URL of the schema registry, for Avro and Protobuf in Confluent's wire format.
     """
 
     options: Mapping[str, str] = field(repr=False)
     columns: pa.Schema | None = None
     decode: str = "json"
-    decode_options: Mapping[str, str] = field(default_factory=dict)
+    decode_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    registry: str | None = None
 
     def __post_init__(self) -> None:
         self.decoder()
@@ -92,14 +96,20 @@ class KafkaSource:
         """
         if self.decode in ("text", "binary"):
             return None
-        if self.columns is None or self.decode not in ("json", "csv"):
-            raise SpecError(f"decode = {self.decode!r} needs to be json or csv with columns, or text or binary")
+        if self.columns is None or self.decode not in ("json", "csv", *REGISTERED):
+            raise SpecError(
+                f"decode = {self.decode!r} needs to be json, csv, avro or protobuf with columns, or text or binary"
+            )
+        if (self.registry is not None) != (self.decode in REGISTERED):
+            raise SpecError("Avro and Protobuf, and no other values, need the URL of a schema registry")
+        if self.registry is not None:
+            return RegistryFormat(self.decode, self.registry, self.decode_options).decoder(self.columns)
         make = json_decoder if self.decode == "json" else csv_decoder
         return make(self.columns, self.decode_options)
 
     @property
     def _beside(self) -> Mapping[str, str]:
-        if self.metadata or self.decode in ("json", "csv"):
+        if self.metadata or self.decode not in ("text", "binary"):
             return self.metadata
         return {name: name for name in KAFKA_COLUMNS}
 
@@ -192,6 +202,8 @@ class KafkaReader:
         self._decode = source.decoder()
         self._most = min(MOST_RECORDS, int(source.options.get("maxOffsetsPerTrigger", MOST_RECORDS)))
         self._assigned: Offsets = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        """Where a partition was read to its end: after its last record, and after what ended transactions."""
         self._looked_at = 0.0
         with kafka_errors(source.options):
             from confluent_kafka import Consumer
@@ -201,7 +213,7 @@ class KafkaReader:
                 "auto.offset.reset": "error",
                 **client_settings(source.options, _OWN),
                 "enable.auto.commit": False,
-                "enable.partition.eof": False,
+                "enable.partition.eof": True,
                 # What goes wrong is raised by a read; a client that logs by itself would print it a second time.
                 "log_level": 0,
             }
@@ -228,15 +240,31 @@ class KafkaReader:
         rows, malformed = self._rows(taken)
         return SourceRows(rows, {"offsets": offsets}, malformed)
 
+    def behind(self) -> bool:
+        """Whether the brokers have records that did not get here yet."""
+        from confluent_kafka import OFFSET_END, TopicPartition
+
+        at = {(topic, int(p)): offset for topic, parts in self._assigned.items() for p, offset in parts.items()}
+        with kafka_errors(self._source.options):
+            # Where they end now, by one question to each broker.
+            ends = self._consumer.offsets_for_times([TopicPartition(*key, OFFSET_END) for key in at], timeout=PATIENCE)
+        read = {key: max(offset, self._ends.get(key, 0)) for key, offset in at.items()}
+        return any(end.offset > read[end.topic, end.partition] for end in ends)
+
     def _checked(self, message: Message) -> bool:
         """Whether it is a record.
 
         Raises:
             StateError: it is an error, such as offsets that the broker no longer has.
         """
+        from confluent_kafka import KafkaError
+
         error = message.error()
         if error is None:
             return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
+            return False
         self._assigned = {}
         text = without_secrets(error.str(), self._source.options)
         place = f" in partition {message.partition()} of {message.topic()}" if message.topic() else ""
@@ -304,7 +332,7 @@ class KafkaReader:
 
         parts = [TopicPartition(topic, int(p), at) for topic, parts in offsets.items() for p, at in parts.items()]
         self._consumer.assign(parts)
-        self._assigned = offsets
+        self._assigned, self._ends = offsets, {}
 
     def close(self) -> None:
         """Leave the brokers."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
@@ -21,11 +22,14 @@ from streamjoin.adhoc.core.arrivals import Arrived, Clocks, number_tuples
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.budgets import Usage
 from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
+from streamjoin.adhoc.core.kind_states import KindState, packed_states
+from streamjoin.adhoc.core.kinds import unpacked_states
 from streamjoin.adhoc.core.probe_plan import Choice
+from streamjoin.adhoc.core.retention import StreamProgress
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared, ShareFigures
-from streamjoin.adhoc.engine.journal_files import safe_name
-from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, write_rows
+from streamjoin.adhoc.engine.journal_files import read_table, safe_name, write_table
+from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WaitingTuples, WrittenRows, write_rows
 from streamjoin.adhoc.executors.distributed.parts import (
     FiledBucket,
     PartRows,
@@ -34,7 +38,7 @@ from streamjoin.adhoc.executors.distributed.parts import (
     read_part,
     ticks_by_stream,
 )
-from streamjoin.adhoc.executors.distributed.placement import Placement, least_share
+from streamjoin.adhoc.executors.distributed.placement import CellGroups, Placement, least_share
 from streamjoin.adhoc.executors.distributed.pool import Flush, write_flushes
 from streamjoin.adhoc.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
 from streamjoin.adhoc.language.plan import Stream
@@ -46,10 +50,10 @@ from streamjoin.storage.places import place
 
 @dataclass(frozen=True)
 class PlacedQuery:
-    """A query as tasks get it: what runs, by which choice, in which placement, and where its rows go."""
+    """A query as tasks get it: what runs, by which choice for each part, in which placement, and where its rows go."""
 
     entry: LiveQuery
-    choice: Choice
+    choices: Mapping[str, Choice]
     placement: int
     target: OutputTarget
 
@@ -81,10 +85,16 @@ class CellAssignment:
     fresh: Mapping[str, FiledBucket]
     spool: str
     """The directory for rows that the driver reads."""
+    wait_directory: str = ""
+    """The directory for what waits."""
     flushes: tuple[Flush, ...] = ()
     """Queries whose rows of earlier batches get a file."""
     measures: bool = False
     """Whether the driver looks at the plan after this batch."""
+    progress: StreamProgress | None = None
+    """How far the streams are after this batch."""
+    waiting: tuple[WaitingTuples, ...] = ()
+    """What waited in all cells after the batch before."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +186,11 @@ class Cell:
             failures |= failed
             usage |= part.usage
             figures.append(counted)
+        waiting = self._write_waiting(assignment)
         targets = {name: self._queries[name].target for name in outputs}
         written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool)
         flushed = write_flushes(assignment.flushes[self.number :: self.cells])
-        written = replace(written, flushed=flushed.flushed, unflushed=flushed.unflushed)
+        written = replace(written, flushed=flushed.flushed, unflushed=flushed.unflushed, waiting=waiting)
         parts = [self._parts[number] for number in self._active]
         state: dict[str, int] = {}
         for part in parts:
@@ -199,6 +210,24 @@ class Cell:
             self._samples(assignment) if assignment.measures else {},
             self._distinct() if assignment.measures else {},
         )
+
+    def _write_waiting(self, assignment: CellAssignment) -> WaitingTuples | None:
+        """Write what waits in this cell after the batch."""
+        parts = [self._parts[number] for number in self._active if self._placements[number].waits]
+        if not parts:
+            return None
+        token = uuid.uuid4().hex
+        states: dict[str, KindState] = {}
+        pins: dict[str, int] = {}
+        for part in parts:
+            states |= part.name_waiting(token)
+            for stream, oldest in part.pins(states):
+                pins[stream] = min(oldest, pins.get(stream, oldest))
+        table, path = packed_states(states), None
+        if table.num_rows:
+            path = f"{assignment.wait_directory}/{assignment.batch:012}-{self.number:04}-{token[:8]}"
+            write_table(place(path), table)
+        return WaitingTuples(token, {name: state.n for name, state in states.items()}, path, pins)
 
     def _samples(self, assignment: CellAssignment) -> dict[str, StreamSample]:
         """Samples of the streams that are this cell's turn."""
@@ -282,6 +311,10 @@ class PlacementCell:
         self._clocks = Clocks.start({})
         self._newest: dict[str, int] = {}
         self._arrived: Arrived | None = None
+        self._tokens: dict[str, str] = {}
+        """Of the queries of which something waits, the writing after the last batch that is finished here."""
+        self._written: dict[str, str] = {}
+        """Likewise, after the batch that is not finished yet."""
         self._built = False
         self._since = 0
         """The batch in which the oldest query was created: nothing before it is needed."""
@@ -292,7 +325,7 @@ class PlacementCell:
         own = self.placement
         return (
             since >= self._since
-            and own.counted == placement.counted
+            and (own.counted, own.waits) == (placement.counted, placement.waits)
             and all(placement.routes.get(stream) == routes for stream, routes in own.routes.items())
         )
 
@@ -346,9 +379,48 @@ class PlacementCell:
             self._newest |= dict.fromkeys(lists, batch)
         if queries is not None:
             entries = {name: found.entry for name, found in queries.items()}
-            choices = {name: found.choice for name, found in queries.items()}
+            choices = {part: choice for found in queries.values() for part, choice in found.choices.items()}
             self._core.follow(QueryRegistry(entries), Plan(choices))
+        if self.placement.waits:
+            self._resume(assignment)
         return not built and bool(missed)
+
+    def _resume(self, assignment: CellAssignment) -> None:
+        """Come to what waited after the batch before: it is here, or read from the files of all cells."""
+        stored: dict[str, list[KindState] | None] = {}
+        tables: dict[str, pa.Table] = {}
+        groups = {name: self.placement.groups(name, assignment.cells) for name in self.placement.routes}
+        for name, entry in self._core.queries.items():
+            listed = [cell for cell in assignment.waiting if name in cell.queries]
+            if listed and any(cell.token == self._tokens.get(name) for cell in listed):
+                stored[name] = None
+                continue
+            if listed:
+                paths = [cell.path for cell in listed if cell.path is not None]
+                for path in paths:
+                    tables[path] = tables[path] if path in tables else read_table(place(path))
+                states = [unpacked_states(tables[path], {name: entry.query})[name] for path in paths]
+                stored[name] = [self._own_share(entry, state, groups) for state in states]
+            self._tokens.pop(name, None)
+        self._core.resume_waiting(stored)
+
+    def _own_share(self, entry: LiveQuery, state: KindState, groups: Mapping[str, CellGroups]) -> KindState:
+        """A state with the copies of this cell alone; what else is not of this cell is found by its tuples."""
+        held = {
+            alias: tuples.keep(groups[entry.query.source(alias).stream.name].rows(tuples.rows, self._cell))
+            for alias, tuples in state.held.items()
+        }
+        return replace(state, held=held)
+
+    def name_waiting(self, token: str) -> dict[str, KindState]:
+        """What waits after the batch that ran, by the ids of tuples; `token` names it from now on."""
+        states = self._core.waiting_by_ids()
+        self._written = dict.fromkeys(states, token)
+        return states
+
+    def pins(self, states: Mapping[str, KindState]) -> Iterator[tuple[str, int]]:
+        """Streams, and the oldest tuple of each that must be held."""
+        return self._core.pins({name: state for name, state in states.items() if name in self._core.queries})
 
     def results(
         self, assignment: CellAssignment, times: Mapping[str, list[Array]], whole_parts: dict[str, PartRows]
@@ -357,6 +429,7 @@ class PlacementCell:
         lists = {name: bucket for name, bucket in assignment.fresh.items() if name in self.placement.routes}
         self.read = 0
         arrived = self._arrive(assignment.batch, lists, times, assignment.cells, whole_parts)
+        arrived = replace(arrived, progress=assignment.progress)
         outputs, failures = self._core.results(arrived)
         self._arrived = arrived
         return outputs, failures, self._core.share_figures()
@@ -365,6 +438,7 @@ class PlacementCell:
         """Make the tuples of a batch part of the state, and let go of what the driver does not hold any more."""
         oldest = {stream: batches[0] for stream, batches in assignment.held.items() if batches}
         self._core.finish(arrived, {}, oldest)
+        self._tokens, self._written = self._written, {}
         self._clocks = arrived.clocks
         for name in self._core.streams.keys() - self._clocks.counts.keys():
             # A stream that was added after the batch.
@@ -382,24 +456,33 @@ class PlacementCell:
         """The tuples of a batch that lie in the cell, with numbers of their own: only their order matters here."""
         kept: dict[str, tuple[pa.Table, Array]] = {}
         numbers: dict[str, list[tuple[Array, dict[str, Array]]]] = {}
+        names: dict[str, Array] = {}
         for name, bucket in lists.items():
-            tables, ticks, own = [], [], []
+            tables, ticks, own, ids = [], [], [], []
+            first = np.cumsum([bucket.first, *(part.rows for part in bucket.parts)])
             groups = self.placement.groups(name, cells)
             for number, part in enumerate(bucket.parts):
-                found = read_part(part, self._core.streams[name].schema, groups, self._cell, whole_parts)
+                # Of the batch that runs, all cells have one mapping of each part, which was written just now.
+                found = read_part(
+                    part, self._core.streams[name].schema, groups, self._cell, whole_parts, whole_parts is None
+                )
                 self.read += found.read
                 if not found.rows.size:
                     continue
                 tables.append(found.table)
                 ticks.append(found.ticks)
+                ids.append(first[number] + found.rows)
                 if self.placement.counted:
                     own.append(positions(bucket, times, number, found.rows, self.placement.routes))
             if tables:
                 kept[name] = pa.concat_tables(tables), np.concatenate(ticks)
-                numbers[name] = own
+                numbers[name], names[name] = own, np.concatenate(ids)
         buckets, clocks = number_tuples(batch, kept, self._clocks)
         if self.placement.counted:
             buckets = {name: _positioned(bucket, kept[name][1], numbers[name]) for name, bucket in buckets.items()}
+        if self.placement.waits:
+            orders = {name: np.argsort(kept[name][1], kind="stable") for name in buckets}
+            buckets = {name: replace(bucket, ids=names[name][orders[name]]) for name, bucket in buckets.items()}
         return Arrived(buckets, {}, {}, clocks, batch)
 
 

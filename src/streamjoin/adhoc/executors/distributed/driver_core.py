@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from streamjoin.adhoc.core.arrivals import Activity, TimeRules, latest_time, past_idle
+from streamjoin.adhoc.core.arrivals import Activity, Arrived, TimeRules, latest_time, past_idle, time_to_idle
 from streamjoin.adhoc.core.buckets import Bucket, IndexKey
 from streamjoin.adhoc.core.execution import Execution
+from streamjoin.adhoc.core.kind_states import KindState
 from streamjoin.adhoc.core.settings import Settings
 from streamjoin.adhoc.core.shared import Shared, Snapshot
+from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting
 from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles
 from streamjoin.adhoc.executors.distributed.sampling import SampledOptimizer, StreamSample
 from streamjoin.model.errors import InputError, StateError
-from streamjoin.windows.clock import NEVER
+from streamjoin.windows.clock import NEVER, Horizon
 
 
 class PlannedExecution(Execution):
@@ -34,6 +37,15 @@ class DriverCore(Shared):
         self._state = replace(self._state, optimizer=SampledOptimizer(settings))
         self.held_bytes: dict[str, int] = {}
         """What the cells of the last batch hold."""
+        self.cells_waiting = CellsWaiting()
+        """What waits after the last batch that is finished and in the log."""
+        self._after = CellsWaiting()
+        """What waits after the batch that was computed last."""
+        self._bounds = threading.Lock()
+        self._reached: Mapping[str, Horizon] = {}
+        """The horizons after the newest batch, which may not be finished yet."""
+        self._reading: dict[str, int] = {}
+        """Streams of which tuples are read that are not in a batch yet, and the earliest time that they may have."""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go over to a state."""
@@ -67,6 +79,12 @@ class DriverCore(Shared):
             StateError: the batch is not after the last one.
             InputError: a stream is unknown.
         """
+        with self._bounds:
+            arrived = self._arrive(batch_id, tables)
+            self._reached = arrived.clocks.horizons
+        return arrived
+
+    def _arrive(self, batch_id: int, tables: Mapping[str, PortionFiles]) -> FiledArrival:
         state = self._state
         if batch_id <= state.batch:
             raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
@@ -87,7 +105,10 @@ class DriverCore(Shared):
             activity[name] = activity.get(name, Activity(NEVER, rules.now)).moved(newest, rules)
         for name in self._streams:
             activity.setdefault(name, Activity(NEVER, rules.now))
-        horizons = past_idle(horizons, activity, rules)
+        for name in tables:
+            self._reading.pop(name, None)
+        # Tuples that are being read are not set aside by a clock that moves meanwhile: silence does not move it.
+        horizons = past_idle(horizons, activity, rules, self._reading)
         gate = clocks.gate + sum(bucket.n for bucket in buckets.values())
         after = replace(clocks, horizons=horizons, counts=counts, gate=gate, activity=activity)
         # What reads a bucket at the driver reads only what a list of parts has too.
@@ -103,10 +124,38 @@ class DriverCore(Shared):
 
         The batch that has `newest` may not be finished yet. From any thread.
         """
-        state = self._state
-        horizons = {**state.clocks.horizons, stream: state.clocks.horizons[stream].raised(newest)}
-        latest = latest_time(self._streams[stream], replace(state.clocks, horizons=horizons), self._rules)
-        return horizons[stream].bound, latest
+        with self._bounds:
+            clocks = self._state.clocks
+            own = self._reached.get(stream, clocks.horizons[stream]).raised(newest)
+            self._reading[stream] = own.bound
+        horizons = {**clocks.horizons, stream: own}
+        return own.bound, latest_time(self._streams[stream], replace(clocks, horizons=horizons), self._rules)
+
+    # What waits ---------------------------------------------------------------------------------------------------
+
+    def take_cells_waiting(self, waiting: CellsWaiting) -> None:
+        """Take over what waits after a batch, for `finish`."""
+        self._after = waiting
+
+    def time_to_idle(self) -> int | None:
+        """In how many nanoseconds silence may decide what waits, 0 if it does already; None if only tuples can."""
+        if not self.cells_waiting.count:
+            return None
+        with self._bounds:
+            return time_to_idle(self._state.clocks, self._rules, self._reading)
+
+    def finish(
+        self, arrived: Arrived, failures: Mapping[str, InputError], oldest: Mapping[str, int] | None = None
+    ) -> None:
+        """Make a batch part of the state; what waits in cells holds its tuples."""
+        if self._after.batch == arrived.batch:
+            self.cells_waiting = self._after
+        super().finish(arrived, failures, oldest)
+
+    def pins(self, kinds: Mapping[str, KindState]) -> Iterator[tuple[str, int]]:  # noqa: ARG002 - it is in cells
+        """Streams, and the oldest tuple of each that must be held for what waits."""
+        for cell in self.cells_waiting.cells:
+            yield from cell.pins.items()
 
     @property
     def nbytes(self) -> dict[str, int]:

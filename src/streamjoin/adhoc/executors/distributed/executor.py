@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,23 +27,29 @@ from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
 from streamjoin.adhoc.executors.distributed.feed import PartFeed
 from streamjoin.adhoc.executors.distributed.jobs import run_cells
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WrittenRows, remove
+from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting, OutputTarget, WrittenRows, remove
 from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.distributed.pool import Flush, RowPool, write_flushes
 from streamjoin.adhoc.executors.distributed.sampling import add_key_counts
 from streamjoin.adhoc.executors.distributed.sending import SentState
 from streamjoin.adhoc.executors.spark import SparkExecutor
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.sinks.base import MemorySink
+from streamjoin.adhoc.language.plan import Stream, query_name
+from streamjoin.adhoc.sinks.base import MemorySink, Target
 from streamjoin.adhoc.sinks.files import ParquetSink, file_prefix
-from streamjoin.adhoc.sinks.spark import TableSink
-from streamjoin.model.errors import InputError, InterruptedBatchError, SpecError
+from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
+from streamjoin.formats.delta import DeltaSink
+from streamjoin.formats.iceberg import IcebergSink
+from streamjoin.model.errors import InputError, InterruptedBatchError, SpecError, StreamJoinError
 from streamjoin.storage.places import place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRIES: Final = 3
+_TABLE_PAUSE: Final = 60.0
+"""Seconds until a table that could not be reached is tried again for tasks."""
+STEADY: Final = 3
+"""Batches in a row before which Spark had another number of cores: then the number of cells follows."""
 _log = logging.getLogger(__name__)
 
 
@@ -68,15 +76,20 @@ class CellRows:
 
     stores_first = True
 
-    def __init__(self, spark: Any, journal: FiledJournal, cells: int, settings: Settings) -> None:
+    def __init__(self, spark: Any, journal: FiledJournal, cells: int | None, settings: Settings) -> None:
+        """With this number of cells, or with as many as Spark has cores."""
         self._context = spark.sparkContext
         self._journal = journal
-        self.partitions = cells
+        self._adapts = cells is None
+        self.partitions = cells or cluster_cores(self._context)
+        self._offered = self.partitions, 0
+        """The cores that Spark had before the last batches, if not as many as there are cells; for how many batches."""
         self._settings = settings
         self.pool = RowPool()
         self._pooling = False
-        self._targets: dict[str, tuple[Any, OutputTarget]] = {}
-        self._sent = SentState(self._broadcast, cells)
+        self._targets: dict[str, tuple[Any, OutputTarget, float]] = {}
+        """By query: its sink, what tasks do with its rows, and until when that holds."""
+        self._sent = SentState(self._broadcast, self.partitions)
         self.entries: Mapping[str, RunningQuery] = {}
         """The running queries, whose sinks say what tasks do with rows."""
         self.tasks: tuple[TaskFigures, ...] = ()
@@ -88,7 +101,7 @@ class CellRows:
         """The job group of the batch that runs."""
 
     def decided(self) -> tuple[str, ...]:
-        """What was decided about heavy keys; the number of cells does not change."""
+        """What was decided about heavy keys and the number of cells."""
         notes, self._sent.placements.notes = self._sent.placements.notes, []
         return tuple(notes)
 
@@ -112,7 +125,7 @@ class CellRows:
         Raises:
             InterruptedBatchError: `interrupt` was called.
         """
-        return self._counted(arrived, lambda: self._computed(_driver_core(core), arrived))
+        return self._counted(_driver_core(core), arrived, lambda: self._computed(_driver_core(core), arrived))
 
     def one_by_one(
         self, core: Core, arrived: Arrived, note: Callable[[str | None], None]
@@ -129,7 +142,7 @@ class CellRows:
             note(None)
             return computed
 
-        return self._counted(arrived, compute)
+        return self._counted(_driver_core(core), arrived, compute)
 
     def interrupt(self) -> None:
         """Have the job that computes rows end; from any thread."""
@@ -138,11 +151,11 @@ class CellRows:
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def _counted(
-        self, arrived: Arrived, compute: Callable[[], BatchParts]
+        self, core: DriverCore, arrived: Arrived, compute: Callable[[], BatchParts]
     ) -> tuple[dict[str, Any], dict[str, InputError]]:
         """The counts of a batch whose rows are listed, or are computed and then listed."""
         self.tasks, self.written = (), ()
-        if not arrived.buckets:
+        if not arrived.buckets and not (arrived.logged and core.cells_waiting.cells):
             return {}, {}
         listed = self._journal.outputs(arrived.batch)
         if listed is None:
@@ -152,6 +165,8 @@ class CellRows:
             self._journal.write_outputs(arrived.batch, self.written, failures)
         else:
             failures, self.written = self._journal.failures(arrived.batch), listed
+        waiting = tuple(cell.waiting for cell in self.written if cell.waiting is not None)
+        core.take_cells_waiting(CellsWaiting(arrived.batch, waiting))
         counts: dict[str, int] = {}
         for part in self.written:
             for name, rows in part.counts.items():
@@ -162,6 +177,8 @@ class CellRows:
         )
 
     def _computed(self, core: DriverCore, arrived: Arrived) -> BatchParts:
+        if self._adapts:
+            self.adapt()
         try:
             return self._run(core, arrived, core.queries, self._flushes(self.pool.due(self._settings.file_seconds)))
         except InterruptedBatchError:
@@ -196,6 +213,19 @@ class CellRows:
                 raise
             return self._halved(core, arrived, names, error)
 
+    def adapt(self) -> None:
+        """Have as many cells as Spark has cores, once their number has stayed the same for some batches.
+
+        Cells are caches of the part files, so the new ones begin from these; that is why a moment's change is ignored.
+        """
+        cores = cluster_cores(self._context)
+        seen = self._offered[1] + 1 if cores == self._offered[0] else 1
+        self._offered = cores, seen
+        if cores != self.partitions and seen >= STEADY:
+            self._sent.placements.notes.append(f"{cores} cells instead of {self.partitions}: Spark has {cores} cores")
+            self.partitions = cores
+            self._sent.placements.resize(cores)
+
     def _run(
         self, core: DriverCore, arrived: Arrived, active: Collection[str], flushes: Sequence[Flush] = ()
     ) -> BatchParts:
@@ -220,8 +250,11 @@ class CellRows:
             self._journal.bucket_pattern,
             arrived.buckets,  # type: ignore[arg-type]
             self._journal.spool,
+            self._journal.waiting,
             tuple(flushes),
             core.measures,
+            arrived.clocks.progress,
+            core.cells_waiting.of({name: entry.created for name, entry in queries.items()}),
         )
         parts = self._try(assignment.batch, partial(_task, assignment, self._sent.whole))
         core.take_figures([figures for part in parts for figures in part.figures])
@@ -279,16 +312,33 @@ class CellRows:
         """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""
         sink = _inner(self.entries[name].sink)
         known = self._targets.get(name)
-        if known is None or known[0] is not sink:
-            known = self._targets[name] = sink, self._new_target(name, sink)
+        if known is None or known[0] is not sink or time.monotonic() > known[2]:
+            known = self._targets[name] = sink, *self._new_target(name, sink)
         target = known[1]
         return replace(target, pooled=True) if target.directory is not None and self._pools(name) else target
 
-    def _new_target(self, name: str, sink: Any) -> OutputTarget:
+    def _new_target(self, name: str, sink: Any) -> tuple[OutputTarget, float]:
+        if isinstance(sink, DeltaSink | IcebergSink):
+            return self._table_target(name, sink)
+        return self._other_target(name, sink), math.inf
+
+    def _table_target(self, name: str, sink: DeltaSink | IcebergSink) -> tuple[OutputTarget, float]:
+        """Tasks write data files; while the table can't be reached, its rows wait as those of any other sink."""
+        schema = self.entries[name].query.schema
+        try:
+            writer = sink.open(Target(name, schema, self._journal.engine))
+        except StreamJoinError as error:
+            _log.warning("query %r: tasks can't write to its table: %s", name, error)
+            return OutputTarget(None, queued=True), time.monotonic() + _TABLE_PAUSE
+        return OutputTarget(self._settings.newest_rows, layout=writer.layout), math.inf
+
+    def _other_target(self, name: str, sink: Any) -> OutputTarget:
         if isinstance(sink, MemorySink):
             return OutputTarget(max(sink.limit, self._settings.newest_rows))
         if isinstance(sink, TableSink):
             return OutputTarget(max(sink.limit, self._settings.newest_rows), queued=True)
+        if isinstance(sink, KafkaSink):
+            return OutputTarget(None, queued=True, filed=True)
         if not isinstance(sink, ParquetSink):
             return OutputTarget(None, queued=True)
         directory = place(sink.path)
@@ -302,6 +352,11 @@ class CellRows:
         settings = self._settings
         rows, nbytes = self.pool.sizes(name)
         return self._pooling and rows < settings.spool_rows and nbytes < settings.spool_bytes
+
+
+def cluster_cores(context: Any) -> int:
+    """The cores of the executors that there are now."""
+    return max(1, int(context.defaultParallelism))
 
 
 def _inner(sink: Any) -> Any:
@@ -330,9 +385,10 @@ def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> 
     """The queries that failed in some cell, or that took more than their budget in all cells together."""
     failures = {name: error for part in parts for name, error in part.failures.items()}
     for name in {name for part in parts for name in part.usage}:
-        over = exceeded_together(queries[name].budget, [part.usage[name] for part in parts if name in part.usage])
+        query = query_name(name)
+        over = exceeded_together(queries[query].budget, [part.usage[name] for part in parts if name in part.usage])
         if over is not None:
-            failures[name] = over
+            failures[query] = over
     return failures
 
 
@@ -351,6 +407,7 @@ def _without(rows: WrittenRows, failures: Mapping[str, str]) -> WrittenRows:
         files={name: file for name, file in rows.files.items() if name not in failures},
         pooled={name: block for name, block in rows.pooled.items() if name not in failures},
         refused={name: why for name, why in rows.refused.items() if name not in failures},
+        waiting=None if rows.waiting is None else rows.waiting.without(failures),
     )
 
 
@@ -364,7 +421,7 @@ def _figures(part: CellResult) -> TaskFigures:
 
 
 class DistributedExecutor(SparkExecutor):
-    """Reads streams into part files, and computes rows in `partitions` cells: without a number, one per core."""
+    """Reads streams into part files, and computes rows in `partitions` cells; without a number, one per core."""
 
     kind = FiledJournal.kind
 
@@ -376,9 +433,11 @@ class DistributedExecutor(SparkExecutor):
         partitions: int | Literal["auto"] | None,
         core: DriverCore,
     ) -> None:
-        if partitions is None or partitions == "auto":
-            partitions = max(1, spark.sparkContext.defaultParallelism)
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        if partitions == "auto":
+            partitions = None
+        if partitions is not None and (
+            isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1
+        ):
             raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or 'auto'")
         self.session: Any = spark
         self.rows: Any = CellRows(spark, journal, partitions, core.settings)

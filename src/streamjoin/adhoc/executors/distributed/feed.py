@@ -6,17 +6,14 @@ micro-batch only after the engine's journal lists it.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from streamjoin.adhoc.engine.inbox import Portion
+from streamjoin.adhoc.executors.distributed.jobs import map_partitions
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-from streamjoin.adhoc.executors.distributed.parts import PartFile, PartWriter, PortionFiles
+from streamjoin.adhoc.executors.distributed.parts import PartWriter, PortionFiles
 from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.spark_feed import SparkFeed
 from streamjoin.windows.clock import NEVER
@@ -46,20 +43,8 @@ class PartFeed(SparkFeed):
             directory = self._journal.tuples_directory(name, spark_batch)
             bounds = self._bounds(name, self._newest)
             writer = PartWriter(self.stream, *bounds, directory, self._mark, self._groups(name))
-            told = frame.mapInArrow(partial(write_parts, writer), "part STRING").collect()
-        parts = sorted((PartFile.unpacked(json.loads(row[0])) for row in told), key=lambda part: part.partition)
+            written = map_partitions(frame, writer.write)
+        parts = sorted((part for part in written if part.path or part.aside), key=lambda part: part.partition)
         self._inbox.hand(Portion(name, spark_batch, PortionFiles(tuple(parts)), read_at=read_at))
         self._newest = max([self._newest, *(part.most for part in parts if part.rows)])
         self.position = spark_batch
-
-
-def write_parts(writer: PartWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write a task's rows as a part; the one row that comes of it describes the file."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None:
-        raise AssertionError("a part is written by a task")
-    part = writer.write(batches, context.partitionId(), context.taskAttemptId())
-    if part.path or part.aside:
-        yield pa.RecordBatch.from_pydict({"part": [json.dumps(part.packed())]})

@@ -4,6 +4,8 @@
     buckets/<stream>-<batch>   the list of a batch's parts
     outputs/<batch>            the files with a batch's rows: written before any of them gets its name
     spool/<batch>-<cell>-<id>  rows that the driver reads, and rows that wait for a Parquet file
+    waiting/<batch>            the files with what waits after the batch of outer, semi, anti and as-of joins
+    waiting/<batch>-<cell>-<id> what waits in a cell
 
 The invariant: a file is removed only when no record that a restart would begin from lists it.
 """
@@ -13,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from streamjoin.adhoc.core.arrivals import Arrived
 from streamjoin.adhoc.engine.journal import Body, Journal, Position
 from streamjoin.adhoc.engine.journal_files import read_record, safe_name, write_record
-from streamjoin.adhoc.executors.distributed.outputs import WrittenRows, move, remove
+from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting, WaitingTuples, WrittenRows, move, remove
 from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles, read_filed_bucket
 from streamjoin.storage.places import Place, entries, place
 
@@ -32,6 +35,8 @@ class FiledJournal(Journal):
         self._directories: dict[tuple[str, int], str] = {}
         self._listed: dict[int, tuple[WrittenRows, ...]] = {}
         """The outputs of batches that are done, as long as rows of them, or of batches before, are in the pool."""
+        self._waiting_records: list[CellsWaiting] = []
+        """The lists of what waits that are kept, by batch."""
 
     def tuples_directory(self, stream: str, spark_batch: int) -> str:
         """A new directory for the parts of a micro-batch."""
@@ -41,6 +46,11 @@ class FiledJournal(Journal):
     def spool(self) -> str:
         """The directory for rows that the driver reads."""
         return str(self.root / "spool")
+
+    @property
+    def waiting(self) -> str:
+        """The directory for what waits."""
+        return str(self.root / "waiting")
 
     @property
     def bucket_pattern(self) -> str:
@@ -96,6 +106,34 @@ class FiledJournal(Journal):
         for entry in entries(self.root / "spool"):
             if entry.name not in spools:
                 entry.unlink(missing_ok=True)
+
+        listed = {place(path).name for record in self._waiting_records for path in record.paths}
+        listed |= {place(cell.waiting.path).name for cell in outputs or () if cell.waiting and cell.waiting.path}
+        for entry in entries(self.root / "waiting"):
+            if not entry.name.isdigit() and entry.name not in listed:
+                entry.unlink(missing_ok=True)
+
+    # What waits ---------------------------------------------------------------------------------------------------
+
+    def write_waiting(self, batch: int, cells: Sequence[WaitingTuples]) -> None:
+        """List the files with what waits after a batch; those of batches before the last go."""
+        write_record(self._numbered("waiting", batch), {"cells": [asdict(cell) for cell in cells]})
+        records = [record for record in self._waiting_records if record.batch != batch]
+        self._waiting_records = [*records, CellsWaiting(batch, tuple(cells))][-self.kept :]
+        kept = {path for record in self._waiting_records for path in record.paths}
+        for record in records[: -self.kept + 1]:
+            # The record first: what a crash leaves is not listed any more.
+            paths = [path for path in record.paths if path not in kept]
+            self._files.submit(remove, [str(self._numbered("waiting", record.batch)), *paths])
+
+    def read_waiting(self, newest: int) -> CellsWaiting:
+        """What waited after a batch, the newest up to `newest` that there is."""
+        bodies = {number: self.read("waiting", number) for number in self.numbers("waiting")}
+        self._waiting_records = [
+            CellsWaiting(number, tuple(WaitingTuples(**cell) for cell in body["cells"]))
+            for number, body in bodies.items()
+        ]
+        return next((record for record in self._waiting_records[::-1] if record.batch <= newest), CellsWaiting())
 
     # Output -------------------------------------------------------------------------------------------------------
 

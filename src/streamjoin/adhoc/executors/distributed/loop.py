@@ -22,12 +22,23 @@ from streamjoin.adhoc.core.arrivals import Arrived, Aside
 from streamjoin.adhoc.engine.attempts import Attempt
 from streamjoin.adhoc.engine.executor import Outputs
 from streamjoin.adhoc.engine.inbox import BatchWork, Portion
-from streamjoin.adhoc.engine.info import ChangeRecord
+from streamjoin.adhoc.engine.info import ChangeRecord, EngineMetrics
 from streamjoin.adhoc.engine.loop import BatchLoop
 from streamjoin.adhoc.engine.recovery import RecoveredState
+from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
 from streamjoin.adhoc.executors.distributed.executor import CellRows
 from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-from streamjoin.adhoc.executors.distributed.outputs import HIDDEN, FlushedFile, WrittenRows, publish, read_spool
+from streamjoin.adhoc.executors.distributed.outputs import (
+    HIDDEN,
+    FlushedFile,
+    WrittenRows,
+    publish,
+    read_spool,
+    spooled_blocks,
+)
+from streamjoin.adhoc.executors.distributed.parts import PortionFiles
+from streamjoin.adhoc.sinks.base import FiledRows
+from streamjoin.formats.table_files import DataFile, RowsInFiles
 from streamjoin.model.errors import StateError
 from streamjoin.storage.places import entries, place
 
@@ -37,6 +48,7 @@ _log = logging.getLogger(__name__)
 class DistributedLoop(BatchLoop):
     """Runs batches whose tuples and rows are in files."""
 
+    core: DriverCore
     _journal: FiledJournal
     executor: CellRows
 
@@ -49,6 +61,7 @@ class DistributedLoop(BatchLoop):
     def restore(self, recovery: RecoveredState, quarantine: Set[str] = frozenset()) -> None:
         """Take over what a restart finds, and remove what tries that came to nothing left."""
         super().restore(recovery, quarantine)
+        self.core.cells_waiting = self._journal.read_waiting(recovery.snapshot.batch)
         self.executor.entries = self.catalog.entries
         pool, pending = self.executor.pool, recovery.unfinished.batch if recovery.unfinished is not None else None
         for batch, cells in sorted(self._journal.pooled_outputs(pending).items()):
@@ -90,6 +103,18 @@ class DistributedLoop(BatchLoop):
             self._journal.end_outputs(arrived.batch, self.executor.written)
             self._release()
         return counts, records
+
+    def _keep_waiting(self, batch: int) -> None:
+        waiting = self.core.cells_waiting.cells
+        if waiting or self._has_kinds:
+            self._journal.write_waiting(batch, waiting)
+        self._has_kinds = bool(waiting)
+
+    def _silence(self) -> BatchWork:
+        work = super()._silence()
+        return replace(
+            work, portions={name: replace(found, table=PortionFiles(())) for name, found in work.portions.items()}
+        )
 
     # Pooled rows --------------------------------------------------------------------------------------------------
 
@@ -162,8 +187,8 @@ class DistributedLoop(BatchLoop):
     def _release(self) -> None:
         """Remove records and files whose rows are all where they belong."""
         needed = [batch for _, _, batch in self._unnamed.values()]
-        if self.executor.pool.oldest is not None:
-            needed.append(self.executor.pool.oldest)
+        oldest = self.executor.pool.oldest, self.catalog.deliveries.oldest_read
+        needed += [batch for batch in oldest if batch is not None]
         self._journal.release_outputs(min(needed, default=None))
 
     def _wait_for_files(self) -> None:
@@ -202,22 +227,34 @@ class DistributedLoop(BatchLoop):
         written = self.executor.written
         schemas = {name: self.catalog.entries[name].query.schema for name in outputs}
         targets = {name: self.executor.target(name) for name in outputs}
+        filed = self._filed_rows(schemas, {name for name in outputs if targets[name].filed})
+        read = {name: schema for name, schema in schemas.items() if name not in filed}
         spooled: list[dict[str, pa.Table]] = []
         for cell in written:
             shown = {name for name in outputs if not targets[name].queued and name not in cell.refused}
-            spooled.append({} if cell.spool is None else read_spool(cell.spool, schemas, shown))
+            spooled.append({} if cell.spool is None else read_spool(cell.spool, read, shown))
         self.driver_rows += sum(table.num_rows for tables in spooled for table in tables.values())
 
-        queued: dict[str, pa.Table] = {}
+        queued: dict[str, pa.Table | FiledRows | RowsInFiles] = {}
         for name, found in outputs.items():
             entry = self.catalog.entries[name]
+            if name in filed:
+                newest = filed[name].newest(self.catalog.settings.newest_rows)
+                self.driver_rows += newest.num_rows
+                entry.produced += found.num_rows
+                entry.newest.write(arrived.batch, newest, found.num_rows)
+                queued[name] = filed[name]
+                continue
             tables = [cell[name] for cell in spooled if name in cell]
             rows = pa.concat_tables(tables) if tables else schemas[name].empty_table()
             entry.produced += found.num_rows
             entry.newest.write(arrived.batch, rows, found.num_rows)
             target = targets[name]
             taken = found.num_rows - sum(cell.pooled[name][2] for cell in written if name in cell.pooled)
-            if target.queued:
+            if target.layout is not None or any(name in cell.data for cell in written):
+                queued[name] = self._table_rows(name, spooled, schemas[name])
+                taken = 0
+            elif target.queued:
                 # A view has no use for rows before the newest.
                 queued[name] = rows
                 taken -= rows.num_rows
@@ -233,6 +270,38 @@ class DistributedLoop(BatchLoop):
         self.executor.pool.add(arrived.batch, written)
         self._count_pooled()
         self.catalog.deliveries.settle()
+
+    def _table_rows(self, name: str, spooled: list[dict[str, pa.Table]], schema: pa.Schema) -> pa.Table | RowsInFiles:
+        """The rows of a query that go to a table: its data files, or all rows if a task could not write its own."""
+        files: list[DataFile] = []
+        others: list[pa.Table] = []
+        for cell, tables in zip(self.executor.written, spooled, strict=True):
+            if name in cell.refused:
+                _log.warning("query %r: %s", name, cell.refused[name])
+            if name not in cell.data:
+                # Then the spool has all rows of the cell, and else only the newest.
+                others += [tables[name]] if name in tables else []
+            elif place(cell.data[name].location).exists():
+                files.append(cell.data[name])
+            else:
+                # The table was cleaned up while the engine was down.
+                _log.error("query %r: %s is gone before it was added to the table", name, cell.data[name].location)
+                self.catalog.entries[name].missed += cell.data[name].rows
+        rows = RowsInFiles(schema, tuple(files))
+        return pa.concat_tables([rows.table(), *others]) if others else rows
+
+    def _filed_rows(self, schemas: Mapping[str, pa.Schema], names: Set[str]) -> dict[str, FiledRows]:
+        """The rows of queries whose sinks have tasks read them."""
+        blocks: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+        for cell in self.executor.written if names else ():
+            for name, block in ({} if cell.spool is None else spooled_blocks(cell.spool, names)).items():
+                blocks.setdefault(name, []).append(block)
+        return {name: FiledRows(schemas[name], tuple(found)) for name, found in blocks.items()}
+
+    def metrics(self, running: bool, started_at: float | None) -> EngineMetrics:
+        """As without tasks; rows that the driver had to read for a sink are among those that it has seen."""
+        metrics = super().metrics(running, started_at)
+        return replace(metrics, driver_rows=metrics.driver_rows + self.catalog.deliveries.rows_loaded)
 
     def _publish_files(self, name: str, spooled: list[dict[str, pa.Table]], schema: pa.Schema) -> pa.Table:
         """Name the files of a query; gives the rows that have no file."""

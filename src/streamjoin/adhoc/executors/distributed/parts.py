@@ -8,7 +8,7 @@ names, counts and times of parts, never a tuple.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,6 +25,7 @@ from streamjoin.adhoc.executors.distributed.placement import CellGroups
 from streamjoin.adhoc.executors.spark_feed import split
 from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import CheckpointError
+from streamjoin.model.large_columns import one_batch
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
 from streamjoin.windows.clock import to_ticks
@@ -35,6 +36,7 @@ ROW: Final = "#row"
 NOWHERE: Final = -1
 """The group of rows that lie in no cell: they have no key."""
 _META: Final = b"streamjoin.parts"
+_TIMES: Final = pa.schema([(TICK, pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class PartFile:
     rows: int = 0
     least: int = 0
     most: int = 0
-    mean: float = 0.0
     nbytes: int = 0
     aside: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -107,27 +108,24 @@ class PartWriter:
         path = directory / name
         self._write_piece(path, table, ticks)
         size = table.nbytes + ticks.nbytes
-        return PartFile(
-            partition, str(path), len(ticks), int(ticks[0]), int(ticks[-1]), float(ticks.mean()), size, written
-        )
+        return PartFile(partition, str(path), len(ticks), int(ticks[0]), int(ticks[-1]), size, written)
 
     def _write_piece(self, path: Place, table: pa.Table, ticks: Array) -> None:
-        rows, groups = np.arange(ticks.size), np.zeros(ticks.size, np.int64)
-        footer: dict[str, Any] = {}
+        times = pa.RecordBatch.from_arrays([pa.array(ticks)], names=[TICK])
+        footer: dict[str, Any] = {"groups": [0]}
+        starts = [0, ticks.size]
         if self.groups is not None:
             rows, groups = self.groups.split(table)
-            footer["grouping"] = self.groups.key
             left = np.ones(ticks.size, np.bool_)
             left[rows] = False
             rows = np.concatenate([np.flatnonzero(left), rows])
             groups = np.concatenate([np.full(left.sum(), NOWHERE), groups])
-        numbered = table.append_column(ROW, pa.array(np.arange(ticks.size))).append_column(TICK, pa.array(ticks))
-        ordered = numbered if rows.size == ticks.size and (np.diff(rows) > 0).all() else numbered.take(pa.array(rows))
-        whole = ordered.combine_chunks().to_batches()[0]
-        starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), groups.size]
+            table = table.append_column(ROW, pa.array(np.arange(ticks.size))).append_column(TICK, pa.array(ticks))
+            table = table.take(pa.array(rows))
+            starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), groups.size]
+            footer = {"grouping": self.groups.key, "groups": [int(groups[start]) for start in starts[:-1]]}
+        whole = one_batch(table)
         blocks = [BlockRows(whole.slice(a, b - a), 0, 0) for a, b in pairwise(starts)]
-        footer["groups"] = [int(groups[start]) for start in starts[:-1]]
-        times = pa.RecordBatch.from_arrays([pa.array(ticks)], names=[TICK])
         write_piece(path, (blocks, [BlockRows(times, 0, 0)]), footer)
 
 
@@ -207,8 +205,8 @@ class FiledBucket:
         metadata = table.schema.metadata or {}
         if _META not in metadata:
             raise CheckpointError(
-                "the checkpoint was written by an engine whose driver holds the tuples: open it without "
-                'executor="distributed", or begin with a new checkpoint'
+                "the checkpoint was written by an engine whose driver holds the tuples: open it with "
+                'executor="driver", or begin with a new checkpoint'
             )
         about = json.loads(metadata[_META])
         parts = tuple(PartFile.unpacked(json.loads(part)) for part in table.column("part").to_pylist())
@@ -248,10 +246,12 @@ def read_part(
     groups: CellGroups | None = None,
     cell: int = 0,
     whole_parts: dict[str, PartRows] | None = None,
+    verify: bool = True,
 ) -> PartRows:
     """The tuples of a part, mapped; with `groups`, those that a cell needs.
 
-    A part that has to be read as a whole is kept in `whole_parts`, and `read` counts its bytes once.
+    A part that has to be read as a whole is kept in `whole_parts`, and `read` counts its bytes once. Checksums find
+    what has been damaged since a part was written: `verify` is for parts of earlier batches.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -261,26 +261,45 @@ def read_part(
         return _choose(replace(known, read=0), groups, cell)
     path = place(part.path)
     footer = read_footer(path)
-    mapped = MappedPiece(path)
     blocks = [Block(*packed) for packed in footer["blocks"][0]]
-    grouped = groups is not None and footer.get("grouping") == groups.key
-    if grouped and groups is not None:
-        wanted = groups.group_of(cell)
-        blocks = [block for block, group in zip(blocks, footer["groups"], strict=True) if group == wanted]
+    grouping = footer.get("grouping")
+    if grouping is None:
+        tuples = _read_in_order(path, footer, schema, verify)
+    else:
+        if groups is not None and grouping == groups.key:
+            wanted = groups.group_of(cell)
+            blocks = [block for block, group in zip(blocks, footer["groups"], strict=True) if group == wanted]
+        tuples = _read_grouped(path, blocks, schema, verify)
+    if groups is None or grouping == groups.key:
+        return tuples
+    if whole_parts is not None:
+        whole_parts[part.path] = tuples
+    return _choose(tuples, groups, cell)
+
+
+def _read_in_order(path: Place, footer: Mapping[str, Any], schema: pa.Schema, verify: bool) -> PartRows:
+    """All tuples of a part that is not grouped."""
+    mapped = MappedPiece(path)
+    read = mapped.batch if verify else mapped.glimpse
+    (rows,), (times,) = ([Block(*packed) for packed in side] for side in footer["blocks"])
+    ticks = read(times, _TIMES).column(0).to_numpy()
+    return PartRows(
+        pa.Table.from_batches([read(rows, schema)]), ticks, np.arange(ticks.size), rows.length + times.length
+    )
+
+
+def _read_grouped(path: Place, blocks: Sequence[Block], schema: pa.Schema, verify: bool) -> PartRows:
+    """The tuples of some groups of a part, in order of time, each once."""
+    mapped = MappedPiece(path)
+    read = mapped.batch if verify else mapped.glimpse
     full = schema.append(pa.field(ROW, pa.int64())).append(pa.field(TICK, pa.int64()))
-    table = pa.Table.from_batches([mapped.batch(block, full) for block in blocks], full)
+    table = pa.Table.from_batches([read(block, full) for block in blocks], full)
     rows = flat(table.column(ROW)).to_numpy()
     if len(blocks) > 1:
-        # In order of time again, and each once.
         rows, first = np.unique(rows, return_index=True)
         table = table.take(pa.array(first))
     ticks = flat(table.column(TICK)).to_numpy()
-    found = PartRows(table.drop_columns([ROW, TICK]), ticks, rows, sum(block.length for block in blocks))
-    if groups is None or grouped:
-        return found
-    if whole_parts is not None:
-        whole_parts[part.path] = found
-    return _choose(found, groups, cell)
+    return PartRows(table.drop_columns([ROW, TICK]), ticks, rows, sum(block.length for block in blocks))
 
 
 def _choose(part: PartRows, groups: CellGroups, cell: int) -> PartRows:
@@ -294,7 +313,7 @@ def read_ticks(part: PartFile) -> Array:
     """The times of all tuples of a part, ascending, mapped."""
     path = place(part.path)
     (block,) = [Block(*packed) for packed in read_footer(path)["blocks"][1]]
-    batch = MappedPiece(path).batch(block, pa.schema([(TICK, pa.int64())]))
+    batch = MappedPiece(path).batch(block, _TIMES)
     return np.asarray(batch.column(0).to_numpy())
 
 

@@ -13,7 +13,7 @@ band one stream is spread and the others are everywhere; so are the tuples of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -25,13 +25,13 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc.core.buckets import OneTerm
-from streamjoin.adhoc.language.plan import Query
+from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.kernels.encode import float32_to_float64
 from streamjoin.model.expression.nodes import Column
 from streamjoin.model.keys import KeyTerm, WordKind, fit
 from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
-from streamjoin.model.terms import Equality
+from streamjoin.model.terms import Equality, Term
 from streamjoin.windows.encoding import SideEncoder
 
 _BLOCK: Final = 4
@@ -48,6 +48,8 @@ class CellRoute:
     heavy: tuple[int, ...] = ()
     """Words of keys that are too many for one cell: one stream of a query has them `divided`, the others everywhere."""
     divided: bool = False
+    keeps_null: bool = False
+    """Whether a tuple without a key, which joins with nothing, lies in some cell: a query gives it out unmatched."""
 
     def targets(self, table: pa.Table, size: int) -> tuple[Array, Array] | None:
         """Rows and coordinates below `size`, where a row may have several or none; None if each row has all."""
@@ -63,6 +65,11 @@ class CellRoute:
         words = encoded.terms[0]
         # A row without a key joins with nothing.
         rows = numbers if encoded.valid is None else np.flatnonzero(encoded.valid)
+        if self.keeps_null:
+            coordinates = numbers % size
+            is_key = self.kind == "key"
+            coordinates[rows] = (_hashed if is_key else self._blocks)(words.word[rows]) % size
+            return numbers, coordinates
         if self.kind == "key":
             return self._by_key(rows, words.word[rows], size)
         if self.kind == "owner":
@@ -74,7 +81,7 @@ class CellRoute:
         return np.repeat(rows, counts), (np.repeat(low, counts) + within) % size
 
     def _by_key(self, rows: Array, words: Array, size: int) -> tuple[Array, Array]:
-        coordinates = (_mixed(words) % np.uint64(size)).astype(np.int64)
+        coordinates = _hashed(words) % size
         if not self.heavy:
             return rows, coordinates
         is_heavy = np.isin(words, np.array(self.heavy, np.int64))
@@ -129,6 +136,8 @@ class Placement:
     routes: Routes
     counted: bool = False
     """Whether some query has a ROWS window, so that tuples carry their positions."""
+    waits: bool = False
+    """Whether it is for queries of whose tuples some wait, so that tuples carry their ids."""
 
     def sizes(self, cells: int) -> tuple[int, ...]:
         """The sizes of the dimensions; their product is the number of cells, unless one cell has all."""
@@ -157,7 +166,8 @@ class Placement:
     def covers(self, other: Placement) -> bool:
         """Whether another's queries can be run with this one."""
         routes = all(self.routes.get(stream) == found for stream, found in other.routes.items())
-        return routes and self.dimensions == other.dimensions and self.counted >= other.counted
+        same = self.dimensions == other.dimensions and self.waits == other.waits
+        return routes and same and self.counted >= other.counted
 
     def groups(self, stream: str, cells: int) -> CellGroups:
         """How a stream's tuples are grouped so that a cell needs one group."""
@@ -165,6 +175,8 @@ class Placement:
 
     def extended(self, other: Placement) -> Placement | None:
         """With another's streams, if both have one key; None if a stream would need two routes."""
+        if self.waits != other.waits:
+            return None
         if (self.dimensions, self.routes) == (other.dimensions, other.routes):
             return self if self.counted or not other.counted else replace(self, counted=True)
         if self.dimensions != 1 or other.dimensions != 1:
@@ -249,6 +261,8 @@ def least_share(cells: int) -> float:
 
 def place(query: Query, number: int, counted: bool) -> Placement:
     """A placement for one query."""
+    if query.kind_steps:
+        return replace(_place_kinds(query, number, counted), waits=True)
     streams = list(dict.fromkeys(source.stream.name for source in query.sources))
     dimensions = _best([*_keys(query), *_bands(query)], streams)
     if not dimensions:
@@ -277,6 +291,89 @@ def spread_placement(query: Query, stream: str, number: int, counted: bool) -> P
 _Dimension = dict[str, CellRoute]
 
 
+def _place_kinds(query: Query, number: int, counted: bool) -> Placement:
+    """A placement in which whoever may come out unmatched lies in one cell, together with all it can match.
+
+    That is a result of the core, the tuple of the stream that a RIGHT JOIN adds, or either in a FULL JOIN.
+    """
+    streams = list(dict.fromkeys(source.stream.name for source in query.sources))
+    names = {source.alias: source.stream.name for source in query.sources}
+    last = query.kind_steps[-1]
+    is_outer = last.nearest is None
+    core = {names[alias] for alias in query.core}
+    preserved = [{names[last.right]}] if is_outer and last.kind in ("right", "full") else []
+    preserved += [core] if not is_outer or last.kind != "right" else []
+    # In each dimension one of the streams of a preserved side has the coordinate.
+    candidates = [found for found in _kind_keys(query) if all(found.keys() & side for side in preserved)]
+    candidates += _kind_bands(query, preserved[0]) if len(preserved) == 1 else []
+    dimensions = _best(candidates, streams)
+    if dimensions:
+        routes = {name: tuple(found.get(name, ALL) for found in dimensions) for name in streams}
+        return Placement(number, len(dimensions), routes, counted)
+    alone = [name for name in streams_used_once(query) if all(name in side for side in preserved)]
+    if alone:
+        return spread_placement(query, alone[0], number, counted)
+    return Placement(number, 0, dict.fromkeys(streams, ()), counted)
+
+
+def _kind_keys(query: Query) -> Iterable[_Dimension]:
+    """As `_keys`, where tuples must meet that no join after the inner ones holds equal.
+
+    A set of columns is equal by the inner joins; the stream of a later join has those that this join compares with one
+    of the set.
+    """
+    types = {s.alias: s.stream.schema for s in query.sources}
+    core, sets = set(query.core), dict[Column, set[Column]]()
+    columns: dict[Column, list[Column]] = {}
+    for step in query.steps:
+        for term in step.equalities:
+            if not _plain(term.left, term.right):
+                continue
+            left, right = (_stored(types[c.qualifier].field(c.name).type) for c in (term.left, term.right))
+            if left != right:
+                continue
+            if {term.left.qualifier, term.right.qualifier} <= core:
+                merged = sets.get(term.left, {term.left}) | sets.get(term.right, {term.right})
+                sets.update(dict.fromkeys(merged, merged))
+            else:
+                own, new = (term.left, term.right) if term.right.qualifier == step.right else (term.right, term.left)
+                sets.setdefault(own, {own})
+                columns.setdefault(own, []).append(new)
+    for equal in {id(found): found for found in sets.values()}.values():
+        compared = [*equal, *(new for own in equal for new in columns.get(own, ()))]
+        yield _dimension(query, compared, keeps_null=True)
+
+
+def _kind_bands(query: Query, preserved: Collection[str]) -> Iterable[_Dimension]:
+    """For each term of a later join, the stream of the preserved side by its word and the other one by its interval."""
+    types = {s.alias: s.stream for s in query.sources}
+    once = streams_used_once(query)
+    for step in query.kind_steps:
+        for written in step.terms:
+            for term in (written, written.flipped()):
+                left, right = (types[column.qualifier] for column in (term.left, term.right))
+                if right.name in preserved and left.name != right.name and {left.name, right.name} <= set(once):
+                    fitted = _fitted(term, left, right)
+                    yield {
+                        right.name: CellRoute("owner", fitted, keeps_null=True),
+                        left.name: CellRoute("span", fitted),
+                    }
+
+
+def _dimension(query: Query, compared: Collection[Column], *, keeps_null: bool = False) -> _Dimension:
+    """The streams all of whose aliases have one of some columns, by that column."""
+    dimension: _Dimension = {}
+    for name in dict.fromkeys(source.stream.name for source in query.sources):
+        sources = [source for source in query.sources if source.stream.name == name]
+        columns = [{c.name for c in compared if c.qualifier == source.alias} for source in sources]
+        common = sorted(set.intersection(*columns))
+        if common:
+            type_ = sources[0].stream.schema.field(common[0]).type
+            term = fit(Equi(common[0], common[0]), type_, type_)
+            dimension[name] = CellRoute("key", term, keeps_null=keeps_null)
+    return dimension
+
+
 def _best(candidates: list[_Dimension], streams: list[str]) -> list[_Dimension]:
     """The dimension that places most streams, or the two that place more."""
     if not candidates:
@@ -301,14 +398,7 @@ def _keys(query: Query) -> Iterable[_Dimension]:
                 merged = groups.get(term.left, {term.left}) | groups.get(term.right, {term.right})
                 groups.update(dict.fromkeys(merged, merged))
     for group in {id(found): found for found in groups.values()}.values():
-        dimension: _Dimension = {}
-        for name in dict.fromkeys(source.stream.name for source in query.sources):
-            aliases = [source.alias for source in query.sources if source.stream.name == name]
-            columns = [{c.name for c in group if c.qualifier == alias} for alias in aliases]
-            common = sorted(set.intersection(*columns))
-            if common:
-                type_ = types[aliases[0]].field(common[0]).type
-                dimension[name] = CellRoute("key", fit(Equi(common[0], common[0]), type_, type_))
+        dimension = _dimension(query, group)
         if dimension:
             yield dimension
 
@@ -326,13 +416,18 @@ def _bands(query: Query) -> Iterable[_Dimension]:
                 left, right = (types[column.qualifier] for column in (term.left, term.right))
                 if uses.count(right.name) > 1:
                     continue
-                kinds = left.schema.field(term.left.name).type, right.schema.field(term.right.name).type
-                fitted = _rounded(fit(term.term, *kinds))
+                fitted = _fitted(term, left, right)
                 dimension = {right.name: CellRoute("owner", fitted)}
                 if uses.count(left.name) == 1:
                     dimension[left.name] = CellRoute("span", fitted)
                 yield dimension
                 break
+
+
+def _fitted(term: Term, left: Stream, right: Stream) -> KeyTerm:
+    """A term with the types of its columns, made a little wider."""
+    types = left.schema.field(term.left.name).type, right.schema.field(term.right.name).type
+    return _rounded(fit(term.term, *types))
 
 
 def _rounded(term: KeyTerm) -> KeyTerm:
@@ -356,9 +451,9 @@ def _stored(type_: pa.DataType) -> pa.DataType:
     return storage_type(plain_type(type_))
 
 
-def _mixed(words: Array) -> Array:
-    """Words with their bits mixed, as neighbouring keys should lie in different cells."""
+def _hashed(words: Array) -> Array:
+    """Numbers from 0 on with the words' bits mixed, as neighbouring keys should lie in different cells."""
     mixed = words.view(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+    return np.asarray((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).view(np.int64)

@@ -55,6 +55,10 @@ class Placements:
         """What was decided since somebody looked."""
         self._numbers = count()
 
+    def resize(self, cells: int) -> None:
+        """From now on there are so many cells."""
+        self._cells = cells
+
     def update(self, queries: Mapping[str, LiveQuery], rates: Mapping[str, float] | None = None) -> dict[str, int]:
         """The placement of each query by its number; `rates` are the streams' shares of all tuples."""
         entries = {entry.serial: entry for entry in queries.values()}
@@ -77,7 +81,7 @@ class Placements:
         """Choose which queries share a placement with one stream divided."""
         groups: dict[frozenset[str], list[LiveQuery]] = {}
         for entry in entries.values():
-            if streams_used_once(entry.query):
+            if streams_used_once(entry.query) and not entry.query.kind_steps:
                 groups.setdefault(_streams(entry), []).append(entry)
         before, self._spread = self._spread, {}
         for streams, members in groups.items():
@@ -143,7 +147,8 @@ class Placements:
 
     def _spread_of(self, entry: LiveQuery) -> Placement | None:
         divided = self._spread.get(_streams(entry))
-        if divided is None or divided not in streams_used_once(entry.query):
+        # What waits must lie where all its partners do, and not only where a result does.
+        if divided is None or divided not in streams_used_once(entry.query) or entry.query.kind_steps:
             return None
         return spread_placement(entry.query, divided, -1, _is_counted(entry))
 
@@ -162,7 +167,7 @@ class Placements:
 def _by_one_key(placement: Placement) -> _RoutesKey | None:
     """The routes of a placement that has each tuple in the cell of its key; None if it is of another kind."""
     by_key = placement.dimensions == 1 and all(route.kind == "key" for (route,) in placement.routes.values())
-    return tuple(sorted(placement.routes.items())) if by_key else None
+    return tuple(sorted(placement.routes.items())) if by_key and not placement.waits else None
 
 
 def _is_counted(entry: LiveQuery) -> bool:
@@ -200,15 +205,15 @@ class SentState:
         numbers = self.placements.update(queries, rates)
         came = {}
         for name, entry in queries.items():
-            before = self._placed.get(name)
+            before, own = self._placed.get(name), {part: choices[part] for part in entry.parts}
             if (
                 before is None
                 or before.entry is not entry
-                or before.choice != choices[name]
+                or before.choices != own
                 or before.target != targets[name]
                 or before.placement != numbers[name]
             ):
-                came[name] = PlacedQuery(entry, choices[name], numbers[name], targets[name])
+                came[name] = PlacedQuery(entry, own, numbers[name], targets[name])
         first = self.whole is None
         if not (new or gone or came or first):
             return
