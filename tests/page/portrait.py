@@ -1,4 +1,4 @@
-"""The picture in the documentation: `python -m tests.page.portrait` takes it of a real service, in two minutes."""
+"""The pictures in the documentation: `python -m tests.page.portrait` takes them of a real service, in two minutes."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ def main() -> None:
         page.get_by_label("1 min").check()
         page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         page.screenshot(path=PLACE, animations="disabled", full_page=True)
+        page.locator("#queries").get_by_role("button", name="fair_trades", exact=True).click()
+        expect(page.locator("#why .stages li")).to_have_count(6)
+        page.locator("#why").screenshot(path=PLACE.with_name("page-why.png"), animations="disabled")
         browser.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page.axe import violations
 from tests.page.conftest import Picture, Visit, live
 from tests.page.light_service import NEAR, NEAR_LARGE, LightService
 
@@ -23,7 +24,10 @@ TEXTS = {
     "--surface": ("--shared",),
 }
 # Lines and shapes that mean something.
-SHAPES = dict.fromkeys(("--edge", "--accent", "--shared", "--good", "--warn", "--bad"), ("--surface", "--raised"))
+SHAPES = {
+    **dict.fromkeys(("--edge", "--accent", "--shared", "--good", "--warn", "--bad"), ("--surface", "--raised")),
+    **dict.fromkeys([f"--stage-{number}" for number in range(1, 7)], ("--surface",)),
+}
 
 
 def everything(page: Page, service: LightService) -> Page:
@@ -43,11 +47,18 @@ def everything(page: Page, service: LightService) -> Page:
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_to_complain_of(scheme: str, service: LightService, visit: Visit, picture: Picture) -> None:
-    page = everything(visit(service.address, color_scheme=scheme), service)
-    assert page.evaluate("complaints()") == []
-    picture(page, f"everything-{scheme}")
+def test_nothing_to_complain_of(service: LightService, visit: Visit, picture: Picture) -> None:
+    page = everything(visit(service.address), service)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert violations(page) == []
+        assert page.evaluate("complaints()") == []
+        picture(page, f"everything-{scheme}")
+    for width in (360, 768):
+        page.set_viewport_size({"width": width, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate("complaints()") == []
+        picture(page, f"width-{width}")
 
 
 def test_the_colours_can_be_told_apart(service: LightService, visit: Visit) -> None:
@@ -82,16 +93,6 @@ def test_the_focus_goes_through_the_page_in_order_and_shows(service: LightServic
     assert hidden == []
     assert places == sorted(places)
     assert len(places) > 20
-
-
-@pytest.mark.parametrize("width", [360, 768])
-def test_a_small_window_needs_no_sideways_scrolling(
-    width: int, service: LightService, visit: Visit, picture: Picture
-) -> None:
-    page = everything(visit(service.address, viewport={"width": width, "height": 740}), service)
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert page.evaluate("complaints()") == []
-    picture(page, f"width-{width}")
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(service: LightService, visit: Visit) -> None:

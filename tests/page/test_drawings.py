@@ -185,7 +185,7 @@ def test_the_time_line_is_read_by_keys_and_says_what_happened(service: LightServ
     expect(chart).to_have_attribute("aria-valuenow", "1")
     expect(page.locator("#timeline-reading")).to_have_text(chart.get_attribute("aria-valuetext") or "")
     page.get_by_label("1 min").check()
-    for kind, words in (("change", "near created"), ("decision", "near joins group 0")):
+    for kind, words in (("change", "near created"), ("decision", "near computes its own join steps")):
         expect(page.locator("#activity li", has_text=words).first).to_be_visible()
         expect(page.locator(f".chart .mark.is-{kind}").last).to_be_attached()
 

@@ -1,6 +1,7 @@
 """Serves an engine without Spark as a process: `python -m tests.service.serve_program FILE [MODE]`.
 
-Modes: `fail-at-start`, `fail`, and `files`, where every batch writes many files at once, of the few that may be open.
+Modes: `fail-at-start`, `fail`, `stuck`, where no batch ends and a stop waits for one second, and `files`, where every
+batch writes many files at once, of the few that may be open.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import pyarrow as pa
 
 from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.model.errors import SetupError, StateError, StreamJoinError
+from streamjoin.service import server
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.config_file import read_config
 from streamjoin.service.launch import named_sink
 from streamjoin.service.server import serve
 from tests.service import feeds
+from tests.service.held_engine import hold
 from tests.service.ticking import TickingEngine
 
 
@@ -69,6 +72,8 @@ def launcher(mode: str) -> Callable[[ServiceConfig, Callable[[str], None]], Star
         writing = Writing()
         engine = TickingEngine(writing if mode == "files" else feeds.batch)
         writing.engine = engine
+        if mode == "stuck":
+            hold(engine)
         engine.tick_every(0.05)
         if mode == "fail":
             engine.fail(StateError("the disk is full"))
@@ -81,6 +86,8 @@ if __name__ == "__main__":
     mode = sys.argv[2] if len(sys.argv) > 2 else ""
     if mode == "files":
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    if mode == "stuck":
+        server.LONGEST_STOP = 1.0  # type: ignore[misc]
     try:
         serve(read_config(Path(sys.argv[1])), launcher(mode), say)
     except StreamJoinError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from streamjoin.service.hub import Hub
-from streamjoin.service.web.cached import LARGEST, MOST, Kept
+from streamjoin.service.web.cached import LARGEST, MOST, Kept, LastKnown
+from streamjoin.service.web.problems import Problem
+from streamjoin.service.web.waiting import WaitingRequests
 from tests.service.conftest import NEAR, Live
 
 
@@ -52,8 +55,6 @@ class Made:
 
         async def ask() -> None:
             await self._kept(scope, receive, send)
-            for renewal in list(self._kept.renewals.values()):
-                await renewal
 
         asyncio.run(ask())
         assert scope["route"] == "the route"
@@ -78,30 +79,63 @@ def test_an_answer_is_made_once_a_batch_and_never_kept_for_long(made: Made) -> N
     assert made.ask() == b"4"
 
 
-def test_expensive_answers_outlive_batches_but_no_change(made: Made) -> None:
-    for path in ("/api/v1/plan", "/api/v1/history"):
-        first = made.ask(path)
-        made.hub.publish("a batch")
-        made.now += 0.5
-        assert made.ask(path) == first
-        made.hub.poke()
-        second = made.ask(path)
-        assert second != first
-        # Nobody waits for the next one: it is made in the background, and the old one serves meanwhile.
-        made.now += 1.5
-        assert made.ask(path) == second
-        third = made.ask(path)
-        assert third not in (first, second)
-        # One that can't be made changes nothing; but none is given for ever.
-        made.answer, good = (lambda _: Response("no", 503)), made.answer
-        made.now += 1.5
-        assert [made.ask(path), made.ask(path)] == [third, third]
-        made.now += 8.5
-        assert made.ask(path) == b"no"
-        made.answer = good
-        assert made.ask(path) not in (first, second, third)
-    # A graph is not given to who asks for a text.
-    assert made.ask("/api/v1/plan", accept=b"text/plain") != made.ask("/api/v1/plan")
+def test_the_history_outlives_batches_but_no_change(made: Made) -> None:
+    first = made.ask("/api/v1/history")
+    made.hub.publish("a batch")
+    made.now += 0.9
+    assert made.ask("/api/v1/history") == first
+    made.hub.poke()
+    second = made.ask("/api/v1/history")
+    assert second != first
+    made.now += 1.5
+    assert made.ask("/api/v1/history") not in (first, second)
+    # A file is not given to who asks for JSON.
+    assert made.ask("/api/v1/queries/a/rows", accept=b"text/csv") != made.ask("/api/v1/queries/a/rows")
+
+
+def test_the_last_known_answer_stands_in_while_a_batch_runs() -> None:
+    now, made, boundary = 0.0, [0], threading.Event()
+
+    def make() -> Response:
+        assert boundary.wait(60)
+        made[0] += 1
+        return Response(str(made[0]))
+
+    async def run() -> None:
+        nonlocal now
+        hub = Hub()
+        plans = LastKnown(hub, WaitingRequests("plans"), lambda: now, patience=0.01)
+
+        async def ask() -> bytes:
+            return bytes((await plans.answer("json", make)).body)
+
+        async def settled() -> None:
+            while plans._begun:
+                await asyncio.sleep(0)
+
+        with pytest.raises(Problem, match="one is running"):
+            await ask()
+        boundary.set()
+        await settled()
+        assert [await ask(), await ask()] == [b"1", b"1"]
+        # A second old: nobody waits for the next one, and one computation serves all.
+        now = 1.5
+        boundary.clear()
+        assert [await ask(), await ask()] == [b"1", b"1"]
+        boundary.set()
+        await settled()
+        assert await ask() == b"2"
+        # After a change, and after long, it is waited for, and the old one is better than none.
+        boundary.clear()
+        hub.poke()
+        assert await ask() == b"2"
+        boundary.set()
+        await settled()
+        assert await ask() == b"3"
+        now, plans._patience = 12.0, 60
+        assert await ask() == b"4"
+
+    asyncio.run(run())
 
 
 def test_only_the_same_question_gets_the_same_answer(made: Made) -> None:
@@ -150,7 +184,7 @@ def test_not_more_than_a_few_are_kept(made: Made) -> None:
 def test_a_client_sees_its_own_changes_at_once(live: Live) -> None:
     client = live.client()
     for _ in range(3):
-        assert client.get("/api/v1/queries").json() == {"queries": []}
+        assert client.get("/api/v1/queries").json() == {"queries": [], "next": None}
     live.create(NEAR, name="near")
     one = client.get("/api/v1/queries/near")
     again = client.get("/api/v1/queries/near")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from streamjoin.adhoc import DeltaSink, IcebergSink
 from streamjoin.model.errors import PipelineFileError
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig
 from streamjoin.service.config_file import read_config
+from streamjoin.service.launch import named_sink
 
 TEMPLATE = (importlib.resources.files("streamjoin") / "service" / "template.toml").read_text()
 TOKEN = "correct-horse-battery-staple"
@@ -58,6 +60,15 @@ def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
     assert config.sinks["kafka"].options["topic"] == "joined-{query}"
 
 
+def test_tables_are_sinks(tmp_path: Path) -> None:
+    """Their options may have secrets, which the environment has."""
+    lake = '[sinks.lake]\nformat = "delta"\npath = "lake/{query}"\noptions.AWS_REGION = "here"\n'
+    house = '[sinks.house]\nformat = "iceberg"\ntable = "joined.{query}"\ncatalog = "main"\noptions.uri = "http://c"\n'
+    config = read(tmp_path, TEMPLATE + lake + house)
+    assert named_sink(config, "lake", "q1") == DeltaSink(f"{tmp_path}/lake/q1", {"AWS_REGION": "here"})
+    assert named_sink(config, "house", "q1") == IcebergSink("joined.q1", "main", {"uri": "http://c"})
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -74,6 +85,8 @@ def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
         ('path = "streamjoin-out/{query}"', 'path = "streamjoin-data/{query}"', "lies in the checkpoint"),
         ('request_time = "20 seconds"', 'request_time = "10 milliseconds"', "request_seconds is at least 1"),
         ("[engine]", '[engine]\nsharing = "nothing"\npartitions = 2', "on the driver only: remove partitions"),
+        ("[engine]", '[engine]\nexecutor = "driver"', "executors are of Spark: remove the line"),
+        ("[engine]", '[engine]\nexecutor = "tasks"', "it is one of driver, distributed"),
         ("queries = 500", "queries = 0", "at least 1"),
         ("streams_in_query = 5", "streams_in_query = 1", "at least 2"),
         ('window = "1 hour"', 'window = "1 foo"', "is not a duration"),
@@ -111,6 +124,7 @@ def test_variables_override_and_add(tmp_path: Path) -> None:
         STREAMJOIN_STREAMS__TRADES__OPTIONS__ROWSPERSECOND="7",
         STREAMJOIN_SERVICE__ENGINE="spark",
         STREAMJOIN_ENGINE__PARTITIONS="3",
+        STREAMJOIN_ENGINE__EXECUTOR="distributed",
         STREAMJOIN_SPARK__MASTER="local[1]",
         STREAMJOIN_URL="http://elsewhere",
         OTHER__THING="x",
@@ -119,7 +133,7 @@ def test_variables_override_and_add(tmp_path: Path) -> None:
     assert config.allowed_hosts == ("a.example", "b.example")
     assert config.limits.window_seconds == 300
     assert config.streams["trades"].source.options["rowsPerSecond"] == "7"
-    assert (config.partitions, config.master) == (3, "local[1]")
+    assert (config.partitions, config.executor, config.master) == (3, "distributed", "local[1]")
     assert TOKEN not in repr(config)
 
 

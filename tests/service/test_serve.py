@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from streamjoin.model.errors import SetupError
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.server import bind
+from streamjoin.service.server import LONGEST_STOP, bind
 from tests.conftest import QUICK_START
 from tests.service.conftest import NEAR
 from tests.service.events import events
@@ -76,6 +78,37 @@ def test_a_request_that_waits_for_a_batch_is_answered_before_the_end(file: Path)
             # A second SIGTERM, as when a whole group gets it, changes nothing.
             service.process.send_signal(signal.SIGTERM)
         assert service.ended() == 0
+
+
+def test_a_batch_that_never_ends_is_told_and_does_not_hold_up_the_end(file: Path) -> None:
+    assert LONGEST_STOP < 10
+    file.write_text(file.read_text().replace('batch_time = "1 minute"', 'batch_time = "1 second"'))
+    with running(light(file, "stuck"), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
+        url = service.until(LISTENING)[1]
+        assert "has been running for 1 s, joining" in service.until("not ready: batch .*").group()
+        ready = httpx.get(f"{url}/api/v1/ready", timeout=30)
+        assert (ready.status_code, ready.json()["status"]) == (503, "stuck")
+        # Under load: changes that wait for the batch on all their threads, events, and half a request.
+        with contextlib.ExitStack() as stack:
+            for _ in range(40):
+                client = stack.enter_context(contextlib.closing(socket.create_connection(address(url))))
+                client.sendall(create_request())
+            client.sendall(b"GET /api/v1/ev")
+            assert httpx.get(f"{url}/api/v1/queries", timeout=30).status_code == 200
+            service.process.send_signal(signal.SIGTERM)
+            assert service.ended(60) == 0, service.lines
+    assert "did not end within 1 seconds; the next start computes it again" in service.lines[-1]
+
+
+def address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def create_request() -> bytes:
+    body = json.dumps({"sql": NEAR}).encode()
+    head = "POST /api/v1/queries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @pytest.mark.parametrize(("mode", "told"), [("fail-at-start", "no Java"), ("fail", "the disk is full")])

@@ -1,7 +1,8 @@
-"""Half an hour of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
+"""Ten minutes of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
 
 Batches repeat after a while, shifted in time, so the oracle of the first of them in a query's life tells all others.
-One change of each batch goes through the interface, the others to the engine behind it: 18,000 in all.
+One change of each batch goes through the interface, the others to the engine behind it: 6,000 in all.
+STREAMJOIN_BATCHES=900 runs for half an hour.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import gc
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR
 from tests.service.ticking import TickingEngine
 
-BATCHES = 900
+BATCHES = int(os.environ.get("STREAMJOIN_BATCHES", "300"))
 PERIOD = 30
 ROWS = 4
 CHANGES = 20
@@ -38,7 +40,7 @@ TEMPLATES = [
 SURVIVORS = {
     "first": (0, NEAR),
     "self": (7, TEMPLATES[2].format(w=2, d=5)),
-    "late": (200, TEMPLATES[1].format(w=3, d=4)),
+    "late": (100, TEMPLATES[1].format(w=3, d=4)),
 }
 """The batch from which each is there, and its text."""
 
@@ -100,7 +102,7 @@ async def change(app: FastAPI, engine: TickingEngine, number: int, live: list[st
 
 
 @pytest.mark.slow
-def test_half_an_hour_of_changes_loses_no_row_and_no_memory() -> None:
+def test_thousands_of_changes_lose_no_row_and_no_memory() -> None:
     engine = TickingEngine(periodic, Settings(newest_rows=100))
     app = create_app(engine)
     sizes: list[int] = []
@@ -122,4 +124,4 @@ def test_half_an_hour_of_changes_loses_no_row_and_no_memory() -> None:
 
     asyncio.run(run())
     engine.stop()
-    assert sizes[1] - sizes[0] < 24 << 20, f"memory grew by {(sizes[1] - sizes[0]) >> 20} MiB"
+    assert sizes[1] - sizes[0] < BATCHES // 3 * (120 << 10), f"memory grew by {(sizes[1] - sizes[0]) >> 20} MiB"

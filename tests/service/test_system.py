@@ -20,6 +20,7 @@ from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.hub import Hub
 from streamjoin.service.plan_graph import PlanGraph, readable
+from streamjoin.service.routes.models import LimitsModel
 from streamjoin.service.web.cached import Together
 from tests.service import feeds
 from tests.service.conftest import NEAR, Live, serving
@@ -35,7 +36,7 @@ def test_streams_with_their_columns_and_figures(live: Live) -> None:
     assert found[0]["columns"][0] == ["ts", "timestamp[us]"]
     assert found[0]["rows"] == 20
     shown = client.get("/api/v1/streams/quotes").json()
-    moving = {"rows_per_second", "lag_seconds"}
+    moving = {"rows_per_second", "lag_seconds", "backpressure"}
     assert {key: shown[key] for key in shown.keys() - moving} == {key: found[1][key] for key in shown.keys() - moving}
     assert client.get("/api/v1/streams/nowhere").status_code == 404
 
@@ -155,6 +156,7 @@ def test_history_keeps_the_newest_batches(live: Live) -> None:
 def test_info_tells_limits_and_no_paths(live: Live) -> None:
     info = live.client().get("/api/v1/info").json()
     assert info["limits"]["queries"] == 500
+    assert info["limits"].keys() == LimitsModel.model_fields.keys()
     assert info["checkpoint_present"] is False
     assert "/" not in str({key: value for key, value in info.items() if key != "version"})
 

@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from streamjoin._version import __version__
+from streamjoin.service import openapi
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import ServedEngine
 from streamjoin.service.routes import queries as routes_queries
@@ -21,10 +22,6 @@ from streamjoin.service.web.cached import Kept
 from streamjoin.service.web.guard import Guard
 
 PAGE: Final = Path(__file__).parent / "page"
-_ABOUT: Final = (
-    "Create, watch and drop joins of live streams while the streams run. Errors are problem details (RFC 9457). "
-    "With a token, send it as `Authorization: Bearer ...`."
-)
 
 
 def create_app(engine: ServedEngine | None, config: ServiceConfig | None = None) -> FastAPI:
@@ -33,7 +30,8 @@ def create_app(engine: ServedEngine | None, config: ServiceConfig | None = None)
     app = FastAPI(
         title="streamjoin",
         version=__version__,
-        description=_ABOUT,
+        description=openapi.ABOUT,
+        generate_unique_id_function=openapi.operation_id,
         openapi_url="/api/v1/openapi.json",
         # FastAPI's pages load scripts from other sites; the service's own page works offline.
         docs_url=None,
@@ -46,6 +44,7 @@ def create_app(engine: ServedEngine | None, config: ServiceConfig | None = None)
     app.include_router(routes_streams.router)
     app.include_router(routes_queries.router)
     _serve_page(app)
+    openapi.install(app, service.config.token is not None)
     app.add_middleware(Kept, hub=service.hub)
     app.add_middleware(Guard, config=service.config, requests=service.requests)
     if engine is not None:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from streamjoin.config.pipeline import PipelineSink, PipelineSource
 from streamjoin.model.errors import SpecError
+from streamjoin.storage.settings import StorageSettings
 
 DEFAULT_PORT: Final = 8765
 LEAST_TOKEN: Final = 16
@@ -23,10 +24,12 @@ class Limits:
     """The limits of the service.
 
     `window_seconds` limits time windows (lateness is not included), `window_rows` windows of rows and of integer times;
-    `request_bytes` and `request_seconds` the size and the arrival of a request; `connections` the open connections, and
-    `readers` the event streams among them; `rows_kept` is the number of newest rows kept per query, `spool_rows` and
-    `spool_bytes` limit the rows that wait for a query's sink; `query_candidates`, `query_rows` and `query_bytes` limit
-    what a query may take of one batch; `scan_pairs` the pairs per second of a join without key or band.
+    `request_bytes` and `request_seconds` the size and the arrival of a request; a batch that runs for longer than
+    `batch_seconds` is stuck; `connections` limits the open connections, and `readers` the event streams among them;
+    `rows_kept` is the number of newest rows kept per query, `spool_rows` and `spool_bytes` limit the rows that wait for
+    a query's sink; `query_candidates`, `query_rows` and `query_bytes` limit what a query may take of one batch;
+    `aside_bytes` the late and the malformed rows kept per stream; `scan_pairs` the pairs per second of a join without
+    key or band.
     """
 
     queries: int = 500
@@ -35,11 +38,13 @@ class Limits:
     window_rows: int = 1_000_000
     request_bytes: int = 65_536
     request_seconds: float = 20.0
+    batch_seconds: float = 60.0
     connections: int = 512
     readers: int = 64
     rows_kept: int = 1000
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
+    aside_bytes: int = 4 << 30
     query_candidates: int = 2_000_000_000
     query_rows: int = 5_000_000
     query_bytes: int = 1 << 30
@@ -75,6 +80,8 @@ class ServiceConfig:
     checkpoint: str = "streamjoin-data"
     trigger: str | None = None
     partitions: int | Literal["auto"] | None = None
+    executor: Literal["driver", "distributed"] | None = None
+    """Where Spark joins; chosen by the checkpoint or the master if not given."""
     sharing: str = "cost"
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     sinks: Mapping[str, PipelineSink] = field(default_factory=dict)
@@ -82,6 +89,8 @@ class ServiceConfig:
     master: str | None = None
     memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    storage: StorageSettings | None = None
+    """How stores are reached; None for the settings of the environment."""
     lines: Mapping[str, int] = field(default_factory=dict)
     """The line of each part, for errors that occur at run time."""
     quarantine: tuple[str, ...] = ()

@@ -17,18 +17,20 @@ from streamjoin.config.pipeline import PipelineSink
 from streamjoin.config.pipeline_file import (
     SOURCE_KEYS,
     place_in,
+    read_iceberg,
     read_partitions,
     read_source,
     read_spark,
     read_trigger,
     refuse_inside,
 )
+from streamjoin.config.storage_table import read_storage
 from streamjoin.config.table import ConfigTable, read_toml
 from streamjoin.model import durations
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
 from streamjoin.service.routes.models import NAME
 
-_SINKS: Final = ("parquet", "kafka")
+_SINKS: Final = ("parquet", "kafka", "delta", "iceberg")
 _LIMITS: Final = (
     "queries",
     "streams_in_query",
@@ -39,12 +41,17 @@ _LIMITS: Final = (
     "rows_kept",
     "spool_rows",
     "spool_bytes",
+    "aside_bytes",
     "query_candidates",
     "query_rows",
     "query_bytes",
     "scan_pairs",
 )
-_DURATIONS: Final = {"window_seconds": ("window", "1 hour"), "request_seconds": ("request_time", "20 seconds")}
+_DURATIONS: Final = {
+    "window_seconds": ("window", "1 hour"),
+    "request_seconds": ("request_time", "20 seconds"),
+    "batch_seconds": ("batch_time", "1 minute"),
+}
 """Limits that the file has as durations: their names there, and examples."""
 _STREAM: Final = '[streams.trades] with format = "rate" and time = "ts"'
 _OWN: Final = ("time", "lateness")
@@ -59,7 +66,7 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
         PipelineFileError: it can't be read, or something in it is wrong; the message names the line or the variable.
     """
     top = read_toml(file, os.environ if environment is None else environment)
-    top.only("service", "engine", "limits", "streams", "sinks", "spark")
+    top.only("service", "engine", "limits", "streams", "sinks", "spark", "storage")
     here = file.resolve().parent
     service = _table(top, "service")
     fields: dict[str, Any] = _service(service)
@@ -68,6 +75,7 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     streams, lines = _streams(top, here)
     sinks = _sinks(_table(top, "sinks"), here, fields["checkpoint"])
     fields |= read_spark(_table(top, "spark"))
+    fields["storage"] = read_storage(top)
     top.finish()
     host_or_token = "token" if "token" in service.values else "host"
     return service.build(
@@ -98,7 +106,7 @@ def _service(table: ConfigTable) -> dict[str, Any]:
 
 
 def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
-    table.only("checkpoint", "trigger", "partitions", "sharing")
+    table.only("checkpoint", "trigger", "partitions", "executor", "sharing")
     trigger = read_trigger(table)
     if trigger.available_now:
         table.fail('a service does not end: write trigger = "1 second", or leave it out', "trigger")
@@ -110,10 +118,16 @@ def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
         table.fail(
             'partitions are tasks of Spark: remove the line, or write engine = "spark" in [service]', "partitions"
         )
+    executor = table.one_of("executor", ("driver", "distributed")) if "executor" in table.values else None
+    if executor is not None and engine == "embedded":
+        table.fail('executors are of Spark: remove the line, or write engine = "spark" in [service]', "executor")
+    if apart and executor == "distributed":
+        table.fail('sharing = "nothing" runs on the driver only: remove executor', "executor")
     fields = {
         "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
         "trigger": trigger.every,
         "partitions": None if apart or engine == "embedded" else read_partitions(table),
+        "executor": executor,
         "sharing": sharing,
     }
     table.finish()
@@ -179,13 +193,19 @@ def _sinks(table: ConfigTable, here: Path, checkpoint: str) -> dict[str, Pipelin
 
 
 def _sink(table: ConfigTable, here: Path) -> PipelineSink:
-    table.only("format", "path", "servers", "topic", "key", "options")
-    if table.one_of("format", _SINKS) == "parquet":
+    table.only("format", "path", "servers", "topic", "key", "table", "catalog", "options")
+    format_ = table.one_of("format", _SINKS)
+    if format_ in ("parquet", "delta"):
         path = place_in(table, "path", _PATH, here, required=True) or ""
-        if "{query}" not in path:
+        if format_ == "parquet" and "{query}" not in path:
             table.fail(f"every query needs a directory of its own: write {_PATH}", "path")
+        options = table.options("options") if format_ == "delta" else {}
         table.finish()
-        return PipelineSink("parquet", path=path)
+        return PipelineSink(format_, path=path, options=options)
+    if format_ == "iceberg":
+        sink = PipelineSink(format_, **read_iceberg(table), options=table.options("options"))
+        table.finish()
+        return sink
     servers = table.required("servers", 'servers = "broker-1:9092"')
     topic = table.required("topic", 'topic = "joined-{query}"')
     options = {**table.options("options"), "kafka.bootstrap.servers": servers, "topic": topic}

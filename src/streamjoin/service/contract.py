@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamjoin.adhoc.core.explain import Explanation
-    from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, Preview, QueryInfo, StreamInfo
+    from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, Preview, QueryInfo, RunningBatch, StreamInfo
     from streamjoin.adhoc.sinks.base import Newest, Sink
 
 
@@ -69,10 +69,13 @@ class ServedEngine(Protocol):
     def changelog(self, since: int = 0) -> Sequence[ChangeRecord]:
         """The changes after a serial number."""
 
-    def explain(self) -> Explanation:
+    def activity(self) -> RunningBatch | None:
+        """The batch that runs now."""
+
+    def explain(self, timeout: float | None = None) -> Explanation:
         """The plan in force."""
 
-    def preview(self, sql: str) -> Preview:
+    def preview(self, sql: str, timeout: float | None = None) -> Preview:
         """The plan of a query, without creating it."""
 
     def newest(self, name: str, limit: int = 100, after: int | None = None) -> Newest:

@@ -21,6 +21,7 @@ from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
 from streamjoin.service.contract import ServedEngine
 from streamjoin.service.state import Service, find_query
+from streamjoin.service.web.guard import HEAD_ONLY
 from streamjoin.service.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more or the client disconnects."""
+        if scope.get(HEAD_ONLY):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
         with self._service.readers.place() as place:
             if place is None:
                 message = f"{self._service.readers.most} event streams are open, which is the limit"

@@ -23,6 +23,7 @@ from streamjoin.adhoc.language.plan import Stream
 from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.adhoc.sinks.specs import NamedSink
 from streamjoin.adhoc.sources.described import described_source
+from streamjoin.formats.described import table_sink
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.service.config import ServiceConfig
 
@@ -69,6 +70,9 @@ def named_sink(config: ServiceConfig, name: str, query: str) -> Sink:
             f"query {query!r} writes to the sink {name!r}, which is no longer in {config.file}: add it again, "
             "restart and resume the query, or drop the query"
         )
+    table = table_sink(sink, query)
+    if table is not None:
+        return table
     if sink.format == "parquet":
         return ParquetSink((sink.path or "").replace("{query}", query))
     options = {key: text for key, text in sink.options.items() if key not in ("kafka.bootstrap.servers", "topic")}
@@ -104,6 +108,7 @@ def start_engine(config: ServiceConfig, spark: Any, register: Register) -> Runni
         newest_rows=config.limits.rows_kept,
         spool_rows=config.limits.spool_rows,
         spool_bytes=config.limits.spool_bytes,
+        aside_bytes=config.limits.aside_bytes,
         scan_pairs=config.limits.scan_pairs,
     )
     limits = config.limits
@@ -119,6 +124,8 @@ def start_engine(config: ServiceConfig, spark: Any, register: Register) -> Runni
         budget,
         config.quarantine,
         limits.queries,
+        config.executor,
+        storage=config.storage if spark is None else None,
     )
     try:
         failures = register_all(engine, config, register)

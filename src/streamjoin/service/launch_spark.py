@@ -30,7 +30,7 @@ def _session(config: ServiceConfig, report: Report) -> Any:
         if jars.present() is None:
             report("fetching Spark's Kafka connector (once) ...")
         conf |= jars.classpath_setting(conf, jars.fetch())
-    return session("streamjoin serve", config.master, config=conf, memory=config.memory)
+    return session("streamjoin serve", config.master, config=conf, memory=config.memory, storage=config.storage)
 
 
 def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[str, StreamJoinError]:

@@ -135,6 +135,12 @@ def of_engine(
         "stream_rows_per_second", "gauge", "Current rows per second.", [(at, s.rows_per_second) for at, s in by_stream]
     )
     text.add("stream_lag_seconds", "gauge", "Age of the newest row.", [(at, s.lag_seconds) for at, s in by_stream])
+    text.add(
+        "stream_backpressure",
+        "gauge",
+        "Share of the last ten seconds in which tuples waited for the engine.",
+        [(at, s.backpressure) for at, s in by_stream],
+    )
     text.add("stream_late_total", "counter", "Late rows.", [(at, s.late) for at, s in by_stream])
     text.add("stream_untimed_total", "counter", "Rows without a usable time.", [(at, s.untimed) for at, s in by_stream])
     text.add(

@@ -33,6 +33,7 @@ class _Node:
     selectivity: float | None = None
     cost: float = 0.0
     cost_apart: float = 0.0
+    seconds: float = 0.0
 
     def as_data(self, decisions: Sequence[Decision]) -> dict[str, Any]:
         share = self.selectivity
@@ -46,9 +47,11 @@ class _Node:
             "group": self.group,
             "rate": self.rate,
             "cardinality": self.cardinality,
+            "candidates": self.candidates,
             "selectivity": share,
             "cost_shared": self.cost,
             "cost_apart": self.cost_apart,
+            "seconds": self.seconds,
             "reason": _reason(self, decisions),
         }
 
@@ -125,6 +128,7 @@ class PlanGraph:
         node.queries |= set(step.queries)
         node.rate += step.pairs
         node.candidates += step.candidates
+        node.seconds += step.seconds
         node.cardinality += step.pairs
         node.cost += step.pairs
         node.cost_apart += step.pairs * max(1, len(step.queries))

@@ -2,16 +2,19 @@
 
 The address is bound first, so that a port in use is reported before Spark starts. The interface answers at once, and
 reports that the engine is starting. On a signal, event streams end, open requests and the running batch finish, and the
-process exits with 0. If the engine fails, the process ends with an error, so that a supervisor can restart it.
+process exits with 0. A batch that does not end soon is left: the checkpoint has its tuples, and the next start computes
+it again. If the engine fails, the process ends with an error, so that a supervisor can restart it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
@@ -30,9 +33,12 @@ from streamjoin.service.web.connections import ACCEPTED_AT_ONCE, places
 if TYPE_CHECKING:
     from streamjoin.adhoc.sinks.base import Sink
 
+_LOG = logging.getLogger("streamjoin.service")
 _WATCH: Final = 0.5
 _LONGEST_GOODBYE: Final = 5
 _BACKLOG: Final = 128
+LONGEST_STOP: Final = 8.0
+"""Seconds after a signal within which the running batch has to end."""
 _SAME_SIGNAL: Final = 1.0
 """A signal to a process group may arrive twice: directly, and from the parent process."""
 
@@ -166,12 +172,20 @@ class _Serving:
         if self._stopped_at is None:
             self._stopped_at = now
             self._report("stopping after the current batch ...")
+            # On a thread: neither the event loop nor a thread that waits for the engine can hold it up.
+            deadline = threading.Timer(LONGEST_STOP, self._leave)
+            deadline.daemon = True
+            deadline.start()
             self._service.begin_stop()
             self._server.should_exit = True
         elif number == signal.SIGINT and now - self._stopped_at > _SAME_SIGNAL:
             # A supervisor kills the process; only a user at the terminal sends a second SIGINT.
             self._report("stopping at once")
             os._exit(130)
+
+    def _leave(self) -> None:
+        self._report(f"the current batch did not end within {LONGEST_STOP:g} seconds; the next start computes it again")
+        os._exit(0)
 
     async def _run_engine(self) -> None:
         """Start the engine, watch it, and stop it once the service ends."""
@@ -181,12 +195,18 @@ class _Serving:
             if not self._server.should_exit:
                 self._service.attach(running.engine, running.sink)
                 self._report(f"ready: streams {', '.join(stream.name for stream in running.engine.streams())}")
+            reported = -1
             while not self._server.should_exit:
                 await asyncio.sleep(_WATCH)
                 if running.engine.error is not None:
                     raise StreamJoinError(f"the engine stopped: {running.engine.error}")
-        except Exception as error:  # report after everything has stopped
+                stuck = self._service.stuck_batch
+                if stuck is not None and stuck.batch != reported:
+                    reported = stuck.batch
+                    _LOG.warning("not ready: %s", stuck)
+        except Exception as error:  # raised after everything has stopped
             self._failure = error
+            _LOG.error("%s", error, exc_info=None if isinstance(error, StreamJoinError) else error)
             self._service.fail(str(error) if isinstance(error, StreamJoinError) else type(error).__name__)
             self._server.should_exit = True
         finally:

@@ -17,7 +17,7 @@ from streamjoin.service.config import ServiceConfig
 from streamjoin.service.contract import ServedEngine
 from streamjoin.service.hub import Hub
 from streamjoin.service.metrics import Requests
-from streamjoin.service.web.cached import Together
+from streamjoin.service.web.cached import LastKnown, Together
 from streamjoin.service.web.connections import Connections
 from streamjoin.service.web.limits import check_limits
 from streamjoin.service.web.problems import Problem, problem_of
@@ -27,11 +27,12 @@ from streamjoin.service.web.waiting import WaitingRequests
 if TYPE_CHECKING:
     from fastapi import Request
 
-    from streamjoin.adhoc.engine.info import Preview, QueryInfo
+    from streamjoin.adhoc.engine.info import Preview, QueryInfo, RunningBatch
     from streamjoin.adhoc.sinks.base import Sink
 
-Phase = Literal["starting", "running", "failed", "stopping"]
+Phase = Literal["starting", "running", "stuck", "failed", "stopping"]
 _LONGEST_CREATE: Final = 30.0
+_LONGEST_PREVIEW: Final = 10.0
 SinkMaker = Callable[[str, str], "Sink"]
 """A sink of the engine, from the name of the sink in the file and the name of the query."""
 
@@ -46,6 +47,8 @@ class Service:
         self.requests = Requests()
         self.readers = Readers(config.limits.readers)
         self.questions = WaitingRequests("requests for the plan")
+        self.previews = WaitingRequests("dry runs")
+        self.plans = LastKnown(self.hub, self.questions)
         self.changes = WaitingRequests("changes of queries")
         self.connections = Connections(config.limits.connections, config.limits.request_seconds)
         self.started_at = clock()
@@ -75,7 +78,14 @@ class Service:
         """The phase of the service, and the reason if it failed."""
         if self.phase == "running" and self._engine is not None and self._engine.error is not None:
             return "failed", str(self._engine.error)
-        return self.phase, self.reason
+        batch = self.stuck_batch
+        return (self.phase, self.reason) if batch is None else ("stuck", str(batch))
+
+    @property
+    def stuck_batch(self) -> RunningBatch | None:
+        """The batch that runs, if it has been running for too long."""
+        batch = self._engine.activity() if self.phase == "running" and self._engine is not None else None
+        return batch if batch is not None and batch.seconds > self.config.limits.batch_seconds else None
 
     @property
     def engine(self) -> ServedEngine:
@@ -109,7 +119,10 @@ class Service:
         engine = self.engine
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
-            return engine.preview(sql)
+            try:
+                return engine.preview(sql, _LONGEST_PREVIEW)
+            except StateError as error:
+                raise Problem(503, "engine-busy", str(error), headers={"Retry-After": "2"}) from error
 
     def create(self, sql: str, name: str | None, sink: str | None, allow_scan: bool = False) -> QueryInfo:
         """Create a query and return its record once it is in force."""

@@ -43,6 +43,15 @@ export async function call(method, path, options) {
   return text ? JSON.parse(text) : null;
 }
 
+/** A file of the service, as what the browser saves under a name; an address alone would not send the token. */
+export async function download(path, name) {
+  const response = await request("GET", path, { accept: "*/*" });
+  const address = URL.createObjectURL(await response.blob());
+  const link = Object.assign(document.createElement("a"), { href: address, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
 export const get = (path, options) => call("GET", path, options);
 export const queryPath = (name, rest = "") => `queries/${encodeURIComponent(name)}${rest}`;
 

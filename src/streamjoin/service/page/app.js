@@ -11,6 +11,7 @@ import { startRows } from "./rows.js";
 import { startStreams } from "./streams.js";
 import { startTheme } from "./theme.js";
 import { startTimeline } from "./timeline.js";
+import { startWhy } from "./why.js";
 import { watch } from "./store.js";
 import { clock } from "./format.js";
 
@@ -20,6 +21,7 @@ startFigures();
 startPlan();
 startEditor();
 startQueries();
+startWhy();
 startRows();
 startStreams();
 startTimeline();

@@ -1,7 +1,7 @@
 /* Keeps the page in step with the service: loads everything, follows the events, and starts over with growing pauses when it is gone. */
 
 import { Problem, Unreachable, get, subscribe } from "./api.js";
-import { MOST_SAMPLES, addChange, addSample, change, state } from "./store.js";
+import { addChange, addSample, change, putChanges, putHistory, state } from "./store.js";
 import { announce } from "./dom.js";
 import { askForToken } from "./token.js";
 
@@ -14,7 +14,19 @@ const IDLE_EVERY = 5000;
 const STARTING_PAUSE = 1000;
 const ASLEEP_AFTER = 60_000;
 
-const asked = { lists: 0, plan: 0, changed: false };
+/* Every panel has its own request, so that none waits for another; how often it is asked for again, and how to keep it. */
+const PARTS = {
+  ready: { every: LISTS_EVERY, ask: readiness, keep: (ready) => change({ ready }) },
+  activity: { every: LISTS_EVERY, path: "activity", keep: (activity) => change({ activity }) },
+  queries: { every: LISTS_EVERY, idle: IDLE_EVERY, path: "queries", keep: ({ queries }) => change({ queries }) },
+  streams: { every: LISTS_EVERY, idle: IDLE_EVERY, path: "streams", keep: ({ streams }) => change({ streams }) },
+  plan: { every: PLAN_EVERY, path: "plan?format=json", keep: (plan) => change({ plan }) },
+  info: { path: "info", keep: (info) => change({ info }) },
+  history: { path: "history", keep: ({ samples }) => putHistory(samples) },
+  changelog: { path: "changelog", keep: ({ changes }) => putChanges(changes) },
+};
+const AFTER_CHANGE = ["queries", "streams", "plan"];
+const asked = new Map();
 let wake = () => {};
 let link = null;
 
@@ -61,7 +73,7 @@ async function follow(connected) {
   try {
     // Subscribed before loading: what happens meanwhile waits in the stream, and what is known already is passed over.
     const events = await subscribe("events", link.signal);
-    await load(link.signal);
+    await load();
     change({ connection: { state: "live" } });
     connected();
     for await (const { event, data } of events) {
@@ -104,63 +116,66 @@ async function readiness(signal) {
   }
 }
 
-async function load(signal) {
-  const ready = readiness(signal);
-  const [info, streams, queries, plan, history, changelog] = await Promise.all(
-    ["info", "streams", "queries", "plan?format=json", "history", "changelog"].map((path) => get(path, { signal })),
-  );
-  change({ ready: await ready, info, plan, queries: queries.queries, streams: streams.streams, samples: history.samples, changes: changelog.changes.slice(-MOST_SAMPLES) });
-  asked.lists = asked.plan = Date.now();
+/** Ask for one part, unless its answer is awaited already. */
+async function fetchPart(name) {
+  const { path, ask = (signal) => get(path, { signal }), keep } = PARTS[name];
+  if (asked.get(name)?.busy) return;
+  const turn = { at: Date.now(), busy: true, done: false };
+  asked.set(name, turn);
+  const { signal } = link;
+  try {
+    const answer = await ask(signal);
+    if (!signal.aborted) keep(answer);
+    turn.done = true;
+  } finally {
+    turn.busy = false;
+  }
+}
+
+/** Ask again where it failed: the service may be too busy for one panel and not for the others. */
+const again = (name) =>
+  fetchPart(name).catch((error) => {
+    if (error instanceof Problem && error.status === 401) link?.abort(error);
+  });
+
+/** The list of queries says whether the service answers; the other panels come when they come. */
+async function load() {
+  asked.clear();
+  for (const name of Object.keys(PARTS)) if (name !== "queries") again(name);
+  await fetchPart("queries");
 }
 
 function take(event, data) {
   if (event === "batch") {
     addSample(data);
-    asked.changed ||= Boolean(data.decisions?.length || data.changes?.length);
+    if (data.plan_changes?.length || data.changes?.length) refreshSoon();
   } else if (event === "change") {
     addChange(data);
-    asked.changed = true;
+    refreshSoon();
   } else if (event === "skipped") {
-    catchUp();
+    // The service sent more than this page could take: what was left out is in the history.
+    again("history");
   }
-}
-
-/** The service sent more than this page could take: what was left out is in the history. */
-async function catchUp() {
-  const history = await get("history").catch(() => null);
-  if (history) change({ samples: history.samples });
 }
 
 /** Lists and plan are asked for again as batches come, not more often than people can read. */
-async function refresh() {
-  if (state.connection.state !== "live" || document.hidden || asked.busy) return;
+function refresh() {
+  if (state.connection.state !== "live" || document.hidden) return;
   const now = Date.now();
-  const moved = (state.samples.at(-1)?.at ?? 0) * 1000 > asked.lists - LISTS_EVERY;
-  const lists = asked.changed || now - asked.lists >= (moved ? LISTS_EVERY : IDLE_EVERY);
-  const plan = asked.changed || now - asked.plan >= PLAN_EVERY;
-  if (!lists && !plan) return;
-  asked.busy = true;
-  asked.changed = false;
-  try {
-    if (lists) {
-      asked.lists = now;
-      const [ready, streams, queries] = await Promise.all([readiness(), get("streams"), get("queries")]);
-      change({ ready, queries: queries.queries, streams: streams.streams });
-    }
-    if (plan) {
-      asked.plan = now;
-      change({ plan: await get("plan?format=json") });
-    }
-  } catch (error) {
-    if (error instanceof Problem && error.status === 401) link?.abort(error);
-  } finally {
-    asked.busy = false;
+  const moved = (state.samples.at(-1)?.at ?? 0) * 1000 > now - 2 * LISTS_EVERY;
+  for (const [name, { every, idle = every }] of Object.entries(PARTS)) {
+    const turn = asked.get(name);
+    const pause = turn?.done === false ? LISTS_EVERY : moved ? every : idle;
+    if (!turn || now - turn.at >= (pause ?? Number.POSITIVE_INFINITY)) again(name);
   }
 }
 
-/** After a change made here: don't wait for the next turn. */
+/** After a change: don't wait for the next turn. */
 export function refreshSoon() {
-  asked.changed = true;
+  for (const name of AFTER_CHANGE) {
+    const turn = asked.get(name);
+    if (turn) turn.at = 0;
+  }
 }
 
 async function pause(failures, error, reached) {

@@ -3,11 +3,12 @@
 import { Problem, call } from "./api.js";
 import { announce, attribute, byId, h, say } from "./dom.js";
 import { exampleButton } from "./examples.js";
-import { previewOf } from "./preview.js";
+import { concernOf, previewOf } from "./preview.js";
 import { refreshSoon } from "./connection.js";
 import { highlighted, stretches } from "./sql-language.js";
 import { change, putQuery, state, watch } from "./store.js";
 import { Suggestions, replaceText } from "./suggestions.js";
+import { sentence } from "./format.js";
 
 const PAUSE = 300;
 const AGAIN_AFTER = 5000;
@@ -88,6 +89,7 @@ class Editor {
   changed(suggest) {
     this.wrong = [];
     this.checked = null;
+    this.agreed = false;
     this.paint();
     this.allow(false);
     if (suggest) this.suggestions.update();
@@ -110,10 +112,10 @@ class Editor {
       this.judge({ preview });
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (error instanceof Problem) {
+      if (error instanceof Problem && error.status !== 503) {
         this.checked = sql;
         this.judge({ problem: error });
-      } else this.judge({ away: true });
+      } else this.judge({ away: error instanceof Problem ? sentence(error.message) : "It can't be checked while the service does not answer." });
     }
   }
 
@@ -122,9 +124,10 @@ class Editor {
     this.wrong = problem ? stretches(this.area.value, problem.places) : [];
     attribute(this.area, "aria-invalid", problem ? "true" : null);
     this.paint();
-    this.allow(Boolean(preview));
+    this.concern = preview ? concernOf(preview, state.plan) : null;
+    this.allow(Boolean(preview) && (!this.concern || this.agreed));
     if (problem) this.problem(words, problem);
-    else words.replaceChildren(...(away ? [h("p", { class: "quiet" }, "It can't be checked while the service does not answer.")] : []));
+    else words.replaceChildren(...(away ? [h("p", { class: "quiet" }, away)] : []));
     this.preview(preview);
     const verdict = problem ? `Not valid. ${words.textContent}` : preview ? byId("preview").querySelector(".lead").textContent : "";
     if (verdict && verdict !== this.told) announce(verdict);
@@ -133,13 +136,22 @@ class Editor {
 
   /** The same preview again leaves its elements, and what is open in it, as they are. */
   preview(preview) {
-    const shown = JSON.stringify(preview ?? null);
+    const shown = JSON.stringify([preview ?? null, this.concern]);
     if (shown === this.shown) return;
     this.shown = shown;
     const open = byId("preview").querySelector("details")?.open;
-    byId("preview").replaceChildren(...(preview ? [previewOf(preview)] : []));
+    const inside = document.activeElement?.id === "agree";
+    byId("preview").replaceChildren(...(preview ? [previewOf(preview), this.question()] : []).filter(Boolean));
+    if (inside) byId("agree")?.focus();
     const details = byId("preview").querySelector("details");
     if (details && open) details.open = true;
+  }
+
+  /** An expensive query is created only by someone who has read what it costs. */
+  question() {
+    if (!this.concern) return null;
+    const box = h("input", { type: "checkbox", id: "agree", checked: this.agreed, onchange: (event) => ((this.agreed = event.target.checked), this.allow(this.agreed)) });
+    return h("div", { class: "concern", role: "group", "aria-label": "Cost" }, h("p", {}, this.concern), h("label", {}, box, " Create it nevertheless"));
   }
 
   problem(words, problem) {
@@ -172,6 +184,7 @@ class Editor {
     const body = { sql: this.area.value };
     if (this.name.value.trim()) body.name = this.name.value.trim();
     if (this.sink.value) body.sink = this.sink.value;
+    if (this.agreed) body.allow_scan = true;
     this.creating = true;
     this.allow(false);
     say(this.button, "Creating …");
@@ -201,7 +214,7 @@ class Editor {
     else if (error instanceof Problem) {
       this.complain(error.message);
       this.name.focus();
-    } else this.judge({ away: true });
+    } else this.judge({ away: "The service does not answer; the query may have been created." });
   }
 }
 

@@ -60,6 +60,15 @@ export function names(list, most = 3) {
   return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;
 }
 
+/** What an axis should reach: not ruled by a few outliers, which are shown as such. */
+export function usual(values) {
+  const sorted = values.filter((value) => value > 0).sort((a, b) => a - b);
+  if (!sorted.length) return 0;
+  const most = sorted.at(-1);
+  const common = sorted[Math.min(sorted.length - 1, Math.floor(0.95 * sorted.length))];
+  return most > 3 * common ? 1.5 * common : most;
+}
+
 /** The upper end of an axis and its steps, in round numbers. */
 export function axis(most, steps = 3) {
   const rough = Math.max(most, 1e-9) / steps;

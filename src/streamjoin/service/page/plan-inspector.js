@@ -1,7 +1,7 @@
 /* Why a step is where it is: who uses it, what was measured, what sharing saves, and the optimizer's reason. */
 
 import { byId, h } from "./dom.js";
-import { count, plural, share } from "./format.js";
+import { count, milliseconds, plural, share } from "./format.js";
 import { KINDS } from "./plan-model.js";
 import { costBars } from "./preview.js";
 import { change } from "./store.js";
@@ -43,7 +43,7 @@ export function inspect(node, close) {
   place.replaceChildren(
     h("div", { class: "inspector-head" }, h("h3", {}, KINDS[node.kind] ?? node.kind, node.group === undefined || node.group === null ? "" : `, group ${node.group}`), h("button", { type: "button", class: "plain", onclick: close }, "Close")),
     h("div", {}, h("p", { class: "mono what" }, node.label), users(node)),
-    h("dl", {}, fact("Rows a batch", count(node.rate)), fact(node.kind === "source" || node.kind === "selection" ? "Rows held" : "Rows found", count(node.cardinality)), fact("Selectivity", share(node.selectivity))),
+    h("dl", {}, fact("Rows a batch", count(node.rate)), ...(node.kind === "join" ? [fact("Time a batch", milliseconds((node.seconds ?? 0) * 1000)), fact("Share of all joins", share(node.part)), fact("Pairs compared", count(node.candidates))] : []), fact(node.kind === "source" || node.kind === "selection" ? "Rows held" : "Rows found", count(node.cardinality)), fact("Selectivity", share(node.selectivity))),
     h("div", {}, verdict(node), node.reason ? [h("p", { class: "quiet" }, "Why it is here"), h("p", { class: "reason" }, node.reason)] : null),
   );
   if (inside !== null) [...place.querySelectorAll("button")].find((button) => button.textContent === inside)?.focus();

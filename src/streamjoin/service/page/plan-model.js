@@ -1,48 +1,89 @@
-/* The plan as the picture needs it: what belongs to whom, in words; many sinks of the same joins folded into one. */
+/* The plan as the picture needs it: what belongs to whom, in words; where it is large, equal branches folded into one. */
 
-import { count, names, plural, share } from "./format.js";
+import { count, milliseconds, names, plural, share } from "./format.js";
 
 const MOST_NODES = 36;
+/** So many of a folded branch are shown by each click. */
+export const UNFOLDED_AT_ONCE = 24;
 export const KINDS = { source: "Source", selection: "Selection", join: "Join", sink: "Sink" };
+const MANY = { selection: ["selection", "selections"], join: ["join", "joins"], sink: ["query", "queries"] };
 
 /** Only queries, sorted, no name twice. */
 const users = (node) => [...new Set(node.queries ?? [])].sort();
 
-export function model(plan) {
+/** `unfolded` says how many of each folded branch are shown; the steps of the queries in `lit` are never folded. */
+export function model(plan, { unfolded = new Map(), lit = new Set() } = {}) {
   const nodes = plan.nodes.map((node) => ({ ...node, queries: users(node), shared: users(node).length > 1 && node.kind !== "source" }));
-  return nodes.length > MOST_NODES ? folded(nodes, plan.edges) : { nodes, edges: plan.edges.map((edge) => ({ ...edge })) };
+  const all = nodes.reduce((sum, { seconds }) => sum + (seconds ?? 0), 0);
+  for (const node of nodes) node.part = all > 0 ? (node.seconds ?? 0) / all : 0;
+  if (nodes.length <= MOST_NODES) return { nodes, edges: plan.edges.map((edge) => ({ ...edge })), foldable: false };
+  return { ...folded(nodes, plan.edges, unfolded, lit), foldable: true };
 }
 
-function folded(nodes, edges) {
-  const feeders = (id) => edges.filter(({ to }) => to === id).map(({ from }) => from).sort().join("\u0000");
-  const bundles = new Map();
-  for (const node of nodes.filter(({ kind }) => kind === "sink")) {
-    const key = feeders(node.id);
-    bundles.set(key, [...(bundles.get(key) ?? []), node]);
-  }
-  const renamed = new Map();
-  const kept = nodes.filter(({ kind }) => kind !== "sink");
-  for (const [key, sinks] of bundles) {
-    if (sinks.length === 1) kept.push(sinks[0]);
-    else {
-      const id = `sinks:${key}`;
-      for (const sink of sinks) renamed.set(sink.id, id);
-      kept.push({ ...sinks[0], id, label: plural(sinks.length, "query", "queries"), queries: sinks.flatMap((sink) => sink.queries).sort(), rate: sinks.reduce((sum, sink) => sum + (sink.rate ?? 0), 0), reason: null });
+/** Steps are of one branch if they do the same to the same streams, whatever their conditions. */
+function branches(nodes, edges) {
+  const into = new Map(nodes.map(({ id }) => [id, []]));
+  for (const { from, to } of edges) into.get(to)?.push(from);
+  const known = new Map(nodes.map((node) => [node.id, node]));
+  const found = new Map();
+  const branch = (id) => {
+    if (!found.has(id)) {
+      const node = known.get(id);
+      found.set(id, "");
+      const before = [...new Set(into.get(id).filter((from) => known.has(from)).map(branch))].sort();
+      const own = node.kind === "source" ? node.id : node.kind === "sink" ? "" : headed(node)[0];
+      found.set(id, `${node.kind}(${own}:${before.join(" ")})`);
     }
+    return found.get(id);
+  };
+  for (const { id } of nodes) branch(id);
+  return found;
+}
+
+const sum = (nodes, field) => nodes.reduce((total, node) => total + (node[field] ?? 0), 0);
+
+function bundle(id, members) {
+  const [first] = members;
+  const words = plural(members.length, ...MANY[first.kind]);
+  const label = first.kind === "sink" ? words : `${headed(first)[0]}: ${words}`;
+  const queries = [...new Set(members.flatMap((node) => node.queries))].sort();
+  const figures = Object.fromEntries(["rate", "cardinality", "candidates", "cost_shared", "cost_apart", "seconds", "part"].map((field) => [field, sum(members, field)]));
+  return { ...first, ...figures, id, label, queries, folded: members.length, group: null, selectivity: null, reason: null, shared: first.kind !== "sink" && queries.length > 1 };
+}
+
+function folded(nodes, edges, unfolded, lit) {
+  const branchOf = branches(nodes, edges);
+  const members = new Map();
+  for (const node of nodes) {
+    if (node.kind === "source" || node.queries.some((name) => lit.has(name))) continue;
+    const branch = branchOf.get(node.id);
+    members.set(branch, [...(members.get(branch) ?? []), node]);
+  }
+  const inside = new Map();
+  const bundles = [];
+  for (const [branch, equal] of members) {
+    // The expensive ones are shown first.
+    const ranked = [...equal].sort((a, b) => (b.seconds ?? 0) - (a.seconds ?? 0) || (b.rate ?? 0) - (a.rate ?? 0));
+    const rest = ranked.slice(unfolded.get(branch) ?? 0);
+    if (rest.length < 2) continue;
+    const id = `folded ${branch}`;
+    for (const node of rest) inside.set(node.id, id);
+    bundles.push({ ...bundle(id, rest), branch });
   }
   const merged = new Map();
   for (const edge of edges) {
-    const [from, to] = [edge.from, renamed.get(edge.to) ?? edge.to];
+    const [from, to] = [inside.get(edge.from) ?? edge.from, inside.get(edge.to) ?? edge.to];
     const known = merged.get(`${from}\u0000${to}`);
     if (known) known.rate += edge.rate ?? 0;
     else merged.set(`${from}\u0000${to}`, { from, to, rate: edge.rate ?? 0 });
   }
-  return { nodes: kept, edges: [...merged.values()] };
+  return { nodes: [...nodes.filter(({ id }) => !inside.has(id)), ...bundles], edges: [...merged.values()] };
 }
 
 /** A label in two: what it is, and the rest. */
 export function headed(node) {
   const [, title, rest] = /^(.+?)(?:: | → |, )(.+)$/su.exec(node.label) ?? [null, node.label, ""];
+  if (node.folded) return [title, rest ? `${rest}, folded` : "folded"];
   if (node.kind === "selection" && node.selectivity !== null && node.selectivity !== undefined) return [title, [rest, `${share(node.selectivity)} pass`].filter(Boolean).join(", ")];
   return [title, node.kind === "sink" && rest ? `→ ${rest}` : rest];
 }
@@ -51,11 +92,14 @@ export function described(node) {
   const parts = [KINDS[node.kind] ?? node.kind, node.label];
   if (node.kind !== "sink" && node.queries.length) parts.push(node.shared ? `shared by ${names(node.queries)}` : `used by ${names(node.queries)}`);
   if (node.rate !== null && node.rate !== undefined) parts.push(`${count(node.rate)} rows a batch`);
+  if (node.seconds) parts.push(`${milliseconds(node.seconds * 1000)} a batch`);
+  if (node.folded) parts.push("select to unfold");
   return parts.join(", ");
 }
 
 export function summary(nodes) {
   const joins = nodes.filter(({ kind }) => kind === "join");
-  const shared = joins.filter((node) => node.shared).length;
-  return joins.length ? `${plural(joins.length, "join step")}, ${shared} shared` : "";
+  const steps = joins.reduce((total, { folded: inside }) => total + (inside ?? 1), 0);
+  const shared = joins.filter((node) => node.shared && !node.folded).length;
+  return joins.length ? `${plural(steps, "join step")}${joins.some(({ folded: inside }) => inside) ? "" : `, ${shared} shared`}` : "";
 }

@@ -1,12 +1,12 @@
 /* The plan as a graph: steps in layers, edges as wide as their rate, a badge where queries share a step. Arrow keys walk it. */
 
 import { attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
-import { count } from "./format.js";
+import { age, count, milliseconds, share } from "./format.js";
 import { inspect } from "./plan-inspector.js";
 import { layout } from "./plan-layout.js";
-import { KINDS, described, headed, model, summary } from "./plan-model.js";
+import { KINDS, UNFOLDED_AT_ONCE, described, headed, model, summary } from "./plan-model.js";
 import { drawScaled, forgetLook, lookAtSources, startZoom } from "./plan-zoom.js";
-import { state, watch } from "./store.js";
+import { change, state, watch } from "./store.js";
 
 const SIZE = { width: 184, height: 66 };
 const WIDE = { ...SIZE, across: 18, along: 64, vertical: false };
@@ -16,6 +16,9 @@ const MARGIN = 14;
 const ROOM = SIZE.width - 34;
 const FONTS = { label: '550 12.5px', detail: '500 10.5px' };
 const MOVE_MS = 420;
+const OLD_AFTER = 10;
+/** The paths of so many queries are taken out of folded branches. */
+const MOST_LIT = 8;
 const GLYPHS = {
   source: "M0 4h5m-2-3 3 3-3 3M9 0v8",
   selection: "M0 0h9L5.5 4v4L3.5 7V4Z",
@@ -24,7 +27,7 @@ const GLYPHS = {
 };
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const view = { nodes: new Map(), places: new Map(), shown: new Map(), edges: [], focus: null, picked: null, shape: "" };
+const view = { nodes: new Map(), places: new Map(), shown: new Map(), edges: [], focus: null, picked: null, shape: "", unfolded: new Map() };
 const ease = (part) => 1 - (1 - part) ** 3;
 
 const pen = document.createElement("canvas").getContext("2d");
@@ -64,6 +67,7 @@ function createdNode(node) {
     s("text", { class: "rate", x: x + width - 15, y: y + 21 }),
     s("text", { class: "label", x: x + 17, y: y + 38 }),
     s("text", { class: "detail", x: x + 17, y: y + 54 }),
+    s("rect", { class: "heat", x: x + 17, y: y + height - 7, height: 4, rx: 2 }),
     s("g", { class: "sharing", transform: `translate(${x + width - 8} ${y})` }, s("rect", { x: -24, y: -10, width: 32, height: 20, rx: 10 }), s("text", { x: -8, y: 4.5 })),
     s("title"),
   );
@@ -72,7 +76,12 @@ function createdNode(node) {
 function updatedNode(element, node) {
   attribute(element, "data-shared", node.shared);
   attribute(element, "aria-label", described(node));
-  attribute(element, "aria-pressed", String(view.picked === node.id));
+  attribute(element, "aria-pressed", node.folded ? null : String(view.picked === node.id));
+  attribute(element, "aria-expanded", node.folded ? "false" : null);
+  attribute(element, "data-folded", node.folded);
+  const heat = element.querySelector(".heat");
+  attribute(heat, "width", node.part > 0 ? Math.max(2, node.part * (SIZE.width - 34)).toFixed(1) : 0);
+  attribute(heat, "data-level", node.part >= 0.5 ? "high" : node.part >= 0.2 ? "middle" : "low");
   attribute(element, "tabindex", view.focus === node.id ? 0 : -1);
   attribute(element, "data-away", away(node.queries));
   const [title, rest] = headed(node);
@@ -80,13 +89,24 @@ function updatedNode(element, node) {
   say(element.querySelector(".detail"), short(rest, "detail"));
   say(element.querySelector(".rate"), node.rate === null || node.rate === undefined ? "" : count(node.rate));
   say(element.querySelector(".sharing text"), `×${node.queries.length}`);
-  say(element.querySelector("title"), node.label);
+  const time = node.seconds ? `\n${milliseconds(node.seconds * 1000)} a batch, ${share(node.part)} of all joins` : "";
+  say(element.querySelector("title"), `${node.label}${time}`);
 }
 
-/** Whether a step has no part in the query that is pointed at or chosen. */
+const traces = (name) => name.toLowerCase().includes(state.traced.toLowerCase());
+
+/** Whether a step has no part in the queries that are looked for, or in the one that is pointed at or chosen. */
 function away(queries) {
-  const wanted = state.hovered ?? state.chosen;
-  return wanted !== null && !queries.includes(wanted);
+  const wanted = state.hovered ?? (state.traced ? null : state.chosen);
+  if (wanted !== null) return !queries.includes(wanted);
+  return state.traced !== "" && !queries.some(traces);
+}
+
+/** The queries whose paths are shown step by step. */
+function lit() {
+  if (!state.traced) return new Set(state.chosen === null ? [] : [state.chosen]);
+  const names = (state.queries ?? []).map(({ name }) => name).filter(traces);
+  return new Set(names.length <= MOST_LIT ? names : []);
 }
 
 function curve(from, to, bends) {
@@ -151,9 +171,11 @@ function move(animated) {
 
 function show(animated = true) {
   if (!state.plan) return;
-  const { nodes, edges } = model(state.plan);
+  const { nodes, edges } = model(state.plan, { unfolded: view.unfolded, lit: lit() });
   const scroll = byId("plan-scroll");
   say(byId("plan-summary"), summary(nodes));
+  showAge();
+  view.fold.hidden = view.unfolded.size === 0;
   if (!nodes.some(({ kind }) => kind !== "source")) return showNothing(scroll, nodes);
   if (!view.svg?.isConnected) start(scroll);
   view.nodes = new Map(nodes.map((node) => [node.id, node]));
@@ -223,10 +245,18 @@ function showNothing(scroll, nodes) {
 
 function legend() {
   const part = (kind) => h("li", {}, s("svg", { viewBox: "-1 -1 11 10", "aria-hidden": "true", class: `is-${kind}` }, s("path", { class: "glyph", d: GLYPHS[kind] })), KINDS[kind]);
-  return h("ul", { class: "legend" }, Object.keys(KINDS).map(part), h("li", {}, h("span", { class: "badge", "data-state": "shared" }, "×2"), "queries that share a step"), h("li", { class: "quiet" }, "Figures are rows a batch; wider edges carry more."));
+  return h("ul", { class: "legend" }, Object.keys(KINDS).map(part), h("li", {}, h("span", { class: "badge", "data-state": "shared" }, "×2"), "queries that share a step"), h("li", {}, s("svg", { viewBox: "0 0 22 8", "aria-hidden": "true", class: "wide" }, s("rect", { class: "heat", "data-level": "high", y: 2, width: 22, height: 4, rx: 2 })), "share of the time of all joins"), h("li", { class: "quiet" }, "Figures are rows a batch; wider edges carry more."));
 }
 
+/** A folded branch shows more of its steps, a sink its rows, and every step its figures. */
 function pick(id) {
+  const node = view.nodes.get(id);
+  if (node?.folded) {
+    view.unfolded.set(node.branch, (view.unfolded.get(node.branch) ?? 0) + UNFOLDED_AT_ONCE);
+    view.focus = id;
+    return show();
+  }
+  if (node?.kind === "sink" && view.picked !== id) change({ chosen: node.queries[0] });
   view.picked = view.picked === id ? null : id;
   view.focus = id;
   show();
@@ -263,9 +293,23 @@ function key(event) {
   if (goal) view.elements.get(goal[0]).focus();
 }
 
+/** While a long batch runs, the plan is the last known one. */
+function showAge() {
+  const old = Date.now() / 1000 - (state.plan?.at ?? Number.POSITIVE_INFINITY);
+  say(byId("plan-age"), old > OLD_AFTER ? `as it was ${age(old)} ago` : "");
+}
+
+function tools() {
+  view.fold = h("button", { type: "button", class: "plain", hidden: true, onclick: () => (view.unfolded.clear(), show()) }, "Fold");
+  const find = h("input", { type: "search", class: "find", placeholder: "Light a query's path", "aria-label": "Light the path of a query", oninput: (event) => change({ traced: event.target.value.trim() }) });
+  byId("plan-tools").append(find, view.fold);
+}
+
 export function startPlan() {
   byId("plan-scroll").append(skeleton());
+  tools();
+  setInterval(showAge, 1000);
   startZoom(() => show(false));
-  watch(["plan", "chosen", "hovered"], () => show());
+  watch(["plan", "chosen", "hovered", "traced"], () => show());
   new ResizeObserver(() => show(false)).observe(byId("plan-scroll"));
 }

@@ -1,7 +1,7 @@
 /* What a query would give, share and cost, before it is created. */
 
 import { h } from "./dom.js";
-import { count, names, plural } from "./format.js";
+import { count, names, plural, sentence } from "./format.js";
 
 const number = (value) => (Array.isArray(value) ? value.length : (value ?? 0));
 
@@ -23,6 +23,17 @@ export function costBars(shared, apart, unit = "a batch") {
   return h("div", { class: "costs" }, row("Shared", shared, "is-shared"), row("Apart", apart, ""));
 }
 
+/** From so many partial rows a batch on, a query that costs more than all others together is worth a question. */
+const EXPENSIVE = 100_000;
+
+/** Why one should think twice before creating a query; null if there is no reason. */
+export function concernOf({ warning, needs_allow_scan: scans, cost_shared: added }, plan) {
+  if (scans) return sentence(warning);
+  const now = plan?.cost_shared ?? 0;
+  if (!(added > EXPENSIVE && added > now)) return null;
+  return now > 0 ? `It adds ${count(added)} partial rows a batch; all queries together have ${count(now)} now.` : `It adds ${count(added)} partial rows a batch.`;
+}
+
 export function previewOf(preview) {
   const sharing = preview.shares_with?.length > 0;
   const columns = (preview.columns ?? []).map(([name, type]) => h("li", { class: "chip" }, name, h("span", { class: "type" }, type)));
@@ -32,6 +43,7 @@ export function previewOf(preview) {
     { class: "preview" },
     h("p", { class: "lead" }, h("span", { class: "badge", "data-state": sharing ? "shared" : "running" }, sharing ? "shared" : "valid"), lead(preview)),
     known ? costBars(preview.cost_shared, preview.cost_apart) : h("p", { class: "quiet" }, "No batch has been measured, so there is no cost yet."),
+    preview.warning && !preview.needs_allow_scan ? h("p", { class: "warning" }, sentence(preview.warning)) : null,
     h("div", {}, h("p", { class: "quiet" }, `Gives ${plural(columns.length, "column")}`), h("ul", { class: "chips" }, columns)),
     preview.text ? h("details", {}, h("summary", {}, "The plan as text"), h("pre", {}, preview.text)) : null,
   );

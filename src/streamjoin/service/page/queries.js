@@ -184,8 +184,10 @@ export function confirmDrop(name, opener) {
     refreshSoon();
     announce(`${name} dropped.`);
   };
+  dialog.returnValue = "";
   dialog.onclose = () => {
-    if (opener?.isConnected) opener.focus();
+    // The row of a dropped query may still be there, and would take the focus with it.
+    if (dialog.returnValue !== "dropped" && opener?.isConnected) opener.focus();
     else (otherEntry(name) ?? byId("sql")).focus();
   };
   dialog.showModal();

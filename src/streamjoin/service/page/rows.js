@@ -1,6 +1,6 @@
 /* The newest rows of the chosen query, as they come. A reader that can't keep up is told how many it did not see. */
 
-import { Problem, get, queryPath, subscribe } from "./api.js";
+import { Problem, download, get, queryPath, subscribe } from "./api.js";
 import { announce, attribute, byId, empty, h, say, skeleton } from "./dom.js";
 import { count, plural } from "./format.js";
 import { badge } from "./queries.js";
@@ -10,6 +10,7 @@ import { highlighted } from "./sql-language.js";
 const SHOWN = 200;
 const MOST_MARKED = 25;
 const AGAIN_AFTER = 1000;
+const MOST_SAVED = 100_000;
 
 let open = null;
 
@@ -136,7 +137,10 @@ function tools(tail) {
     change({ chosen: null });
     document.querySelector(`#queries [data-key="${CSS.escape(name)}"] .entry`)?.focus();
   };
-  return [badge(tail.query.state), hold, h("button", { type: "button", onclick: close }, "Close")];
+  const { name } = tail.query;
+  const save = (format, words) =>
+    h("button", { type: "button", "aria-label": `Save the newest rows of ${name} as ${words}`, onclick: () => download(queryPath(name, `/rows?limit=${MOST_SAVED}&format=${format}`), `${name}.${format}`).catch((error) => announce(`The rows could not be saved: ${error.message}`)) }, words);
+  return [badge(tail.query.state), save("csv", "CSV"), save("parquet", "Parquet"), hold, h("button", { type: "button", onclick: close }, "Close")];
 }
 
 function showChosen() {

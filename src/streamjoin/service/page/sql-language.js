@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF", "MATCH_CONDITION", "TOLERANCE", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
+export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF", "MATCH_CONDITION", "NEAREST", "TOLERANCE", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
 export const UNITS = ["MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS", "ROWS", "UNITS"];
 export const FUNCTIONS = ["ABS", "CEIL", "COALESCE", "FLOOR", "GREATEST", "LEAST", "LENGTH", "LOWER", "POWER", "ROUND", "SQRT", "UPPER"];
 

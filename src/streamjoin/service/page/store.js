@@ -11,7 +11,11 @@ export const state = {
   plan: null,
   samples: [],
   changes: [],
+  /* The batch that runs now. */
+  activity: null,
   chosen: null,
+  /* Part of a name: the paths of these queries are lit in the plan. */
+  traced: "",
   hovered: null,
 };
 
@@ -50,6 +54,17 @@ export function addChange(record) {
   const last = state.changes.at(-1);
   if (last && record.serial <= last.serial) return;
   change({ changes: [...state.changes, record].slice(-MOST_SAMPLES) });
+}
+
+/** The history as the service has it, and what came after it was asked for. */
+export function putHistory(samples) {
+  const last = samples.at(-1)?.at ?? 0;
+  change({ samples: [...samples, ...state.samples.filter(({ at }) => at > last)].slice(-MOST_SAMPLES) });
+}
+
+export function putChanges(changes) {
+  const last = changes.at(-1)?.at ?? 0;
+  change({ changes: [...changes, ...state.changes.filter(({ at }) => at > last)].slice(-MOST_SAMPLES) });
 }
 
 /** A query as the service just described it, in place of what was known of it. */

@@ -1,9 +1,12 @@
 /* The registered streams: how fast they come, how far behind they are, what columns they have. */
 
 import { byId, empty, h, reconcile, say, skeleton } from "./dom.js";
-import { age, count, plural, rate, sentence, whole } from "./format.js";
+import { age, count, plural, rate, sentence, share, whole } from "./format.js";
 import { SPARK_SAMPLES, drawSparkline, sparkline } from "./sparkline.js";
 import { series, watch } from "./store.js";
+
+/** Less back-pressure than this is the ordinary wait for the next batch. */
+const HELD_BACK = 0.1;
 
 const part = (name) => h("span", {}, h("b", { "data-part": name }), " ", h("span", { "data-part": `${name}-words` }));
 
@@ -14,7 +17,7 @@ function created(stream) {
   return h(
     "li",
     { class: "stream live" },
-    h("div", {}, h("h3", { class: "name" }, stream.name), h("p", { class: "rates" }, part("rate"), part("lag"), part("rows"), part("late"), part("malformed"))),
+    h("div", {}, h("h3", { class: "name" }, stream.name), h("p", { class: "rates" }, part("rate"), part("lag"), part("pressure"), part("rows"), part("late"), part("malformed"))),
     sparkline(),
     h("p", { class: "problem", hidden: true }),
     h("details", {}, h("summary", {}, plural(stream.columns.length, "column")), h("ul", { class: "chips" }, columns), h("p", { class: "watermark quiet" })),
@@ -28,7 +31,10 @@ function updated(element, stream, samples) {
   };
   put("rate", rate(stream.rows_per_second), "");
   element.querySelector('[data-part="lag"]').parentElement.hidden = stream.lag_seconds === null;
-  put("lag", stream.lag_seconds === null ? "" : stream.lag_seconds < 1 ? `${Math.round(stream.lag_seconds * 1000)} ms` : age(stream.lag_seconds), "behind");
+  const lag = Math.abs(stream.lag_seconds ?? 0);
+  put("lag", lag < 1 ? `${Math.round(lag * 1000)} ms` : age(lag), stream.lag_seconds < 0 ? "ahead of the clock" : "behind");
+  element.querySelector('[data-part="pressure"]').parentElement.hidden = !(stream.backpressure >= HELD_BACK);
+  put("pressure", share(stream.backpressure), "of the time held back");
   put("rows", count(stream.rows), "rows");
   put("late", whole(stream.late ?? 0), stream.untimed ? `late, ${whole(stream.untimed)} without a time` : "late");
   element.querySelector('[data-part="malformed"]').parentElement.hidden = !stream.malformed;

@@ -15,6 +15,7 @@ _ABOUT: Final = {
     405: "Method not allowed.",
     409: "Conflict: the name is in use, there are too many queries, or the query's state does not allow it.",
     413: "The body is too large.",
+    415: "The body is no JSON.",
     421: "The Host header names another machine.",
     422: "The request or the query is wrong; `places` gives the positions in the text.",
     503: "The engine is starting, stopping or has failed, or too many event streams are open.",
@@ -30,10 +31,4 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-ERRORS: Final = problems(400, 401, 403, 421, 422, 503)
-EVENTS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "An unbounded stream of events.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
+ERRORS: Final = problems(400, 401, 403, 415, 421, 422, 503)

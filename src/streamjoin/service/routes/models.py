@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, QueryInfo, StreamInfo
+from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, QueryInfo, RunningBatch, StreamInfo
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 EXAMPLE_SQL = (
@@ -38,141 +38,245 @@ class NewQuery(BaseModel):
     ] = False
 
 
-class Place(BaseModel):
+class Described(BaseModel):
+    """A model whose fields are described by the texts below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Place(Described):
     """A place in the query's text, counted from 1; the end is exclusive."""
 
     line: int
+    """The line in which it begins."""
     column: int
+    """The column in which it begins."""
     end_line: int
+    """The line in which it ends."""
     end_column: int
+    """The column after its last character."""
     message: str
+    """What is wrong there."""
 
 
-class FieldError(BaseModel):
+class FieldError(Described):
     """A part of the request that is wrong."""
 
     at: str
+    """The part, such as `body.sql`."""
     message: str
+    """What is wrong with it."""
 
 
-class ProblemDetails(BaseModel):
+class ProblemDetails(Described):
     """What went wrong (RFC 9457)."""
 
     type: str
+    """The kind of the problem for programs: `urn:streamjoin:problem:KIND`."""
     title: str
+    """The phrase of the status."""
     status: int
+    """The status of the response."""
     detail: str
+    """What went wrong, and what to do."""
     instance: str | None = None
+    """The path of the request."""
     places: list[Place] = []
+    """For an invalid query: where in its text."""
     errors: list[FieldError] = []
+    """For an invalid request: its parts that are wrong."""
 
 
-class Health(BaseModel):
+class Health(Described):
     """The response of the liveness probe."""
 
     status: Literal["ok"]
+    """The process answers."""
 
 
-class Readiness(BaseModel):
+class Readiness(Described):
     """Whether queries are served."""
 
-    status: Literal["ready", "starting", "failed", "stopping"]
+    status: Literal["ready", "starting", "stuck", "failed", "stopping"]
+    """`stuck` is a batch that has been running for longer than `batch_time`."""
     reason: str | None = None
+    """Why it is not ready."""
 
 
-class Streams(BaseModel):
-    """All streams."""
+class EngineActivity(Described):
+    """What the engine does now."""
+
+    running: RunningBatch | None
+    """The batch that runs; null between two batches."""
+    words: str | None
+    """The same in words."""
+    stuck: bool
+    """Whether it has been running for longer than `batch_time`."""
+
+
+class Page(Described):
+    """A part of a list."""
+
+    next: str | None
+    """The cursor of the items after these; null if there are none."""
+
+
+class Streams(Page):
+    """Streams in the order in which they were registered."""
 
     streams: list[StreamInfo]
+    """The streams."""
 
 
-class Queries(BaseModel):
-    """All queries."""
+class Queries(Page):
+    """Queries in the order in which they were created."""
 
     queries: list[QueryInfo]
+    """The queries."""
 
 
-class Rows(BaseModel):
+class Rows(Described):
     """The newest rows of a query; the last one is row number `total`."""
 
     columns: list[Column]
+    """Names and types of the columns."""
     rows: list[list[Any]]
+    """The rows, oldest first."""
     total: int
+    """The number of rows so far."""
 
 
 class RowsAside(Rows):
     """The newest rows that were set aside; `total` counts all since the start."""
 
 
-class Changes(BaseModel):
+class Changes(Page):
     """Changes in order."""
 
     changes: list[ChangeRecord]
+    """The changes."""
 
 
-class History(BaseModel):
+class History(Page):
     """The newest batches, oldest first."""
 
     samples: list[BatchEvent]
+    """The batches."""
 
 
-class Node(BaseModel):
-    """A node of the plan; rates and costs are per batch."""
+class Node(Described):
+    """A node of the plan; figures are per batch."""
 
     id: str
+    """Its name, the same as long as the step is in the plan."""
     kind: Literal["source", "selection", "join", "sink"]
+    """What it does."""
     label: str
+    """What it is, for people."""
     queries: list[str]
+    """The queries that use it."""
     group: int | None
+    """The group of queries that share its selections."""
     rate: float
+    """Rows that leave it."""
     cardinality: float
+    """Rows it holds, or found."""
+    candidates: float
+    """Pairs that a join compared."""
     selectivity: float
+    """The share of rows or pairs that pass."""
     cost_shared: float
+    """Partial results that it computes."""
     cost_apart: float
+    """Partial results if each query computed its own."""
+    seconds: float
+    """The time that a join took."""
     reason: str
+    """The optimizer's decisions about its queries, one per line."""
 
 
-class Edge(BaseModel):
+class Edge(Described):
     """Tuples per batch that go from one node to another."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    source: Annotated[str, Field(alias="from")]
+    source: Annotated[str, Field(alias="from", description="The node they come from.")]
     to: str
+    """The node they go to."""
     rate: float
+    """Tuples per batch."""
 
 
-class PlanModel(BaseModel):
+class PlanModel(Described):
     """The shared plan as a graph."""
 
     nodes: list[Node]
+    """Sources, selections, joins and sinks."""
     edges: list[Edge]
+    """The flow between them."""
     decisions: list[str]
+    """The optimizer's last decisions."""
     sharing: str
+    """How queries share: `cost`, `everything` or `nothing`."""
     cost_shared: float
+    """Expected partial results per batch."""
     cost_apart: float
+    """The same if each query computed its own."""
+    at: float
+    """The Unix time at which the plan was read; while a long batch runs, the last known plan is sent."""
 
 
-class LimitsModel(BaseModel):
+class LimitsModel(Described):
     """The limits of the service."""
 
     queries: int
+    """Queries at the same time."""
     streams_in_query: int
+    """Streams that a query may join."""
     window_seconds: float
+    """The longest time window."""
     window_rows: int
+    """The longest window of rows or integer times."""
     request_bytes: int
+    """The largest body of a request."""
     request_seconds: float
+    """The time within which a request must arrive."""
+    batch_seconds: float
+    """The time after which a running batch is stuck."""
     connections: int
+    """Open connections."""
     readers: int
+    """Open event streams."""
     rows_kept: int
+    """The newest rows that are kept per query."""
+    spool_rows: int
+    """Rows that may wait for the sink of a query."""
+    spool_bytes: int
+    """The bytes of those."""
+    query_candidates: int
+    """Pairs that a query may compare in a batch."""
+    query_rows: int
+    """Rows that a query may produce in a batch."""
+    query_bytes: int
+    """The bytes of those."""
+    aside_bytes: int
+    """Bytes of the late and of the malformed rows that are kept per stream."""
+    scan_pairs: int
+    """Pairs per second from which a join without key or band needs `allow_scan`."""
 
 
-class Info(BaseModel):
+class Info(Described):
     """The service itself."""
 
     version: str
+    """The version of streamjoin."""
     started_at: float
+    """The Unix time of the start."""
     checkpoint_present: bool
+    """Whether the checkpoint exists."""
     limits: LimitsModel
+    """The limits."""
     sinks: list[str]
+    """Sinks that a query can name."""
     trigger: str | None
+    """The interval between batches."""

@@ -16,9 +16,10 @@ from starlette.responses import Response
 from streamjoin.adhoc.engine.info import Preview, QueryInfo
 from streamjoin.model import json_values
 from streamjoin.service.event_stream import EventStream, row_events
-from streamjoin.service.routes import models
+from streamjoin.service.routes import exports, models
 from streamjoin.service.routes.answers import respond
-from streamjoin.service.routes.documented import ERRORS, EVENTS, problems
+from streamjoin.service.routes.documented import ERRORS, problems
+from streamjoin.service.routes.paging import Cursor, Limit, page
 from streamjoin.service.state import find_query, service_of
 from streamjoin.service.web.problems import Problem
 
@@ -34,11 +35,16 @@ def _changed(record: QueryInfo | None) -> Response:
 
 
 @router.get("", response_model=models.Queries, summary="List the queries")
-async def list_queries(request: Request) -> Response:
-    """All queries with their state and figures."""
+async def list_queries(request: Request, limit: Limit = None, cursor: Cursor = None) -> Response:
+    """The queries with their state and figures, in the order in which they were created."""
     service = service_of(request)
     engine = service.engine
-    return await service.together.answer("queries", lambda: respond({"queries": engine.queries()}))
+
+    def make() -> Response:
+        queries, following = page(engine.queries(), lambda query: (query.created_at, query.name), limit, cursor)
+        return respond({"queries": queries, "next": following})
+
+    return await service.together.answer(f"queries {limit} {cursor}", make)
 
 
 @router.post(
@@ -61,7 +67,7 @@ async def create_query(
     """Create a query; the response comes when it is in force. It joins the tuples of all later batches."""
     service = service_of(request)
     if dry_run:
-        return respond(await service.questions.run(service.preview, body.sql))
+        return respond(await service.previews.run(service.preview, body.sql))
     created = await service.changes.run(service.create, body.sql, body.name, body.sink, body.allow_scan)
     return respond(created, 201, {"Location": f"/api/v1/queries/{created.name}"})
 
@@ -96,23 +102,40 @@ async def resume_query(request: Request, name: Name) -> Response:
     return _changed(await service.changes.run(service.change, name, lambda engine, chosen: engine.resume(chosen)))
 
 
-@router.get("/{name}/rows", response_model=models.Rows, summary="The newest rows of a query", responses=problems(404))
+@router.get(
+    "/{name}/rows",
+    response_model=models.Rows,
+    summary="The newest rows of a query",
+    responses={200: {"content": exports.DESCRIBED}, **problems(404)},
+)
 def newest_rows(
     request: Request,
     name: Name,
     limit: Annotated[
         int, Query(ge=1, le=100_000, description="Maximum number of rows; at most `rows_kept` are stored.")
     ] = 100,
+    format: exports.Format = None,  # noqa: A002
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """The newest rows, oldest of them first."""
+    """The newest rows, oldest of them first: in JSON, or as a file in CSV or Parquet."""
     service = service_of(request)
     service.query(name)
     newest = service.engine.newest(name, limit)
+    wanted = format or exports.format_of(accept)
+    if wanted != "json":
+        return exports.export(newest.table, name, wanted)
     body = {"columns": json_values.columns(newest.table), "rows": json_values.rows(newest.table), "total": newest.total}
     return Response(json_values.text(body), 200, media_type="application/json")
 
 
-@router.get("/{name}/events", summary="The rows of a query as events", responses={**EVENTS, **problems(404)})
+@router.get(
+    "/{name}/events",
+    status_code=200,
+    response_class=EventStream,
+    summary="The rows of a query as events",
+    response_description="An unbounded stream of events.",
+    responses=problems(404),
+)
 async def follow_rows(
     request: Request,
     name: Name,

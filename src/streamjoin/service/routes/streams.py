@@ -15,6 +15,8 @@ from streamjoin.service.contract import ServedEngine
 from streamjoin.service.routes import models
 from streamjoin.service.routes.answers import respond
 from streamjoin.service.routes.documented import ERRORS, problems
+from streamjoin.service.routes.paging import Cursor, page
+from streamjoin.service.routes.paging import Limit as PageLimit
 from streamjoin.service.state import service_of
 from streamjoin.service.web.problems import Problem
 
@@ -31,21 +33,28 @@ def _stream_info(engine: ServedEngine, name: str) -> StreamInfo:
 
 
 @router.get("", response_model=models.Streams, summary="List the streams")
-async def streams(request: Request) -> Response:
-    """All streams with columns, rates, lag, watermark, and how many rows were set aside."""
+async def list_streams(request: Request, limit: PageLimit = None, cursor: Cursor = None) -> Response:
+    """The streams with columns, rates, lag, watermark, and how many rows were set aside."""
     service = service_of(request)
     engine = service.engine
-    return await service.together.answer("streams", lambda: respond({"streams": engine.streams()}))
+
+    def make() -> Response:
+        # Streams stay, so that the place of one is its key.
+        numbered = list(enumerate(engine.streams()))
+        streams, following = page(numbered, lambda item: (item[0],), limit, cursor)
+        return respond({"streams": [stream for _, stream in streams], "next": following})
+
+    return await service.together.answer(f"streams {limit} {cursor}", make)
 
 
 @router.get("/{name}", response_model=StreamInfo, summary="Show a stream", responses=problems(404))
-def stream(request: Request, name: Name) -> Response:
+def show_stream(request: Request, name: Name) -> Response:
     """One stream."""
     return respond(_stream_info(service_of(request).engine, name))
 
 
 @router.get("/{name}/late", response_model=models.RowsAside, summary="Late rows", responses=problems(404))
-def late(request: Request, name: Name, limit: Limit = 100) -> Response:
+def late_rows(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest rows that were late or had no usable time, oldest first."""
     engine = service_of(request).engine
     info = _stream_info(engine, name)
@@ -58,7 +67,7 @@ def late(request: Request, name: Name, limit: Limit = 100) -> Response:
     summary="Records that could not be decoded",
     responses=problems(404),
 )
-def malformed(request: Request, name: Name, limit: Limit = 100) -> Response:
+def malformed_records(request: Request, name: Name, limit: Limit = 100) -> Response:
     """The newest records that do not match the schema, with their origin, oldest first."""
     engine = service_of(request).engine
     return _aside(engine.malformed, name, limit, _stream_info(engine, name).malformed)

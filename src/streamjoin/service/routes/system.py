@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path as FilePath
@@ -17,7 +18,8 @@ from streamjoin.service.event_stream import EventStream, engine_events
 from streamjoin.service.plan_graph import PlanGraph
 from streamjoin.service.routes import models
 from streamjoin.service.routes.answers import respond
-from streamjoin.service.routes.documented import ERRORS, EVENTS, problems
+from streamjoin.service.routes.documented import ERRORS, problems
+from streamjoin.service.routes.paging import Cursor, Limit, page
 from streamjoin.service.state import Service, service_of
 from streamjoin.service.web.problems import Problem
 
@@ -43,7 +45,7 @@ async def health() -> Response:
     tags=["service"],
     summary="Readiness probe",
     responses={
-        503: {"model": models.Readiness, "description": "Not ready: starting, stopping or failed."},
+        503: {"model": models.Readiness, "description": "Not ready: starting, stopping, failed, or stuck in a batch."},
         **problems(421),
     },
 )
@@ -56,9 +58,24 @@ async def ready(request: Request) -> Response:
 
 
 @router.get(
+    "/api/v1/activity",
+    response_model=models.EngineActivity,
+    tags=["plan"],
+    summary="The running batch",
+    responses=ERRORS,
+)
+async def show_activity(request: Request) -> Response:
+    """The batch that runs now, where in the plan it is, and for which queries. It never waits for the batch."""
+    service = service_of(request)
+    running = service.engine.activity()
+    stuck = service.ready[0] == "stuck"
+    return respond({"running": running, "words": None if running is None else str(running), "stuck": stuck})
+
+
+@router.get(
     "/api/v1/info", response_model=models.Info, tags=["service"], summary="Version, limits, sinks", responses=ERRORS
 )
-def info(request: Request) -> Response:
+def show_info(request: Request) -> Response:
     """The service itself; the token is not part of it."""
     service = service_of(request)
     config = service.config
@@ -85,20 +102,24 @@ def info(request: Request) -> Response:
         **ERRORS,
     },
 )
-async def plan(
+async def show_plan(
     request: Request,
     format: Annotated[Literal["json", "dot", "text"] | None, Query(description="Instead of Accept.")] = None,  # noqa: A002
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """The shared plan as a graph in JSON or DOT, or as text."""
+    """The shared plan as a graph in JSON or DOT, or as text.
+
+    It is read between two batches. While a long batch runs, the response is the last known plan, read at `at`.
+    """
     service = service_of(request)
     wanted = format or ("dot" if _DOT in accept else "text" if accept.startswith("text/plain") else "json")
     make = partial(_plan, service, service.engine, wanted)
-    return await service.together.answer(f"plan as {wanted}", make, expensive=True, waiting=service.questions)
+    return await service.plans.answer(wanted, make)
 
 
 def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
     explanation = engine.explain()
+    at = time.time()
     if wanted == "dot":
         return Response(explanation.dot, media_type=_DOT)
     if wanted == "text":
@@ -107,7 +128,7 @@ def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
     last = service.hub.last
     sinks = {query.name: query.sink for query in engine.queries()}
     graph = PlanGraph(explanation, streams, sinks, last.rows_out if last is not None else {})
-    return respond(graph.as_data())
+    return respond({**graph.as_data(), "at": at})
 
 
 @router.get(
@@ -120,23 +141,40 @@ def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
 def changelog(
     request: Request,
     since: Annotated[int, Query(ge=0, lt=1 << 62, description="Only those after this serial number.")] = 0,
+    limit: Limit = None,
+    cursor: Cursor = None,
 ) -> Response:
     """The changelog with the batch from which each change is in force."""
-    return respond({"changes": service_of(request).engine.changelog(since)})
+    records = service_of(request).engine.changelog(since)
+    changes, following = page(records, lambda record: (record.serial,), limit, cursor)
+    return respond({"changes": changes, "next": following})
 
 
 @router.get(
     "/api/v1/history", response_model=models.History, tags=["plan"], summary="The newest batches", responses=ERRORS
 )
-async def history(request: Request) -> Response:
+async def history(request: Request, limit: Limit = None, cursor: Cursor = None) -> Response:
     """Up to 600 batches, oldest first."""
     service = service_of(request)
     service.engine  # noqa: B018 - refuses while there is none
-    return await service.together.answer("history", lambda: respond({"samples": service.hub.history()}), expensive=True)
+
+    def make() -> Response:
+        samples, following = page(service.hub.history(), lambda event: (event.batch,), limit, cursor)
+        return respond({"samples": samples, "next": following})
+
+    return await service.together.answer(f"history {limit} {cursor}", make, expensive=True)
 
 
-@router.get("/api/v1/events", tags=["plan"], summary="Batches and changes as events", responses={**EVENTS, **ERRORS})
-async def events(request: Request) -> Response:
+@router.get(
+    "/api/v1/events",
+    status_code=200,
+    response_class=EventStream,
+    tags=["plan"],
+    summary="Batches and changes as events",
+    response_description="An unbounded stream of events.",
+    responses=ERRORS,
+)
+async def follow_events(request: Request) -> Response:
     """Server-sent events: `batch`, `change`, `skipped` where a reader was too slow, `end`."""
     service = service_of(request)
     return EventStream(service, partial(engine_events, service, service.engine))
@@ -154,11 +192,15 @@ def prometheus(request: Request) -> Response:
     service = service_of(request)
     text = metrics.Text()
     metrics.of_requests(text, service.requests, service.readers, service.connections)
-    metrics.of_waiting(text, {"questions": service.questions, "changes": service.changes})
+    waiting = {"questions": service.questions, "previews": service.previews, "changes": service.changes}
+    metrics.of_waiting(text, waiting)
     text.one("ready", "gauge", "Whether queries are served.", float(service.ready[0] == "running"))
     try:
         engine = service.engine
     except Problem:
         return PlainTextResponse(str(text), media_type=metrics.MEDIA_TYPE)
     metrics.of_engine(text, engine.streams(), engine.queries(), service.hub.last, service.hub.published)
+    batch = engine.activity()
+    seconds = 0.0 if batch is None else batch.seconds
+    text.one("batch_running_seconds", "gauge", "How long the current batch has been running; 0 if none is.", seconds)
     return PlainTextResponse(str(text), media_type=metrics.MEDIA_TYPE)

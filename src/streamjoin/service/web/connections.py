@@ -123,6 +123,10 @@ class Connections:
             elif connection.transport.is_closing():
                 connection.closing_since = connection.closing_since or now
             elif _older(connection.waiting_since, now, self.request_seconds):
+                if connection.is_idle:
+                    # No request has begun: a response would be taken for that of the next one.
+                    connection.transport.close()
+                    continue
                 self._note("request_too_slow")
                 message = f"a request must arrive completely within {self.request_seconds:g} seconds"
                 connection.refuse(Problem(408, "request-too-slow", message))
@@ -202,6 +206,11 @@ class Connection(HttpToolsProtocol):
             self.waiting_since = None
         elif self.waiting_since is None:
             self.waiting_since = self._all.clock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the client has had its response and has not begun another request."""
+        return self.answered and not self._in_header and (self.cycle is None or self.cycle.response_complete)
 
     def pause_writing(self) -> None:
         """The client does not read."""

@@ -23,6 +23,9 @@ OPEN: Final = frozenset({"/", "/api/v1/health", "/api/v1/ready"})
 """Paths that need no token: the page has no data, and probes send no header."""
 _OPEN_PREFIX: Final = "/static/"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+JSON: Final = "application/json"
+HEAD_ONLY: Final = "streamjoin.head"
+"""A key of the scope of a request whose response is only headers."""
 _LONGEST_LENGTH: Final = 15
 _SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 """Headers that are checked here. If one is repeated, a proxy or a route may read another value than was checked."""
@@ -55,24 +58,30 @@ class Guard:
             return
         begin = time.perf_counter()
         status = 500
+        method = scope["method"]
+        if method == "HEAD":
+            # Routes answer GET; the body is left out.
+            scope = {**scope, "method": "GET", HEAD_ONLY: True}
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 _add_headers(message, scope["path"])
+            elif method == "HEAD":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
             headers: dict[bytes, bytes] = dict(scope["headers"])
-            refused = _doubled(scope["headers"]) or self._refusal(scope["method"], scope["path"], headers)
+            refused = _doubled(scope["headers"]) or self._refusal(method, scope["path"], headers)
             if refused is not None:
                 await refused.response(scope["path"])(scope, receive, noted)
             else:
                 await self._within_size(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self._requests.count(scope["method"], route, status, time.perf_counter() - begin)
+            self._requests.count(method, route, status, time.perf_counter() - begin)
 
     def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Problem | None:
         host = headers.get(b"host", b"").decode("latin-1")
@@ -88,6 +97,9 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > _LONGEST_LENGTH or int(length) > self._limit:
             return self._too_large()
+        has_body = length.strip(b"0") != b"" or b"transfer-encoding" in headers
+        if method not in _SAFE and has_body and _media_type(headers) != JSON:
+            return Problem(415, "unsupported-media-type", f"send JSON: Content-Type: {JSON}", headers={"Accept": JSON})
         return None
 
     def _too_large(self) -> Problem:
@@ -121,6 +133,10 @@ class Guard:
             problem = unexpected(scope["method"], scope["path"], error)
             if not started:
                 await problem.response(scope["path"])(scope, receive, send)
+
+
+def _media_type(headers: dict[bytes, bytes]) -> str:
+    return headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
 
 class _TooLarge(BaseException):

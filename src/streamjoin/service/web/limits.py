@@ -43,6 +43,9 @@ def check_limits(sql: str, limits: Limits) -> None:
 
 def _too_long(join: JoinClause, limits: Limits) -> str | None:
     window = join.window
+    if window is None:
+        # The engine bounds what an as-of join without a tolerance keeps.
+        return None
     if isinstance(window, TimeWindow) and window.is_duration:
         if window.length > limits.window_seconds * 1e9:
             return f"a window of this service is at most {limits.window_seconds:,g} seconds"

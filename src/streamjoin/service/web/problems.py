@@ -21,6 +21,8 @@ from streamjoin.model.errors import InputError, QueryError, SetupError, SpecErro
 
 MEDIA_TYPE: Final = "application/problem+json"
 _URN: Final = "urn:streamjoin:problem:"
+_EXPECTED: Final = frozenset({"starting", "stopping", "too-many-readers", "internal"})
+"""Kinds that clients cause or wait for, and one that is logged with its details."""
 _LOG = logging.getLogger("streamjoin.service")
 
 
@@ -61,7 +63,9 @@ class Problem(Exception):  # noqa: N818 - the name that RFC 9457 gives it
         }
 
     def response(self, instance: str = "") -> Response:
-        """The problem as a response."""
+        """The problem as a response; a failure of the service is logged."""
+        if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR and self.kind not in _EXPECTED:
+            _LOG.warning("%s answered %d: %s", instance, self.status, self.detail)
         return Response(json.dumps(self.body(instance)), self.status, self.headers, MEDIA_TYPE)
 
 
@@ -115,7 +119,10 @@ def install(app: FastAPI) -> None:
     async def of_http(request: Request, error: HTTPException) -> Response:
         kind = "not-found" if error.status_code == 404 else "http"
         detail = f"nothing is served at {request.url.path}" if error.status_code == 404 else str(error.detail)
-        return Problem(error.status_code, kind, detail, headers=error.headers).response(request.url.path)
+        headers = dict(error.headers or {})
+        if "GET" in headers.get("Allow", ""):
+            headers["Allow"] += ", HEAD"
+        return Problem(error.status_code, kind, detail, headers=headers).response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def of_validation(request: Request, error: RequestValidationError) -> Response:
