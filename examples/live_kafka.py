@@ -1,4 +1,4 @@
-"""From Kafka to Kafka at milliseconds, without Spark: two topics joined by a live join, matches sent to a third.
+"""Sensors from Kafka to Kafka at milliseconds, without Spark: two topics joined by a live join, alarms sent to a third.
 
 Each partition of a topic is a source in event-time order, so the matches and their order are the same for every run
 over the same records. The windows live in memory: after a restart the join begins with empty ones, so use `streamjoin
@@ -16,13 +16,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import streamjoin as sj
 
 spec = sj.JoinSpec(
-    on=sj.Equi("sym") & sj.Band("px", "bid", 0.25),
+    on="l.machine = r.machine AND l.celsius > 80 AND r.speed > 4",  # hot and shaking, at one machine
     window=sj.TimeWindow("5 seconds"),
     time="ts",
     order="event_time",
 )
-TRADES = pa.schema([("ts", pa.timestamp("ms")), ("sym", pa.string()), ("px", pa.float64())])
-QUOTES = pa.schema([("ts", pa.timestamp("ms")), ("sym", pa.string()), ("bid", pa.float64())])
+HEAT = pa.schema([("ts", pa.timestamp("ms")), ("machine", pa.string()), ("celsius", pa.float64())])
+VIBRATION = pa.schema([("ts", pa.timestamp("ms")), ("machine", pa.string()), ("speed", pa.float64())])
 
 
 def read(source: "sj.LiveSource", broker: str, place: TopicPartition, schema: pa.Schema, end: int | None) -> None:
@@ -43,11 +43,11 @@ def read(source: "sj.LiveSource", broker: str, place: TopicPartition, schema: pa
 
 
 def send(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
-    """Send matches, with the symbol as key."""
+    """Send matches, with the machine as key."""
     for row in rows.to_pylist():
         while True:
             try:
-                producer.produce(topic, json.dumps(row, default=str).encode(), key=row["sym"])
+                producer.produce(topic, json.dumps(row, default=str).encode(), key=row["machine"])
                 break
             except BufferError:
                 # The broker is slow: the join, and then the topics' readers, wait.
@@ -66,9 +66,9 @@ if __name__ == "__main__":
 
     looker = Consumer({"bootstrap.servers": options.broker, "group.id": "live"})
     producer = Producer({"bootstrap.servers": options.broker, "linger.ms": 1})
-    with sj.live(spec, left_schema=TRADES, right_schema=QUOTES, idle=options.idle) as join:
+    with sj.live(spec, left_schema=HEAT, right_schema=VIBRATION, idle=options.idle) as join:
         threads = []
-        for side, topic, schema in (("left", "trades", TRADES), ("right", "quotes", QUOTES)):
+        for side, topic, schema in (("left", "heat", HEAT), ("right", "vibration", VIBRATION)):
             for number in looker.list_topics(topic, timeout=10).topics[topic].partitions:
                 place = TopicPartition(topic, number)
                 end = looker.get_watermark_offsets(place, timeout=10)[1] if options.until_end else None
@@ -87,9 +87,9 @@ if __name__ == "__main__":
         count = 0
         try:
             for rows in join:
-                send(producer, "matches", rows)
+                send(producer, "alarms", rows)
                 count += rows.num_rows
         finally:
             STOPPING.set()
             producer.flush()
-        print(f"{count:,} matches, {join.late().num_rows} late records")
+        print(f"{count:,} alarms, {join.late().num_rows} late records")

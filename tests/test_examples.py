@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -72,25 +73,27 @@ def test_live_websocket(tmp_path: Path) -> None:
 
 
 def test_live_kafka(tmp_path: Path, broker: Broker) -> None:
-    broker.create("trades", "quotes", "matches")
-    rows = [(second, sym) for second in range(40) for sym in ("A", "B", "C")]
-    trades = [{"ts": 1_000 * second, "sym": sym, "px": 10 + second / 100} for second, sym in rows]
-    quotes = [{"ts": 1_000 * second + 500, "sym": sym, "bid": 10 + second / 100} for second, sym in rows]
-    broker.send("trades", [json.dumps(trade) for trade in trades])
-    broker.send("quotes", [json.dumps(quote) for quote in quotes])
-    near = [
-        (trade["ts"], quote["ts"], trade["sym"])
-        for trade in trades
-        for quote in quotes
-        if trade["sym"] == quote["sym"] and abs(int(str(trade["ts"])) - int(str(quote["ts"]))) <= 5_000
+    broker.create("heat", "vibration", "alarms")
+    rows = [(second, machine) for second in range(40) for machine in ("A", "B", "C")]
+    heat = [(1_000 * second, machine, 70.0 + second) for second, machine in rows]
+    vibration = [(1_000 * second + 500, machine, second / 4) for second, machine in rows]
+    for topic, name, readings in (("heat", "celsius", heat), ("vibration", "speed", vibration)):
+        broker.send(topic, [json.dumps({"ts": ts, "machine": machine, name: value}) for ts, machine, value in readings])
+    alarms = [
+        (ts, later, machine)
+        for ts, machine, celsius in heat
+        for later, other, speed in vibration
+        if machine == other and abs(ts - later) <= 5_000 and celsius > 80 and speed > 4
     ]
     assert output("live_kafka.py", tmp_path, broker.address, "--until-end", "--idle", "1 minute").splitlines() == [
-        f"{len(near):,} matches, 0 late records"
+        f"{len(alarms):,} alarms, 0 late records"
     ]
-    received = [(row["ts_left"], row["ts_right"], row["sym"]) for row in broker.received("matches")]
+    received = [(row["ts_left"], row["ts_right"], row["machine"]) for row in broker.received("alarms")]
     epoch = datetime(1970, 1, 1)
-    told = [(str(epoch + timedelta(milliseconds=a)), str(epoch + timedelta(milliseconds=b)), sym) for a, b, sym in near]
-    assert sorted(received) == sorted(told)
+    expected = [
+        (str(epoch + timedelta(milliseconds=a)), str(epoch + timedelta(milliseconds=b)), m) for a, b, m in alarms
+    ]
+    assert sorted(received) == sorted(expected) != []
 
 
 def test_left_join(tmp_path: Path) -> None:
@@ -170,23 +173,50 @@ def test_overlapping_intervals(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_flights_and_weather(tmp_path: Path) -> None:
+    assert output("flights_and_weather.py", tmp_path).splitlines() == [
+        "59,147 matches, 0 late rows",
+        "EWR, wind above 25 mph: 25 minutes late on average",
+        "JFK, wind above 25 mph: 18 minutes late on average",
+        "LGA, wind above 25 mph: 15 minutes late on average",
+    ]
+
+
 def test_trades_near_quotes(tmp_path: Path) -> None:
     import duckdb
 
-    from streamjoin.spark.demo.feeds import Market
-
     said = output("trades_near_quotes.py", tmp_path)
-    feeds = [Market(seed=1).slice(feed, timedelta(0), timedelta(seconds=4)) for feed in ("trades", "quotes")]
+    feeds: dict[str, Any] = runpy.run_path(str(EXAMPLES / "trades_near_quotes.py"))
     with duckdb.connect() as db:
-        db.register("l", feeds[0])
-        db.register("r", feeds[1])
+        for name in ("trades", "quotes"):
+            db.register(name, feeds[name])
         count = db.sql(
-            "SELECT count(*) FROM l JOIN r ON l.sym = r.sym AND abs(l.px - r.bid) <= 0.015::DOUBLE "
-            "AND l.ts BETWEEN r.ts - INTERVAL 2 SECOND AND r.ts + INTERVAL 2 SECOND"
+            "SELECT count(*) FROM trades l JOIN quotes r ON l.sym = r.sym AND abs(l.px - r.bid) <= 2 "
+            "AND l.ts BETWEEN r.ts - INTERVAL 1 SECOND AND r.ts + INTERVAL 1 SECOND"
         ).fetchall()[0][0]
-    assert f"{count:,} matches, 0 late rows" in said
+    assert said.startswith(f"{count:,} matches, the first: [{{'sym': ") and count > 1_000
 
 
-def test_every_example_is_run_here() -> None:
+def test_clicks_and_impressions(tmp_path: Path) -> None:
+    assert output("clicks_and_impressions.py", tmp_path).splitlines() == [
+        "clicked, never shown: 40",
+        "shown and clicked: 378",
+        "shown, not clicked: 2,633",
+    ]
+
+
+def test_dashboard_queries(tmp_path: Path) -> None:
+    assert output("dashboard_queries.py", tmp_path).splitlines() == [
+        "31 panels are open and share 2 steps",
+        "EWR-2-60: 55 rows",
+        "JFK-2-60: 85 rows",
+        "LGA-2-60: 20 rows",
+        "JFK-2-120: 22 rows",
+    ]
+
+
+def test_every_example_is_run() -> None:
     written = Path(__file__).read_text()
-    assert [path.name for path in EXAMPLES.glob("*.py") if f'output("{path.name}"' not in written] == []
+    assert "kafka_once.py" in (Path(__file__).parent / "service" / "test_serve_kafka.py").read_text()
+    names = {path.name for path in EXAMPLES.glob("*.py")} - {"kafka_once.py"}
+    assert [name for name in names if f'output("{name}"' not in written] == []

@@ -46,14 +46,16 @@ def warmup() -> None:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="Duration of the feeds in seconds.", min=2)] = 30,
-    seed: Annotated[int, typer.Option(help="Seed of the generated market.")] = 7,
+    seconds: Annotated[float, typer.Option(help="How long the month of flights lasts, in seconds.", min=2)] = 30,
+    seed: Annotated[int | None, typer.Option(hidden=True)] = None,
     output: Annotated[Path, typer.Option(help="Directory for the feeds and the result.")] = Path("demo-output"),
 ) -> None:
-    """Join two live feeds, trades and quotes, by symbol, price band and time on Spark."""
+    """Join a month of real flights with the weather at their airports on Spark, as both arrive."""
     from streamjoin.spark.demo.run import run as run_demo
 
-    run_demo(seconds=seconds, seed=seed, output=output, console=Console())
+    if seed is not None:
+        Console(stderr=True).print("--seed is ignored and will be removed: the demo's data is real.", highlight=False)
+    run_demo(seconds=seconds, output=output, console=Console())
 
 
 def run(
