@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Packs streamjoin and what it needs for executors that have a Python of the same version, and nothing else:
+#     deploy/pack-environment.sh environment.zip
+#     spark.archives=environment.zip#environment   spark.executorEnv.PYTHONPATH=environment
+# WHEEL is what is installed, by default the published package.
+set -euo pipefail
+target=$(realpath "${1:-environment.zip}")
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+"${PYTHON:-python3}" -m pip install --quiet --target "$directory" "${WHEEL:-streamjoin[s3]}"
+rm -f "$target"
+(cd "$directory" && "${PYTHON:-python3}" -m zipfile -c "$target" ./*)
+echo "$target"
