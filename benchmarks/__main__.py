@@ -21,8 +21,6 @@ from benchmarks.harness import Experiment, Unavailable, discover, load, measure,
 HERE = Path(__file__).parent
 OUT = HERE / "out"
 RESULTS = HERE / "results"
-KEPT_REPEATS = 5
-"""A stored result has at least so many repeats: a median of fewer says little about a shared machine."""
 
 
 def main(argv: Sequence[str] | None = None, package: str = "benchmarks") -> int:
@@ -35,20 +33,16 @@ def main(argv: Sequence[str] | None = None, package: str = "benchmarks") -> int:
     if options.list or not options.experiments:
         _print_list(out, package)
         return 0
-    refusal = _keeping_refused(options) if options.keep else None
-    if refusal is not None:
-        out.print(refusal, markup=False)
-        return 2
     if len(options.experiments) > 1:
         return _run_each(out, options, package, arguments)
     return _run_one(out, options, package, shlex.join(["python", "-m", "benchmarks", *arguments]))
 
 
-def _keeping_refused(options: argparse.Namespace) -> str | None:
+def _keeping_refused(options: argparse.Namespace, experiment: Experiment) -> str | None:
     if options.quick:
         return "--keep is for whole runs: the figures of a --quick one say nothing."
-    if options.repeats is not None and options.repeats < KEPT_REPEATS:
-        return f"--keep needs at least {KEPT_REPEATS} repeats, for a median with its spread."
+    if options.repeats is not None and options.repeats < experiment.kept_repeats:
+        return f"--keep needs at least {experiment.kept_repeats} repeats, for a median with its spread."
     commit = provenance.commit()
     if commit is None or commit.endswith("+"):
         return "--keep needs a commit without changes on top, so that the figures belong to code that can be read."
@@ -65,6 +59,10 @@ def _run_one(out: Console, options: argparse.Namespace, package: str, command: s
     if isinstance(experiment, Unavailable):
         out.print(f"{name} can't run here: {experiment.reason}", markup=False)
         out.print("What the experiments need comes with: pip install -e '.[spark,bench]'", markup=False)
+        return 2
+    refusal = _keeping_refused(options, experiment) if options.keep else None
+    if refusal is not None:
+        out.print(refusal, markup=False)
         return 2
     written, failed = _measure(out, options, name, experiment, command)
     for line in failed:
@@ -105,7 +103,7 @@ def _measure(
     out: Console, options: argparse.Namespace, name: str, experiment: Experiment, command: str
 ) -> tuple[list[Path], list[str]]:
     failed: list[str] = []
-    repeats = options.repeats or (max(KEPT_REPEATS, experiment.repeats) if options.keep else None)
+    repeats = options.repeats or (max(experiment.kept_repeats, experiment.repeats) if options.keep else None)
     total = planned(experiment, quick=options.quick, repeats=repeats)
     with report.progress(out, total) as step:
         rows = measure(experiment, seed=options.seed, quick=options.quick, repeats=repeats, step=step, failed=failed)
@@ -145,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help=f"copy them to --results, for the repository; {KEPT_REPEATS} repeats or more, from a clean commit",
+        help="copy them to --results, for the repository; five repeats or more of most, from a clean commit",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where --keep copies to (benchmarks/results)")
     return parser

@@ -29,7 +29,7 @@ RATE, INGEST, SMALL, FILES = "rate", "nothing selected", "20 rows", "Parquet sin
 _EVENT_RATE: Final = 100.0
 _BATCH, _INGEST_BATCH, _QUICK_BATCH, _SMALL_BATCH = 20_000, 200_000, 1_000, 10
 _FILES, _SMALL_FILES, _QUICK_FILES, _WARM = 12, 40, 6, 3
-_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {DRIVER: {}, DISTRIBUTED: {"executor": "distributed"}}
+_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {name: {"executor": name} for name in (DRIVER, DISTRIBUTED)}
 _AIM_RATE, _AIM_HUNDRED, _AIM_INGEST, _AIM_SMALL, _AIM_CREATE, _AIM_FILES = 1.0, 1.5, 0.7, 1.5, 2, 12
 
 
@@ -137,31 +137,37 @@ class AdhocExecutors(SparkExperiment):
         axes.set(xscale="log", yscale="log")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """The aims of the executor on executors."""
-        ours = {(row["case"], row["queries"]): row for row in rows if row["system"] == DISTRIBUTED}
-        found = []
-        for (case, queries), row in ours.items():
-            ratio = row["ratio"]
-            if case == RATE:
-                aim = _AIM_HUNDRED if queries == 100 else _AIM_RATE
-                said = f"{human(row['tuples_per_s'])} tuples/s, {ratio:.2f} times the driver's"
-                found.append(judge_aim(f"rate with {queries} queries", said, f"at least {aim} times", ratio >= aim))
-            elif case == INGEST:
-                said = f"{human(row['tuples_per_s'])} tuples/s, {ratio:.2f} of Spark's noop"
-                rule = f"at least {_AIM_INGEST} of it"
-                found.append(judge_aim("reading with nothing selected", said, rule, ratio >= _AIM_INGEST))
-            elif case == SMALL:
-                times = 1 / ratio
-                said = f"{times:.2f} times the same Spark stages without a join"
-                rule = f"at most {_AIM_SMALL} times"
-                found.append(judge_aim(f"20 rows with {queries} queries", said, rule, times <= _AIM_SMALL))
-            else:
-                few, waited = row["files_per_batch"], row["create_batches"]
-                said = f"{few:.1f} files per batch"
-                found.append(judge_aim(f"{queries} Parquet sinks", said, f"at most {_AIM_FILES}", few <= _AIM_FILES))
-                said, rule = f"after {waited:.0f} batches", f"within {_AIM_CREATE}"
-                found.append(judge_aim(f"a create beside {queries} queries", said, rule, waited <= _AIM_CREATE))
+        """The aims of both executors; with a local master the driver's is the default."""
+        found: list[Finding] = []
+        for row in rows:
+            if row["system"] in _OPTIONS:
+                found += _judge(row)
         return found
+
+
+def _judge(row: Row) -> list[Finding]:
+    case, queries, system, ratio = row["case"], row["queries"], row["system"], row.get("ratio", 1.0)
+    if case == INGEST:
+        said = f"{human(row['tuples_per_s'])} tuples/s, {ratio:.2f} of Spark's noop"
+        rule = f"at least {_AIM_INGEST} of it"
+        return [judge_aim(f"{system}: reading with nothing selected", said, rule, ratio >= _AIM_INGEST)]
+    if case == SMALL:
+        said = f"{1 / ratio:.2f} times the same Spark stages without a join"
+        rule = f"at most {_AIM_SMALL} times"
+        return [judge_aim(f"{system}: 20 rows with {queries} queries", said, rule, 1 / ratio <= _AIM_SMALL)]
+    if case == FILES:
+        waited, few = row["create_batches"], row["files_per_batch"]
+        said, rule = f"after {waited:.0f} batches", f"within {_AIM_CREATE}"
+        create = judge_aim(f"{system}: a create beside {queries} queries", said, rule, waited <= _AIM_CREATE)
+        said, rule = f"{few:.1f} files per batch", f"at most {_AIM_FILES}"
+        # The driver writes a file for each query and batch.
+        sinks = [judge_aim(f"{queries} Parquet sinks", said, rule, few <= _AIM_FILES)] if system == DISTRIBUTED else []
+        return [create, *sinks]
+    if system == DRIVER:
+        return []
+    aim = _AIM_HUNDRED if queries == 100 else _AIM_RATE
+    said = f"{human(row['tuples_per_s'])} tuples/s, {ratio:.2f} times the driver's"
+    return [judge_aim(f"rate with {queries} queries", said, f"at least {aim} times", ratio >= aim)]
 
 
 def _pass(batches: Any) -> Any:

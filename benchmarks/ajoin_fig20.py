@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.ajoin_rate import RateExperiment, ratio_line
+from benchmarks.ajoin_rate import RateExperiment, judge_ratio, ratio
 from benchmarks.ajoin_runs import ALL, APART, SHARED, Workload, template
-from benchmarks.harness import Cell, Context, Row
+from benchmarks.harness import Cell, Context, Finding, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,35 +66,65 @@ class Figure20(RateExperiment):
         """A panel each."""
         self.draw(rows, figure, "ways", "groups", "similarity")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """The paper's three curves."""
-        lines = [
-            ratio_line(
-                rows,
-                f"{b}-way beside {a}-way (paper: less)",
-                {"system": SHARED, "ways": b},
-                {"system": SHARED, "ways": a},
-            )
-            for a, b in ((2, 3), (3, 4))
-            if any(row.get("ways") == b for row in rows)
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """The paper's curves."""
+        falls = {
+            b: ratio(rows, {"system": SHARED, "ways": b}, {"system": SHARED, "ways": a}) for a, b in ((2, 3), (3, 4))
+        }
+        parts = [
+            judge_ratio(f"the rate drops from {n - 1}-way to {n}-way joins", fall, 0.0, 1.0)
+            for n, fall in falls.items()
         ]
-        most = max(row["groups"] for row in rows if "groups" in row)
-        what = f"{most} groups: by cost beside sharing everything (paper: grouping pays)"
-        lines.append(ratio_line(rows, what, {"system": SHARED, "groups": most}, {"system": ALL, "groups": most}))
+        sharp, mild = falls[3], falls[4]
+        parts.append(
+            judge_ratio(
+                "the first drop is sharp, the second smaller: what is left of the rate after the second, beside the "
+                "first",
+                None if sharp is None or mild is None else mild / sharp,
+                1.0,
+            )
+        )
+        groups = sorted({row["groups"] for row in rows if "groups" in row})
         similar = sorted({row["similarity"] for row in rows if "similarity" in row})
-        what = f"similarity {similar[-1]} % beside {similar[0]} % (paper: more)"
         ends = [{"system": SHARED, "similarity": percent} for percent in (similar[-1], similar[0])]
-        lines.append(ratio_line(rows, what, ends[0], ends[1]))
-        lines.append(ratio_line(rows, f"{what}, in rows a second", ends[0], ends[1], "rows_per_s"))
-        return lines + [
-            ratio_line(
-                rows,
-                f"similarity {percent} %: shared beside no sharing (paper: gains with similarity)",
-                {"system": SHARED, "similarity": percent},
-                {"system": APART, "similarity": percent},
-            )
-            for percent in similar
+        parts += [
+            judge_ratio(
+                f"the rate drops with more groups of queries ({groups[-1]} beside {groups[0]})",
+                None
+                if len(groups) < 2
+                else ratio(rows, {"system": SHARED, "groups": groups[-1]}, {"system": SHARED, "groups": groups[0]}),
+                0.0,
+                1.0,
+            ),
+            judge_ratio(
+                f"{groups[-1]} groups: grouping by cost beside sharing everything",
+                ratio(rows, {"system": SHARED, "groups": groups[-1]}, {"system": ALL, "groups": groups[-1]}),
+                1.0,
+            ),
+            judge_ratio(
+                f"the rate rises with similarity ({similar[-1]} % beside {similar[0]} %)",
+                None if len(similar) < 2 else ratio(rows, ends[0], ends[1]),
+                1.0,
+                reason=_rows_too(ratio(rows, ends[0], ends[1], "rows_per_s")),
+            ),
         ]
+        gains = [
+            ratio(rows, {"system": SHARED, "similarity": n}, {"system": APART, "similarity": n})
+            for n in (similar[-1], similar[0])
+        ]
+        parts.append(
+            judge_ratio(
+                "sharing gains more over no sharing the more similar queries are: the gain at the highest beside the "
+                "lowest similarity",
+                None if len(similar) < 2 or gains[0] is None or gains[1] is None else gains[0] / gains[1],
+                1.0,
+            )
+        )
+        return parts
+
+
+def _rows_too(figure: float | None) -> str:
+    return "" if figure is None else f"similar queries give more rows: {figure:.2f} times as many per second"
 
 
 EXPERIMENT = Figure20()

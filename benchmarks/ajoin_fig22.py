@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.ajoin_fig21 import skewed
-from benchmarks.ajoin_rate import RateExperiment, ratio_line
+from benchmarks.ajoin_rate import RateExperiment, judge_ratio, ratio
 from benchmarks.ajoin_runs import ALL, SHARED, SYSTEMS, Workload
-from benchmarks.harness import Cell, Context, Row
+from benchmarks.harness import Cell, Context, Finding, Row
 from streamjoin.adhoc import Settings
 from streamjoin.testing import ajoin_workload as ajoin
 
@@ -86,22 +86,33 @@ class Figure22(RateExperiment):
         """A panel each."""
         self.draw(rows, figure, "shared", "every")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """By cost beside sharing everything at each share; each number of batches beside eight."""
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """By cost beside sharing everything at each share; re-planning too often and too seldom."""
         shares = sorted({row["shared"] for row in rows if "shared" in row})
-        every = sorted({row["every"] for row in rows if "every" in row} - {8})
-        return [
-            *(
-                ratio_line(
-                    rows,
-                    f"{share} % shared: by cost beside sharing everything (paper: more, the less is shared)",
-                    {"shared": share, "system": SHARED},
-                    {"shared": share, "system": ALL},
-                )
-                for share in shares
+        gains = [ratio(rows, {"shared": s, "system": SHARED}, {"shared": s, "system": ALL}) for s in shares]
+        listed = ", ".join(f"{s} %: {g:.2f}" for s, g in zip(shares, gains, strict=True) if g is not None)
+        least, most = gains[0], gains[-1]
+        every = sorted({row["every"] for row in rows if "every" in row})
+        parts = [
+            judge_ratio(
+                f"{shares[0]} % shared: grouping gains over sharing everything (by share, {listed})", least, 1.05
             ),
-            *(ratio_line(rows, f"a look every {n} batches beside 8", {"every": n}, {"every": 8}) for n in every),
+            judge_ratio(
+                "the less is shared, the more it gains: the gain at the least share beside the greatest",
+                None if least is None or most is None or len(shares) < 2 else least / most,
+                1.0,
+            ),
         ]
+        for n, what in ((every[0], "often"), (every[-1], "seldom")) if len(every) > 2 else ():
+            parts.append(
+                judge_ratio(
+                    f"re-planning too {what} costs (every {n} batches beside every 8)",
+                    ratio(rows, {"every": n}, {"every": 8}),
+                    0.0,
+                    0.95,
+                )
+            )
+        return parts
 
 
 EXPERIMENT = Figure22()

@@ -20,9 +20,10 @@ import numpy as np
 from benchmarks.harness import Cell, Context, Experiment, Row
 from streamjoin.adhoc import Settings, Stream
 from streamjoin.adhoc.core import execution
+from streamjoin.adhoc.core.batch_run import JoinSide
 from streamjoin.adhoc.core.changes import Create
 from streamjoin.adhoc.core.pair_tests import Partial
-from streamjoin.adhoc.core.shared_join import JoinSide, MeetingRun, _narrow
+from streamjoin.adhoc.core.shared_join import MeetingRun, _narrow
 from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.shared_queries.probe import BEFORE, NOT_AFTER

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim, not_tested
 from benchmarks.report_lines import draw_lines
 from streamjoin.adhoc import Settings
 
@@ -89,13 +90,22 @@ class RateExperiment(Experiment):
             draw_lines(axes, [row for row in rows if key in row], x=key, y="tuples_per_s", by=("system",), log=True)
 
 
-def ratio_line(
-    rows: Sequence[Row], what: str, one: Mapping[str, Any], two: Mapping[str, Any], measure: str = "tuples_per_s"
-) -> str:
-    """How the rate, or another measure, of one point compares with that of another."""
+def ratio(
+    rows: Sequence[Row], one: Mapping[str, Any], two: Mapping[str, Any], measure: str = "tuples_per_s"
+) -> float | None:
+    """How many times the rate, or another measure, of one point is that of another; None without both."""
 
-    def rate(point: Mapping[str, Any]) -> float:
-        found = [row for row in rows if all(row.get(key) == value for key, value in point.items())]
-        return float(found[0][measure]) if found else float("nan")
+    def rate(point: Mapping[str, Any]) -> float | None:
+        rates = [float(row[measure]) for row in rows if all(row.get(key) == value for key, value in point.items())]
+        return rates[0] if rates else None
 
-    return f"{what}: {rate(one) / rate(two):.2f} times"
+    first, second = rate(one), rate(two)
+    return None if first is None or second is None else first / second
+
+
+def judge_ratio(claim: str, figure: float | None, at_least: float, at_most: float = inf, reason: str = "") -> Finding:
+    """A claim about such a ratio; not tested without it."""
+    if figure is None:
+        return not_tested(claim, "the points that it needs are not in the grid: run without --quick")
+    rule = f"at least {at_least:g} times" if at_most == inf else f"{at_least:g} to {at_most:g} times"
+    return judge_claim(claim, f"{figure:.2f} times", rule, at_least <= figure <= at_most, reason)

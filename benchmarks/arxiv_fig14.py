@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Row
-from benchmarks.index_experiment import IndexExperiment, agrees, draw, mean, pick, power, values
+from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.index_experiment import IndexExperiment, draw, mean, pick, power
 from benchmarks.index_join import IndexJoin
 from benchmarks.index_keys import keys_for
 
@@ -69,25 +69,34 @@ class MergeCost(IndexExperiment):
         """Milliseconds a merge."""
         draw(figure.subplots(), rows, x="window", by=("index",), y="ms_a_merge", log=True)
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Whether an entry costs the same at every size, and in both trees."""
-        lines = []
+        parts = []
         fixed, cached = "a short merge is mostly its fixed cost", "small trees merge within the cache"
         for index in _INDEXES:
             cost = {row["window"]: row["ns_an_entry"] for row in pick(rows, index=index)}
             spread = max(cost.values()) / min(cost.values())
-            lines.append(
-                f"{index}: {cost[min(cost)]:.1f} ns an entry at w = {power(min(cost))}, {cost[max(cost)]:.1f} at "
-                f"{power(max(cost))}; most over least {spread:.2f} (paper: linear, 1): "
-                + agrees(spread <= _LINEAR, fixed if cost[min(cost)] > cost[max(cost)] else cached)
+            longest = pick(rows, index=index, window=max(cost))[0]["ms_a_merge"]
+            parts.append(
+                judge_claim(
+                    f"{index}: a merge is linear in the elements of the tree",
+                    f"{cost[min(cost)]:.1f} ns per entry at w = {power(min(cost))}, {cost[max(cost)]:.1f} at "
+                    f"{power(max(cost))} ({longest:.0f} ms); most over least {spread:.2f}",
+                    f"most over least at most {_LINEAR:g}",
+                    spread <= _LINEAR,
+                    fixed if cost[min(cost)] > cost[max(cost)] else cached,
+                )
             )
         ratio = mean(row["ratio"] for row in pick(rows, index="pim_tree"))
-        largest = pick(rows, index="pim_tree", window=values(rows, "window")[-1])[0]
-        lines.append(
-            f"pim_tree merges {ratio:.2f} times as fast as im_tree (figure 10a: the same); the join stands still for "
-            f"{largest['ms_a_merge']:.0f} ms at w = {power(largest['window'])}"
+        parts.append(
+            judge_claim(
+                "figure 10a: both trees merge alike",
+                f"pim_tree {ratio:.2f} times as fast as im_tree",
+                "within 25 %",
+                0.8 <= ratio <= 1.25,
+            )
         )
-        return lines
+        return parts
 
 
 EXPERIMENT = MergeCost()

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row, describe
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_aim
+from benchmarks.parallel_experiment import thread_counts
 from streamjoin.joins.engine.compiled_step import patience
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class AutoRegret(Experiment):
         windows = (1 << 10, 1 << 14) if quick else (1 << 10, 1 << 14, 1 << 17, 1 << 20)
         pushes = (2, 64, 4096) if quick else (2, 64, 1024, 8192, 1 << 17)
         matches = (2.0,) if quick else (0.1, 2.0, 10.0)
-        workers = (1,) if quick else (1, 2)
+        workers = (1,) if quick else sorted({1, thread_counts()[-1]})
         return [
             dict(zip(("condition", "window", "push", "matches", "workers"), point, strict=True))
             for point in itertools.product(conditions, windows, pushes, matches, workers)
@@ -122,17 +123,27 @@ class AutoRegret(Experiment):
         figure.supxlabel("tuples per push")
         figure.supylabel("window")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """How many points are within the aim, and the worst of the others."""
-        missed = sorted((row for row in rows if row["regret"] > _AIM), key=lambda row: -row["regret"])
-        within, verdict = len(rows) - len(missed), "missed" if missed else "met"
-        lines = [f"within {_AIM} of the best: {within} of {len(rows)} points: {verdict}"]
-        names = ("condition", "window", "push", "matches", "workers")
-        lines += [
-            f"{describe({name: row[name] for name in names})}: {row['regret']:.2f} times the best, {row['best']}"
-            for row in missed[:12]
-        ]
-        return lines
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """How many points are within the aim for each number of workers, and the worst of the others."""
+        parts = []
+        for workers in sorted({row["workers"] for row in rows}):
+            own = [row for row in rows if row["workers"] == workers]
+            missed = sorted((row for row in own if row["regret"] > _AIM), key=lambda row: -row["regret"])
+            names = ("condition", "window", "push", "matches")
+            worst = "; ".join(
+                f"{row['regret']:.2f} times {row['best']} with {row['chosen']} at "
+                f"{describe({name: row[name] for name in names})}"
+                for row in missed[:6]
+            )
+            parts.append(
+                judge_aim(
+                    f"{workers} workers: `auto` is within {_AIM} of the fastest algorithm",
+                    f"at {len(own) - len(missed)} of {len(own)} points" + (f"; {worst}" if worst else ""),
+                    "at all points",
+                    not missed,
+                )
+            )
+        return parts
 
 
 def _spec(cell: Cell) -> sj.JoinSpec:

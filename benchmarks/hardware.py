@@ -6,8 +6,11 @@ the caches taken, and no algorithm gains what two cores would give. Many busy co
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -17,6 +20,9 @@ from streamjoin.kernels.batch.nested import nested_two
 _WORDS = 30_000
 _PROBES = 8_192
 _REPEATS = 5
+
+_recorded_cores: int | None = None
+"""The processors of the machine whose stored result is being judged; None: this machine has just measured."""
 
 
 @cache
@@ -47,9 +53,27 @@ def apart(threads: int = 2) -> float:
 
 def allowed(threads: int = 2) -> str:
     """What the machine allows, in words."""
+    if _recorded_cores is not None:
+        return "what threads that share nothing gain there was not recorded"
     return f"{'two' if threads == 2 else threads} threads that share nothing gain {apart(threads):.2f} times here"
 
 
 def explained(gained: float, aim: float, threads: int = 2) -> str:
     """Met or missed, and what the machine allows."""
     return f"{'met' if gained >= aim else 'missed'} ({allowed(threads)})"
+
+
+def cores() -> int:
+    """The processors of the machine that measured what is judged now."""
+    return _recorded_cores or os.cpu_count() or 1
+
+
+@contextmanager
+def stored_result(processors: int) -> Iterator[None]:
+    """Judge rows of another day or machine, which had so many processors."""
+    global _recorded_cores
+    before, _recorded_cores = _recorded_cores, processors
+    try:
+        yield
+    finally:
+        _recorded_cores = before

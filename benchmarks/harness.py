@@ -79,6 +79,11 @@ def judge_aim(aim: str, ours: str, rule: str, met: bool, reason: str = "") -> Fi
     return Finding(aim, ours, rule, Judgement.MET if met else Judgement.MISSED, "" if met else reason)
 
 
+def not_tested(claim: str, reason: str) -> Finding:
+    """A part of a paper's claim that nothing here measures."""
+    return Finding(claim, "nothing", "not measured", Judgement.NOT_TESTED, reason)
+
+
 class Experiment(ABC):
     """One experiment: subclass it in a module of its own and leave an instance there as `EXPERIMENT`."""
 
@@ -90,6 +95,8 @@ class Experiment(ABC):
     unit: ClassVar[str]
     repeats: ClassVar[int] = 3
     warmups: ClassVar[int] = 1
+    kept_repeats: ClassVar[int] = 5
+    """A stored result has at least so many repeats: a median of fewer says little about a shared machine."""
 
     @abstractmethod
     def cells(self, quick: bool) -> Sequence[Cell]:

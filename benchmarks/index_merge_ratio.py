@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmarks.harness import Cell, Row
-from benchmarks.index_experiment import IndexExperiment, agrees, draw, met, pick, power, speeds, values
+from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim
+from benchmarks.index_experiment import IndexExperiment, draw, pick, power, speeds, values
 from streamjoin.indexes.registry import make_index
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PAPER_BEST = {1 << 16: -3, 1 << 23: -4}
-_CLOSE_ENOUGH = 0.9
+_CLOSE_ENOUGH, _COSTS = 0.9, 0.95
 _SOONER = "a merge is cheap here beside the misses in a large T_I"
 _LATER = "a merge weighs more here than a fuller T_I"
 
@@ -40,32 +40,53 @@ class MergeRatio(IndexExperiment):
         """Throughput against the ratio, a line a window."""
         draw(figure.subplots(), pick(rows, index=self.index), x="merge_ratio", by=("window",))
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The best ratio by window, both ends, the spread, and the ratio that the index chooses itself."""
-        lines, spreads = [], []
+        parts, spreads = [], []
         for window in values(rows, "window"):
             by_ratio = speeds(rows, "merge_ratio", index=self.index, window=window)
             lowest, best, highest = min(by_ratio), max(by_ratio, key=by_ratio.__getitem__), max(by_ratio)
             spreads.append(max(by_ratio.values()) / min(by_ratio.values()))
-            line = f"w = {power(window)}: best at m = {power(best)}"
+            at = f"{self.index}, w = {power(window)}"
             if window in _PAPER_BEST:
                 paper = _PAPER_BEST[window]
-                near = abs(math.log2(best) - paper) <= 1
-                line += f" (paper 2^{paper}, {agrees(near, _SOONER if math.log2(best) < paper else _LATER)})"
-            ends = "neither end is best" if lowest < best < highest else "an end is best"
-            lines.append(f"{line}; {ends}: {agrees(lowest < best < highest)}")
-            lines.append(self._own_choice(window, by_ratio))
-        lines.append(
-            f"best over worst is {spreads[0]:.2f} in the smallest and {spreads[-1]:.2f} in the largest window (paper: "
-            f"the ratio matters more in small windows): {agrees(spreads[0] > spreads[-1])}"
+                parts.append(
+                    judge_claim(
+                        f"{at}: m = 2^{paper} is best",
+                        f"m = {power(best)}",
+                        "at most a factor of two apart",
+                        abs(math.log2(best) - paper) <= 1,
+                        _SOONER if math.log2(best) < paper else _LATER,
+                    )
+                )
+            for end, name in ((lowest, "frequent merges"), (highest, "a large T_I")):
+                parts.append(
+                    judge_claim(
+                        f"{at}: {name} (m = {power(end)}) cost throughput",
+                        f"{by_ratio[end] / by_ratio[best]:.0%} of the best",
+                        "below 95 %",
+                        by_ratio[end] < _COSTS * by_ratio[best],
+                    )
+                )
+            parts.append(self._own_choice(window, by_ratio))
+        parts.append(
+            judge_claim(
+                "the ratio matters more in small windows",
+                f"best over worst {spreads[0]:.2f} in the smallest and {spreads[-1]:.2f} in the largest window",
+                "more in the smallest",
+                spreads[0] > spreads[-1],
+                "in a large window every search of T_I misses the caches, in a small one none does",
+            )
         )
-        return lines
+        return parts
 
-    def _own_choice(self, window: int, by_ratio: Mapping[float, float]) -> str:
+    def _own_choice(self, window: int, by_ratio: Mapping[float, float]) -> Finding:
         chosen = make_index(self.index, window).settings()["merge_ratio"]
         measured = min(by_ratio, key=lambda ratio: abs(math.log2(ratio / chosen)))
         share = by_ratio[measured] / max(by_ratio.values())
-        return (
-            f"w = {power(window)}: {self.index} chooses m = {power(chosen)}, which gives {share:.0%} of the best; aim "
-            "90%: " + met(share >= _CLOSE_ENOUGH)
+        return judge_aim(
+            f"{self.index}, w = {power(window)}: the ratio that the index chooses, {power(chosen)}, is near the best",
+            f"{share:.0%} of it",
+            f"at least {_CLOSE_ENOUGH:.0%}",
+            share >= _CLOSE_ENOUGH,
         )

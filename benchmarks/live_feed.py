@@ -218,19 +218,27 @@ def _running(load: LiveLoad, seed: int) -> Iterator[tuple[sj.Live, list[Any], Re
         rows = _filled(load) // load.sources
         for number, source in enumerate(sources):
             source.push(Batches(_types(join), load.values, rows, seed + 100 + number, different=1).stamped())
-        if load.order == "arrival":
-            # In event-time order some tuples wait in the gate until the sources go on.
-            while _joined(join) < rows * load.sources:
-                join.wait(0.005)
+        if load.order == "event_time":
+            # Otherwise these tuples would wait in the gate, and the measured time would begin with joining them.
+            for source in sources:
+                source.advance(_stamp(join, time.monotonic_ns()))
+        while _joined(join, load) < rows * load.sources:
+            join.wait(0.005)
         yield join, sources, reader
         if not join.wait(0):
             join.stop()
 
 
-def _joined(join: sj.Live) -> int:
-    """How many tuples the join has taken from its queues."""
+def _joined(join: sj.Live, load: LiveLoad) -> int:
+    """How many tuples the join has taken from its queues; in event-time order, has joined."""
     figures = join.metrics()
-    return int(figures["pushed_left"] + figures["pushed_right"] - figures["waiting"])
+    waiting = figures["waiting"] + (figures.get("open_tuples", 0) if load.order == "event_time" else 0)
+    return int(figures["pushed_left"] + figures["pushed_right"] - waiting)
+
+
+def _stamp(join: sj.Live, nanoseconds: int) -> object:
+    """A time of the tuples."""
+    return np.datetime64(nanoseconds, "ns") if pa.types.is_timestamp(_types(join).field("sent").type) else nanoseconds
 
 
 def _filled(load: LiveLoad) -> int:

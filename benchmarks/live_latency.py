@@ -1,10 +1,12 @@
 """Latency through `sj.live`, from a tuple's push until the consumer has the row, by load.
 
-Sources push a batch every half millisecond each, at 10, 50 and 80 % of the rate that the algorithm sustains with such
-pushes. Windows hold 65,536 tuples per side, and 16,384 once more at 80 %. The
-original handshake join finds a pair up to a window late. Windows of 16,384 tuples pass in some 40 ms at these rates,
-too little to show what the papers show with windows of minutes. ScaleJoin runs in event-time order with four sources,
-the others as tuples arrive.
+Sources push a batch every half millisecond each, the four of ScaleJoin every two, at 10, 50 and 80 % of the rate that
+the algorithm sustains with such pushes. That rate is measured right before; if a run falls behind although it should
+not, the machine has become slower meanwhile, and both are measured again. Windows hold 65,536 tuples per side; the
+handshake joins run once more with 16,384 at 80 %. The original handshake join finds a pair up to a window late, so it
+is measured at 80 % only: a window of 65,536 tuples takes longer than a run at lower loads, and one of 16,384 passes in
+some 40 ms, too little to show what the papers show with windows of minutes. ScaleJoin runs in event-time order with
+four sources, the others as tuples arrive.
 """
 
 from __future__ import annotations
@@ -12,20 +14,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
-from benchmarks.live_feed import LiveLoad, pace, saturate
+from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, human, judge_aim
+from benchmarks.live_feed import LiveLoad, Seen, pace, saturate
 from benchmarks.parallel_experiment import cores
 from benchmarks.report import plot_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ALGORITHMS = ("handshake", "low_latency_handshake", "scalejoin", "auto")
+_HANDSHAKES = ("handshake", "low_latency_handshake")
 _LOADS = (10, 50, 80)
 _PUSH_MS = 0.5
+# Four threads that push every half millisecond have not enough of the interpreter on two cores, whatever they push.
+_SCALEJOIN_PUSH_MS = 2.0
 _WINDOW = 1 << 16
 # A rate is sustained if at most so many seconds of tuples wait at the end, and the sources could push them.
 _WAITING, _PUSHED, _STEP = 0.02, 0.98, 0.9
+# Seconds of a run, and of one that looks for the maximum; how often both are measured if a run falls behind.
+_SECONDS, _SEARCH, _TRIES = 4.0, 1.0, 3
 
 
 def load_of(algorithm: str, window: int) -> LiveLoad:
@@ -38,17 +44,26 @@ def load_of(algorithm: str, window: int) -> LiveLoad:
     return LiveLoad(algorithm, 1 if algorithm == "auto" else workers, window, values=values)
 
 
+def push_ms(load: LiveLoad) -> float:
+    """The milliseconds between two pushes of a source."""
+    return _SCALEJOIN_PUSH_MS if load.algorithm == "scalejoin" else _PUSH_MS
+
+
 def maximum(load: LiveLoad, seconds: float, seed: int) -> float:
-    """The tuples per second that the join sustains in pushes every half millisecond from each source.
+    """The tuples per second that the join sustains in pushes every `push_ms` from each source.
 
     It begins with what large pushes reach and goes down until hardly anything waits when the sources have ended.
     """
     rate = saturate(load, 1_024, seconds, seed)
     while True:
-        seen = pace(load, rate, _PUSH_MS, seconds, seed)
-        if seen.waiting <= _WAITING * rate and seen.tuples_per_s >= _PUSHED * rate:
+        if is_sustained(pace(load, rate, push_ms(load), seconds, seed), rate):
             return rate
         rate *= _STEP
+
+
+def is_sustained(seen: Seen, rate: float) -> bool:
+    """Whether a join has kept up with its sources, and they with the rate."""
+    return seen.waiting <= _WAITING * rate and seen.tuples_per_s >= _PUSHED * rate
 
 
 class LiveLatency(Experiment):
@@ -57,46 +72,66 @@ class LiveLatency(Experiment):
     title = "sj.live: latency from push to consumer, at parts of each algorithm's own maximum"
     measure = "p50_ms"
     unit = "ms (less is better)"
-    repeats = 3
+    repeats = 1
     warmups = 0
 
     def __init__(self) -> None:
         self._most: dict[tuple[str, int], float] = {}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Every algorithm at every load."""
-        seconds = 0.5 if quick else 5.0
-        settings = [(1 << 10, _LOADS[-1])] if quick else [(_WINDOW, load) for load in _LOADS] + [(1 << 14, _LOADS[-1])]
+        """Every algorithm at every load that says something about it."""
+        seconds = 0.5 if quick else _SECONDS
+        if quick:
+            settings = [(name, 1 << 10, _LOADS[-1]) for name in (*_HANDSHAKES, "scalejoin", "auto")]
+        else:
+            settings = [(name, _WINDOW, load) for name in (_HANDSHAKES[1], "scalejoin", "auto") for load in _LOADS]
+            settings += [(name, window, _LOADS[-1]) for window in (_WINDOW, 1 << 14) for name in _HANDSHAKES]
         return [
             {"algorithm": algorithm, "load": load, "window": window, "seconds": seconds}
-            for window, load in settings
-            for algorithm in ALGORITHMS
+            for algorithm, window, load in dict.fromkeys(settings)
         ]
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The original handshake join at the same load."""
-        return None if cell["algorithm"] == "handshake" else {**cell, "algorithm": "handshake"}
+        if cell["algorithm"] == "low_latency_handshake" and cell["load"] == _LOADS[-1]:
+            return {**cell, "algorithm": "handshake"}
+        return None
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Pace the sources; the first part of a run is not measured."""
-        load = load_of(cell["algorithm"], cell["window"])
-        key = cell["algorithm"], cell["window"]
-        if key not in self._most:
-            self._most[key] = maximum(load, cell["seconds"] / 3, context.seed)
-        most = self._most[key]
-        rate = most * cell["load"] / 100
-        seen = pace(load, rate, _PUSH_MS, cell["seconds"], context.seed)
+        load, key = load_of(cell["algorithm"], cell["window"]), (cell["algorithm"], cell["window"])
+        seconds, seed = cell["seconds"], context.seed
+        for _ in range(_TRIES):
+            if key not in self._most:
+                self._most[key] = maximum(load, min(_SEARCH, seconds / 2), seed)
+            most = self._most[key]
+            rate = most * cell["load"] / 100
+            seen = pace(load, rate, push_ms(load), seconds, seed)
+            is_kept = is_sustained(seen, rate)
+            if is_kept:
+                break
+            del self._most[key]
         # The original join finds the last pairs only when the next tuples move them on, or at the end of the input.
-        moving = min(cell["seconds"] / 2, 2 * cell["window"] / rate)
-        return {**seen.summary(cell["seconds"] / 5, cell["seconds"] - moving), "most_tuples_per_s": most}
+        moving = min(seconds / 2, 2 * cell["window"] / rate) if cell["algorithm"] == "handshake" else 0.0
+        figures = {"most_tuples_per_s": most, "sustained": is_kept}
+        return {**seen.summary(seconds / 5, seconds - moving), **figures}
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Median latency by load."""
         plot_lines(figure, rows, x="load", y=self.measure, by=["algorithm"], ylabel=self.unit)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """The aims at 80 % load."""
-        findings = []
+        """The aims at 80 % load; latencies without one are told as such."""
+        findings = [
+            Finding(
+                f"{row['algorithm']} at {row['load']} % load, windows of {row['window']:,}",
+                f"p50 {row['p50_ms']:,.2f} ms, p99 {row['p99_ms']:,.2f} ms at {human(row['tuples_per_s'])} tuples/s",
+                "no aim",
+                Judgement.NOT_TESTED,
+                "" if row["sustained"] else "it fell behind: the machine is too uneven",
+            )
+            for row in rows
+        ]
         for window in sorted({row["window"] for row in rows}, reverse=True):
             at = {row["algorithm"]: row for row in rows if row["load"] == _LOADS[-1] and row["window"] == window}
             for algorithm, percentile, most in _AIMS:

@@ -1,7 +1,9 @@
-"""A live join at full load for ten minutes: memory stays flat, and every row comes.
+"""Live joins at full load for ten minutes: memory stays flat, every row comes, and nothing stands still.
 
-Four sources push as fast as they may, others come and go, one consumer reads, and the resident memory of the process is
-recorded. `make soak` runs it; the suite runs some seconds of it.
+Every algorithm with threads of its own, and the driver thread in both orders. Four sources push as fast as they may,
+others come and go, one consumer reads, and the resident memory of the process is recorded. A join in which nothing
+moves for a while is stopped, and the run fails with where its threads stand. `make soak` runs it; the suite runs some
+seconds of it.
 """
 
 from __future__ import annotations
@@ -10,13 +12,16 @@ import resource
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
 from benchmarks.live_feed import TYPES, Batches, LiveLoad, Reader
+from streamjoin.windows import crew
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +30,12 @@ _SAMPLES = 60
 # The first part of a run fills windows and pools.
 _WARM = 0.25
 _GROWTH = 1.05
+# Seconds without progress after which a join counts as stuck.
+_STUCK = 30.0
+_JOINS = (
+    ("auto", "arrival"), ("auto", "event_time"), ("low_latency_handshake", "arrival"), ("handshake", "arrival"),
+    ("scalejoin", "event_time"), ("pim_parallel", "arrival"),
+)  # fmt: skip
 
 
 class LiveSoak(Experiment):
@@ -37,13 +48,11 @@ class LiveSoak(Experiment):
     warmups = 0
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Behind the driver thread and with threads of their own, in both orders, ten minutes in all."""
-        seconds = 2.0 if quick else 150.0
-        joins = [("auto", "arrival"), ("low_latency_handshake", "arrival")]
-        joins += [("auto", "event_time"), ("scalejoin", "event_time")]
+        """Behind the driver thread and with threads of their own, ten minutes in all."""
+        seconds = 2.0 if quick else 600.0 / len(_JOINS)
         return [
             {"order": order, "algorithm": algorithm, "seconds": seconds, "window": 1 << 14}
-            for algorithm, order in joins
+            for algorithm, order in _JOINS
         ]
 
     def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
@@ -52,7 +61,10 @@ class LiveSoak(Experiment):
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Push and read for the given time."""
-        return soak(cell["algorithm"], cell["order"], cell["window"], cell["seconds"], context.seed)
+        # In a process of its own, which begins with little memory.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            args = (cell["algorithm"], cell["order"], cell["window"], cell["seconds"], context.seed)
+            return pool.submit(soak, *args).result()
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Memory over time."""
@@ -63,14 +75,16 @@ class LiveSoak(Experiment):
         axes.set(xlabel="seconds", ylabel="resident memory, MB", ylim=(0, None))
         axes.legend()
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Whether memory grew after the windows were full."""
         return [
-            f"{row['algorithm']}, {row['order']} order: {row['rss_mb'][0]:.0f} MB in the second quarter, "
-            f"{row['rss_mb'][1]:.0f} MB in the last, {row['rss_mb'][2]:.0f} MB at the most; {row['seconds']:,.0f} s, "
-            f"{human(row['tuples'])} tuples; "
-            f"aim {_GROWTH:g} times: "
-            f"{'met' if row['rss_mb'][1] <= _GROWTH * row['rss_mb'][0] else 'missed'}"
+            judge_aim(
+                f"{row['algorithm']}, {row['order']} order, {row['seconds']:,.0f} s at full load: memory stays flat",
+                f"{row['rss_mb'][0]:.0f} MB in the second quarter, {row['rss_mb'][1]:.0f} MB in the last, "
+                f"{row['rss_mb'][2]:.0f} MB at the most, {human(row['tuples'])} tuples",
+                f"at most {_GROWTH:g} times",
+                row["rss_mb"][1] <= _GROWTH * row["rss_mb"][0],
+            )
             for row in rows
         ]
 
@@ -100,9 +114,17 @@ def soak(algorithm: str, order: Any, window: int, seconds: float, seed: int) -> 
         threads = [threading.Thread(target=feed, args=(number,)) for number in range(load.sources)]
         for thread in threads:
             thread.start()
+        progress, moved_at = (0, 0), begin
         for sample in range(1, _SAMPLES + 1):
             join.wait(max(0.0, begin + seconds * sample / _SAMPLES - time.perf_counter()))
-            memory.append((round(time.perf_counter() - begin, 2), resident_megabytes()))
+            now = time.perf_counter()
+            memory.append((round(now - begin, 2), resident_megabytes()))
+            if progress != (progress := (sum(source.tuples for source in sources), reader.rows)):
+                moved_at = now
+            elif now - moved_at > _STUCK:
+                standing = "\n".join(each.standing() for each in crew.live())
+                join.stop()
+                raise RuntimeError(f"nothing moved for {_STUCK:g} s after {progress}\n{standing}")
         over.set()
         for thread in threads:
             thread.join()

@@ -1,13 +1,13 @@
 """A handshake join run as a stream, without Arrow: nodes, a driver and a collector, each a thread over the kernels.
 
 The driver sends a tuple when the machine's clock (its cycle counter) says it is due, or as fast as the chain takes it.
-A result is stamped by the node that finds it, and its latency counts from when the later of its tuples was due: what
-waits in the driver's batch, or because the machine fell behind, waits.
+A result is stamped when the collector has it, and its latency counts from when the later of its tuples was due: what
+waits in the driver's batch, or because the machine fell behind, waits. Nodes of a paced run sleep like those of
+`sj.live`.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.llhj_streams import Stream
 from streamjoin.indexes.base import ticks_per_ns
-from streamjoin.joins.parallel.handshake_chain import Chain, Copies
+from streamjoin.joins.parallel.handshake_chain import SLEEPS_LEAVING_US, SLEEPS_US, Chain, Copies
 from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
 from streamjoin.kernels.crew import stopped
 from streamjoin.kernels.handshake.collect import (
@@ -41,6 +41,7 @@ from streamjoin.kernels.handshake.links import (
     OUT,
     PLACES,
     SEQ,
+    SLEEPS,
     START,
     UPTO,
     drive,
@@ -53,15 +54,12 @@ from streamjoin.windows.crew import Crew
 I64 = npt.NDArray[np.int64]
 
 HANDSHAKE, LOW_LATENCY = "handshake", "low_latency_handshake"
-# Where every thread has a processor, nodes yield for about half a millisecond before they sleep, since a sleep costs
-# more than a hop. Where they share processors, one that yields on takes from those that have work.
-_PATIENCE = 16
 MODES = {"collect": COLLECT, "punctuate": PUNCTUATE, "sort": SORT}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave: results as places of both sides, when each was found, and how the collector fared."""
+    """What a run gave: results as places of both sides, when each was delivered, and how nodes and collector fared."""
 
     pairs: I64
     latency: npt.NDArray[np.float64]
@@ -71,11 +69,8 @@ class Outcome:
     punctuations: I64
     most_held: int
     seconds: float
-    comparisons: int
-
-
-def _patience(nodes: int) -> int:
-    return _PATIENCE if (os.cpu_count() or 1) >= nodes + 2 else 1
+    comparisons: I64
+    """By node."""
 
 
 class ChainRun:
@@ -92,10 +87,9 @@ class ChainRun:
         index: str | None = None,
     ) -> None:
         self._system, self._stream, self._mode = system, stream, MODES[output]
-        self._chain = Chain(
-            nodes, stream.dtype, stream.terms, batch=batch, punctuates=output != "collect", patience=_patience(nodes)
-        )
+        self._chain = Chain(nodes, stream.dtype, stream.terms, batch=batch, punctuates=output != "collect")
         stream.fill(self._chain.logs)
+        self._sleeps = SLEEPS_LEAVING_US if system == HANDSHAKE else SLEEPS_US
         self._copies = Copies(self._chain, stream.dtype) if system == LOW_LATENCY and index is None else None
         self._indexes = NodeIndexes(self._chain, index, stream.windows, {}) if index else None
         self._crew = Crew(nodes + 2, PLACES)
@@ -133,6 +127,8 @@ class ChainRun:
                 ended[k] = read_cycles()
                 finish(chain.mem)
 
+        # As in a live join; what runs at full rate has no time to sleep.
+        chain.mem[SLEEPS] = self._sleeps if paced else 0
         chain.open()
         try:
             self._crew.run(step)
@@ -162,7 +158,7 @@ class ChainRun:
             punctuations,
             int(told[MOST_HELD]),
             (ended - start) / second,
-            int(self._chain.node_words(COMPARED).sum()),
+            self._chain.node_words(COMPARED).copy(),
         )
 
     def _fill(self) -> None:

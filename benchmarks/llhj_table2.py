@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
 from benchmarks.llhj_latency import node_counts, of
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.llhj_streams import Stream
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SYSTEMS = {"scan": None, "hashed": "hashed", "pim_tree": "pim_tree"}
 _COMPARISONS = 1 << 32
+_PAPER_GAIN = 44
 _TUPLES = 1 << 18
 _WINDOW = {True: 1 << 12, False: 1 << 17}
 
@@ -59,19 +60,43 @@ class Table2(Experiment):
         """Tuples a second against nodes."""
         draw_lines(figure.subplots(), rows, x="nodes", y="tuples_per_s", by=("system", "index"), log=True)
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """How much an index gains."""
-        lines = []
-        for row in of(rows, index="hashed"):
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Both joins, what an index gains, and whether nodes slow it down."""
+        parts = []
+        hashed = of(rows, index="hashed")
+        for row in hashed:
             scan = of(rows, system=LOW_LATENCY, index="scan", nodes=row["nodes"])[0]
-            tree = of(rows, index="pim_tree", nodes=row["nodes"])[0]
             gain = row["tuples_per_s"] / scan["tuples_per_s"]
-            lines.append(
-                f"{row['nodes']} nodes: {human(scan['tuples_per_s'])} tuples/s scanning, {scan['ratio']:.2f} times "
-                f"handshake's, {human(row['tuples_per_s'])} hashed, {human(tree['tuples_per_s'])} over PIM-Trees: "
-                f"an index gains {gain:.0f} times; the paper's 44: {'agrees' if gain >= 10 else 'differs'}"
+            parts += [
+                judge_claim(
+                    f"{row['nodes']} nodes: the low-latency join is as fast as the original",
+                    f"{human(scan['tuples_per_s'])} tuples/s, {scan['ratio']:.2f} times handshake's",
+                    "0.8 to 1.25 times",
+                    0.8 <= scan["ratio"] <= 1.25,
+                    "figure 17 has the reason",
+                ),
+                judge_claim(
+                    f"{row['nodes']} nodes: a hash table per node makes it 44 times as fast",
+                    f"{human(row['tuples_per_s'])} tuples/s, {gain:.0f} times",
+                    "at least 22 times",
+                    gain >= _PAPER_GAIN / 2,
+                    "scanning is faster here, by vector registers, and shares its work among the nodes",
+                ),
+            ]
+        best = max(row["tuples_per_s"] for row in hashed)
+        last = hashed[-1]
+        share = last["tuples_per_s"] / best
+        parts.append(
+            judge_aim(
+                "more nodes do not slow the hash tables down",
+                f"{last['nodes']} nodes give {share:.0%} of the best ({human(best)} tuples/s)",
+                "at least 80 %",
+                share >= 0.8,
+                "every node looks every tuple up in its own table and hands it on: with so little work per tuple the "
+                "hops decide",
             )
-        return lines
+        )
+        return parts
 
 
 EXPERIMENT = Table2()

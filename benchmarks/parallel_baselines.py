@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.hardware import allowed
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.windows.crew import Crew
@@ -213,28 +213,34 @@ class Baselines(Experiment):
         figure.axes[0].set_ylabel(self.unit)
         figure.axes[0].legend(fontsize="small")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """What blocks gain, what threads gain, and what cutting the windows for every tuple costs."""
-        lines = []
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """What cutting the windows for every tuple costs, and what threads and blocks gain."""
+        parts = []
         for window in sorted({row["window"] for row in rows}):
             speed = {(r["system"], r["task"], r["threads"]): r[self.measure] for r in rows if r["window"] == window}
             most = max(threads for _, _, threads in speed)
             kang, blocked = speed["three_step", 1, 1], speed["nested_loop", _BATCH, 1]
             more = speed["nested_loop", _BATCH, most] / blocked
-            lines.append(
-                f"window {window:,}: three_step {human(kang)} comparisons/s; nested_loop in one thread "
-                f"{blocked / kang:.2f} times that, in {most} threads {more:.2f} times one thread"
-            )
             gains = [speed["cell_join", task, most] / speed["cell_join", task, 1] for task in (1, 64)]
             shares = [speed["cell_join", 1, n] / speed["cell_join", 64, n] for n in (1, most)]
-            shape = "agrees" if shares[1] < shares[0] else "differs"
-            lines.append(
-                f"window {window:,}: cell_join with {most} threads is {gains[0]:.2f} times one at tasks of 1, "
-                f"{gains[1]:.2f} times at tasks of 64; single tuples reach {shares[0]:.0%} of the speed of tasks of 64 "
-                f"with 1 thread, {shares[1]:.0%} with {most}: {shape}"
-            )
-        lines.append(allowed())
-        return lines
+            parts += [
+                judge_claim(
+                    f"window {window:,}: cutting the windows for every tuple costs more the more threads there are",
+                    f"single tuples reach {shares[0]:.0%} of the speed of tasks of 64 with 1 thread, {shares[1]:.0%} "
+                    f"with {most}; {most} threads are {gains[0]:.2f} and {gains[1]:.2f} times one",
+                    "a smaller share with the most threads",
+                    shares[1] < shares[0],
+                ),
+                judge_aim(
+                    f"window {window:,}: comparing in blocks beats the three-step procedure, and threads add to it",
+                    f"three_step {human(kang)} comparisons/s; nested_loop {blocked / kang:.2f} times that in one "
+                    f"thread, {most} threads {more:.2f} times one",
+                    "faster than three_step, and at least 0.6 per thread",
+                    blocked > kang and more >= 0.6 * most,
+                    allowed(most),
+                ),
+            ]
+        return parts
 
 
 EXPERIMENT = Baselines()

@@ -72,12 +72,14 @@ class ParallelJoin:
         settings: Mapping[str, float] | None = None,
         *,
         task: int = 64,
-        blocking: bool = False,
+        merge: str = "nonblocking",
         self_join: bool = False,
         locks: bool = True,
+        rates: tuple[int, int] = (1, 1),
     ) -> None:
-        self.threads, self.task, self.blocking = threads, task, blocking
-        self._stream = IndexJoin("scan", windows, keys, self_join=self_join)  # for its columns; its indexes stay empty
+        self.threads, self.task, self.merge = threads, task, merge
+        # For its columns; its indexes stay empty.
+        self._stream = IndexJoin("scan", windows, keys, rates=rates, self_join=self_join)
         self.windows, self.self_join = windows, self_join
         chosen: dict[str, Any] = dict(settings or {})
         self.sides = [SharedPimTree(window, task, locks=locks, **chosen) for window in windows]
@@ -92,22 +94,24 @@ class ParallelJoin:
         return self._stream.arrived
 
     def _joined(self) -> SharedJoin:
-        return SharedJoin(self.sides[0], self.sides[1], self.threads, task=self.task, blocking=self.blocking, out=_OUT)
+        return SharedJoin(self.sides[0], self.sides[1], self.threads, task=self.task, merge=self.merge, out=_OUT)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the trees, the queue and the tuples of a stretch."""
         return self.join.nbytes + self._tuples.words.nbytes
 
-    def use(self, threads: int, task: int, blocking: bool = False) -> None:
+    def use(self, threads: int, task: int, merge: str = "nonblocking") -> None:
         """Go on with another crew."""
         self.join.close()
-        self.threads, self.task, self.blocking = threads, task, blocking
+        self.threads, self.task, self.merge = threads, task, merge
         self.join = self._joined()
 
     def period(self) -> int:
-        """Tuples of both sides between two merges of one side."""
-        return max(1, round(self.sides[0].merge_ratio * self.windows[0] * (1 if self.self_join else 2)))
+        """Tuples of both sides between two merges of the side that merges more rarely."""
+        rates, ratio = self._stream.rates, self.sides[0].merge_ratio
+        each = [window * sum(rates) / rate for window, rate in zip(self.windows, rates, strict=True) if rate]
+        return max(1, round(ratio * max(each)))
 
     def whole_periods(self, least: int) -> int:
         """The smallest number of whole periods, in tuples, that is at least `least`."""
@@ -124,23 +128,22 @@ class ParallelJoin:
         self.run(2 * self.period(), op=INSERTS)
         self.run(min(1 << 14, self.windows[0]))
 
-    def run(self, tuples: int, op: int = PROBES | INSERTS, gap_ns: float | None = None) -> Run:
+    def run(self, tuples: int, op: int = PROBES | INSERTS, gap_ns: float | None = None, band: int | None = None) -> Run:
         """Join the next `tuples`; `gap_ns` paces their arrival, and latency counts from there."""
         measured = Run(threads=self.threads)
         for begin in range(0, tuples, _STRETCH):
-            self._lay(min(_STRETCH, tuples - begin), op)
+            self._lay(min(_STRETCH, tuples - begin), op, band)
             self._run_stretch(measured, gap_ns)
         return measured
 
-    def _lay(self, count: int, op: int) -> None:
-        before = self._stream.arrived
-        ops, word, lo, hi, seq, least, _ = self._stream.columns(count, op)
+    def _lay(self, count: int, op: int, band: int | None) -> None:
+        before, rates = self._stream.arrived, self._stream.rates
+        ops, word, lo, hi, seq, least, _ = self._stream.columns(count, op, band)
         is_right = (ops & ON_RIGHT) == 1
         rights = int(is_right.sum())
         lefts = count - rights
-        first = [before // 2 + before % 2 + self.windows[0], before // 2 + self.windows[1]]
-        if self.self_join:
-            first = [before + self.windows[0], 0]
+        passed_rights = before * rates[1] // sum(rates)
+        first = [before - passed_rights + self.windows[0], 0 if self.self_join else passed_rights + self.windows[1]]
         self._tuples.lay(count, first, (lefts, rights))
         upto = seq
         if not self.self_join:

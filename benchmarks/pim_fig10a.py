@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Row
-from benchmarks.index_experiment import SAME, IndexExperiment, agrees, pick, power, values
+from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.index_experiment import SAME, IndexExperiment, pick, power, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,43 +65,70 @@ class CostBySteps(IndexExperiment):
         axes.tick_params(axis="x", labelsize="x-small")
         axes.legend(fontsize="small")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """The paper's three comparisons at both windows."""
-        lines = []
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """The paper's comparisons at both windows."""
         windows = values(rows, "window")
-        for place, window in enumerate((windows[0], windows[-1])):
-            by_index = {row["index"]: row for row in pick(rows, window=window)}
-            base, im, pim = (by_index[index] for index in ("btree", "im_tree", "pim_tree"))
-            at = f"w = {power(window)}"
-            paper = {name: figures[place] for name, figures in _PAPER.items()}
-            shares = [row["merge_ns"] / _total(row) for row in (im, pim)]
-            chosen = "each chooses its own merge ratio, and the other steps shrank more than the merge"
-            lines.append(
-                f"{at}: merging is {shares[0]:.0%} of im_tree and {shares[1]:.0%} of pim_tree (paper "
-                f"{paper['merge share']:.0%}): "
-                + agrees(all(_near(share, paper["merge share"]) for share in shares), chosen)
+        return [
+            part
+            for place, window in enumerate((windows[0], windows[-1]))
+            for part in _steps(
+                f"w = {power(window)}",
+                {row["index"]: row for row in pick(rows, window=window)},
+                {name: figures[place] for name, figures in _PAPER.items()},
             )
-            gains = [base["insert_ns"] / row["insert_ns"] for row in (im, pim)]
-            located = "pim_tree finds its sub-index in the search ahead of a task, so its insert is a store"
-            lines.append(
-                f"{at}: inserting is {gains[0]:.1f} (im_tree) and {gains[1]:.1f} (pim_tree) times as fast as in btree "
-                f"(paper {paper['insert gain']}): "
-                + agrees(all(_near(gain, paper["insert gain"]) for gain in gains), located)
+        ]
+
+
+def _steps(at: str, by_index: Mapping[str, Row], paper: Mapping[str, float]) -> list[Finding]:
+    base, im, pim = (by_index[index] for index in ("btree", "im_tree", "pim_tree"))
+    both = (("im_tree", im), ("pim_tree", pim))
+    shares = {name: row["merge_ns"] / _total(row) for name, row in both}
+    gains = {name: base["insert_ns"] / row["insert_ns"] for name, row in both}
+    slower = {name: row["search_ns"] / base["search_ns"] for name, row in both}
+    together = {
+        name: (base["search_ns"] + base["insert_ns"]) / (row["search_ns"] + row["insert_ns"]) for name, row in both
+    }
+    parts = [
+        judge_claim(
+            f"{at}: merging is {paper['merge share']:.0%} of {name}",
+            f"{share:.0%}",
+            f"within a factor of {_TWICE:g}",
+            _near(share, paper["merge share"]),
+            "each chooses its own merge ratio, and the other steps shrank more than the merge",
+        )
+        for name, share in shares.items()
+    ]
+    parts.append(
+        judge_claim(
+            f"{at}: merging costs the same in both",
+            f"{im['merge_ns']:.0f} and {pim['merge_ns']:.0f} ns per tuple",
+            f"within a factor of {1 + 2 * SAME:g}",
+            max(im["merge_ns"], pim["merge_ns"]) <= (1 + 2 * SAME) * min(im["merge_ns"], pim["merge_ns"]),
+            "each chooses its own merge ratio",
+        )
+    )
+    for name, gain in gains.items():
+        parts.append(
+            judge_claim(
+                f"{at}: {name} inserts {paper['insert gain']} times as fast as btree",
+                f"{gain:.1f} times",
+                f"within a factor of {_TWICE:g}",
+                _near(gain, paper["insert gain"]),
+                f"pim_tree finds its sub-index in the search ahead of a task, so its insert is a store; search and "
+                f"insert together are {together[name]:.2f} times as fast as btree's",
             )
-            slower = [row["search_ns"] / base["search_ns"] for row in (im, pim)]
-            ahead = "a task is searched together with its misses overlapped, and pim_tree's share includes the insert's"
-            lines.append(
-                f"{at}: searching takes {slower[0]:.2f} (im_tree) and {slower[1]:.2f} (pim_tree) times btree's (paper "
-                f"{paper['search ratio']}): "
-                + agrees(all(abs(figure - paper["search ratio"]) <= 2 * SAME for figure in slower), ahead)
+        )
+    for name, figure in slower.items():
+        parts.append(
+            judge_claim(
+                f"{at}: {name} searches for {paper['search ratio']} times as long as btree",
+                f"{figure:.2f} times",
+                f"within {2 * SAME:.0%} of it",
+                abs(figure / paper["search ratio"] - 1) <= 2 * SAME,
+                "a task is searched together with its misses overlapped, and pim_tree's share includes the insert's",
             )
-            both = [
-                (base["search_ns"] + base["insert_ns"]) / (row["search_ns"] + row["insert_ns"]) for row in (im, pim)
-            ]
-            lines.append(
-                f"{at}: search and insert together: im_tree {both[0]:.2f}, pim_tree {both[1]:.2f} times as fast"
-            )
-        return lines
+        )
+    return parts
 
 
 def _total(row: Row) -> float:

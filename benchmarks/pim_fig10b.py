@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.harness import Cell, Row
-from benchmarks.index_experiment import IndexExperiment, agrees, mean, met, pick, power, speeds, values
+from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim
+from benchmarks.index_experiment import IndexExperiment, mean, pick, power, speeds, values
 
 _PAPER = {"im_tree": 1.50, "pim_tree": 1.63}
 _AIM, _FROM = 1.6, 1 << 17
@@ -25,31 +25,49 @@ class WindowSize(IndexExperiment):
         windows = (10, 14, 17) if quick else range(10, 24)
         return [{"window": 1 << w, "index": index} for w in windows for index in ("btree", "im_tree", "pim_tree")]
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The mean ratios, the order, and where it does not hold."""
-        lines = []
+        parts = []
         for index, paper in _PAPER.items():
             ratio = mean(row["ratio"] for row in pick(rows, index=index))
-            lines.append(
-                f"{index} is {ratio:.2f} times btree on average (paper {paper}): {agrees(ratio >= paper / 1.2)}"
+            parts.append(
+                judge_claim(
+                    f"{index} is {paper} times btree on average",
+                    f"{ratio:.2f} times",
+                    "as much or more",
+                    ratio >= paper,
+                )
             )
         by_window = {
             window: [speeds(rows, "window", index=index)[window] for index in ("btree", "im_tree", "pim_tree")]
             for window in values(rows, "window")
         }
-        odd = [power(window) for window, (base, im, pim) in by_window.items() if not base <= im <= pim]
-        small = "a window that fits the cache has no misses to save, and its merges are many; elsewhere they are close"
-        lines.append(
-            f"pim_tree before im_tree before btree at {len(by_window) - len(odd)} of {len(by_window)} windows"
-            f"{', not at ' + ', '.join(odd) if odd else ''} (paper: at all): {agrees(not odd, small)}"
-        )
+        small = "a window that fits the cache has no misses to save, and its merges are many"
+        for name, place, holds in (
+            ("pim_tree is the fastest", "best", {w: pim >= max(base, im) for w, (base, im, pim) in by_window.items()}),
+            ("btree is the slowest", "worst", {w: base <= min(im, pim) for w, (base, im, pim) in by_window.items()}),
+        ):
+            odd = [power(window) for window, yes in holds.items() if not yes]
+            parts.append(
+                judge_claim(
+                    f"{name} at every window",
+                    f"at {len(holds) - len(odd)} of {len(holds)}" + (f", not at {', '.join(odd)}" if odd else ""),
+                    f"{place} at all",
+                    not odd,
+                    small,
+                )
+            )
         large = [row["ratio"] for row in pick(rows, index="pim_tree") if row["window"] >= _FROM]
         if large:
-            lines.append(
-                f"pim_tree is at least {min(large):.2f} times btree from w = 2^17 on; aim {_AIM}: "
-                f"{met(min(large) >= _AIM)}"
+            parts.append(
+                judge_aim(
+                    "pim_tree is 1.6 times btree from w = 2^17 on",
+                    f"{min(large):.2f} times at the least",
+                    f"at least {_AIM}",
+                    min(large) >= _AIM,
+                )
             )
-        return lines
+        return parts
 
 
 EXPERIMENT = WindowSize()

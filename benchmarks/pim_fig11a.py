@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Cell, Row
-from benchmarks.index_experiment import agrees, draw, pick, power, speeds, values
+from benchmarks.harness import Cell, Finding, Row, human, judge_claim
+from benchmarks.index_experiment import draw, pick, power, speeds, values
 from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZES = (1, 2, 4, 8, 16, 64, 256)
-_PAPER_ENOUGH = 8
+_PAPER_GROWS, _PAPER_ENOUGH = 4, 8
 
 
 class TaskSize(ParallelExperiment):
@@ -41,20 +42,40 @@ class TaskSize(ParallelExperiment):
         """Throughput against the task size."""
         draw(figure.subplots(), rows, x="task", by=("window", "system"))
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Where throughput stops growing, and what small tasks cost."""
-        lines = []
+        parts = []
         for window in values(rows, "window"):
             by_size = speeds(rows, "task", window=window, system=PARALLEL)
             threads = pick(rows, window=window, system=PARALLEL)[0]["threads"]
+            at = f"w = {power(window)}, {threads} threads"
             most = max(by_size.values())
-            enough = next(size for size, speed in by_size.items() if speed >= 0.9 * most)
-            overlap = "the tuples of a task are located together, so larger tasks hide more cache misses"
-            lines.append(
-                f"w = {power(window)}, {threads} threads: tasks of {enough} reach 90% of the best (paper: 4 to 8), "
-                f"tasks of 1 {by_size[1] / most:.0%}: {agrees(enough <= _PAPER_ENOUGH, overlap)}"
-            )
-        return lines
+            small = [size for size in by_size if size <= _PAPER_GROWS]
+            steady = all(by_size[a] <= by_size[b] for a, b in itertools.pairwise(small))
+            listed = ", ".join(f"{size}: {human(by_size[size])}" for size in small)
+            parts += [
+                judge_claim(
+                    f"{at}: throughput grows steadily up to tasks of four",
+                    f"tuples/s by task {listed}",
+                    "more with every size",
+                    steady,
+                ),
+                judge_claim(
+                    f"{at}: tasks of 1 pay for scheduling",
+                    f"{by_size[1] / most:.0%} of the best",
+                    "below 75 %",
+                    by_size[1] < 0.75 * most,
+                ),
+                judge_claim(
+                    f"{at}: beyond tasks of eight throughput does not vary significantly",
+                    f"tasks of 8 give {by_size[_PAPER_ENOUGH] / most:.0%} of the best, of {max(by_size)} "
+                    f"{by_size[max(by_size)] / most:.0%}",
+                    "both at least 80 %",
+                    min(by_size[_PAPER_ENOUGH], by_size[max(by_size)]) >= 0.8 * most,
+                    "the tuples of a task are located together, so larger tasks hide more cache misses",
+                ),
+            ]
+        return parts
 
 
 EXPERIMENT = TaskSize()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Row
-from benchmarks.index_experiment import IndexExperiment, agrees, pick, power, values
+from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.index_experiment import IndexExperiment, pick, power, values
 from benchmarks.index_join import IndexJoin
 from benchmarks.index_keys import keys_for
 
@@ -73,7 +73,7 @@ class Memory(IndexExperiment):
         axes.set_ylabel("bytes a tuple of the window")
         axes.legend(fontsize="small")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The index alone, the whole, and whether the window matters."""
         index_only, whole = [], []
         for window in values(rows, "window"):
@@ -87,11 +87,26 @@ class Memory(IndexExperiment):
             "expired tuples are told by their positions, so the window is not kept longer, and btree pays for its ring"
         )
         return [
-            f"the index alone takes {min(index_only):.1f} to {max(index_only):.1f} times btree's nodes (paper about "
-            "2): " + agrees(min(index_only) >= 1.6 and max(index_only) <= 2.4, buffers),
-            f"with the window {min(whole):.1f} to {max(whole):.1f} times btree's (paper nearly 2): "
-            + agrees(min(whole) >= 1.6 and max(whole) <= 2.4, f"as above; {expired}"),
-            f"the factor varies by {spread:.2f} over the windows (paper: it does not): {agrees(spread <= 1.25)}",
+            judge_claim(
+                "the index takes almost twice the memory of a B+-tree",
+                f"{min(index_only):.1f} to {max(index_only):.1f} times",
+                "1.6 to 2.4 times",
+                min(index_only) >= 1.6 and max(index_only) <= 2.4,
+                buffers,
+            ),
+            judge_claim(
+                "the whole join, with the window, takes nearly twice the memory",
+                f"{min(whole):.1f} to {max(whole):.1f} times",
+                "1.6 to 2.4 times",
+                min(whole) >= 1.6 and max(whole) <= 2.4,
+                f"{buffers}; {expired}",
+            ),
+            judge_claim(
+                "the factor is the same at every window",
+                f"largest over smallest {spread:.2f}",
+                "at most 1.25",
+                spread <= 1.25,
+            ),
         ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from benchmarks.parallel_merging import Merging
 
 
@@ -14,6 +17,8 @@ class SelfJoin(Merging):
         "in smaller windows threads do not pay"
     )
     self_join = True
+    paper_from = 1 << 16
+    paper_gains: ClassVar[Mapping[str, float]] = {"btree": 7.0, "pim_tree": 4.0}
 
 
 EXPERIMENT = SelfJoin()

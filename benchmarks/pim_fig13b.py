@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from benchmarks.harness import Row
-from benchmarks.index_experiment import agrees
-from benchmarks.parallel_drift import PAPER_FASTEST, Drifting
+from benchmarks.harness import Finding, Row, judge_claim
+from benchmarks.parallel_drift import PAPER, PAPER_FASTEST, Drifting
 
 
 class DriftSpread(Drifting):
@@ -18,22 +18,56 @@ class DriftSpread(Drifting):
         "70% get almost none"
     )
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """The spread at rest, at the paper's fastest drift and at ten times that."""
-        lines = []
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """The spread at rest and at the paper's fastest drift."""
+        parts = []
         moved = (
-            "r within ten windows moves the centre by less than the keys' deviation between two merges, which come "
-            "eight times a window"
+            "r within ten windows moves the centre by 0.1 r between two merges, less than the keys' deviation, so most "
+            "keys fall among those of T_S"
         )
-        for row in rows:
-            even = row["largest_share"] < 0.1
-            wanted = even if row["drift"] == 0.0 else not even
-            told = agrees(wanted, moved) if row["drift"] in (0.0, PAPER_FASTEST) else "not in the paper"
-            lines.append(
-                f"r = {row['drift']:g}, {row['threads']} threads: the largest gets {row['largest_share']:.1%} "
-                f"of the inserts, {row['idle_share']:.0%} get almost none: {told}"
+        for row in (row for row in rows if row["layout"] == PAPER):
+            at = f"r = {row['drift']:g}, {row['threads']} threads"
+            shares = f"the largest gets {row['largest_share']:.1%}, {row['idle_share']:.0%} get almost none"
+            if row["drift"] == 0.0:
+                parts.append(
+                    judge_claim(
+                        f"{at}: inserts spread evenly over the sub-indexes",
+                        shares,
+                        "the largest at most 2 %, at most a tenth idle",
+                        row["largest_share"] <= 0.02 and row["idle_share"] <= 0.1,
+                    )
+                )
+            if row["drift"] == PAPER_FASTEST:
+                parts += [
+                    judge_claim(
+                        f"{at}: one sub-index gets 77 % of the inserts",
+                        shares,
+                        "at least half",
+                        row["largest_share"] >= 0.5,
+                        moved,
+                    ),
+                    judge_claim(
+                        f"{at}: 70 % of the sub-indexes get almost none",
+                        shares,
+                        "at least half of them",
+                        row["idle_share"] >= 0.5,
+                        moved,
+                    ),
+                ]
+        paced = [
+            row["largest_share"]
+            for row in sorted(rows, key=lambda row: float(row["drift"]))
+            if row["layout"] == PAPER and row["threads"] == 1
+        ]
+        parts.append(
+            judge_claim(
+                "the faster the drift, the more skewed the inserts",
+                "the largest sub-index gets " + ", ".join(f"{share:.1%}" for share in paced),
+                "more with every drift",
+                all(a < b for a, b in itertools.pairwise(paced)),
             )
-        return lines
+        )
+        return parts
 
 
 EXPERIMENT = DriftSpread()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Row
-from benchmarks.index_experiment import IndexExperiment, agrees, draw, pick, power, speeds, values
+from benchmarks.harness import Cell, Finding, Row, judge_claim
+from benchmarks.index_experiment import IndexExperiment, draw, pick, power, speeds, values
 from benchmarks.index_join import IndexJoin, Measured
 
 if TYPE_CHECKING:
@@ -57,29 +57,35 @@ class InsertionDepth(IndexExperiment):
         """Throughput against the window, a line a depth."""
         draw(figure.subplots(), rows, x="window", by=("index", "insertion_depth"))
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The spread over the depths, and the deepest."""
-        lines, costly = [], []
+        parts, behind = [], []
         for window in values(rows, "window"):
             by_depth = speeds(rows, "insertion_depth", index="pim_tree", window=window)
             best, deepest = max(by_depth, key=by_depth.__getitem__), max(by_depth)
             spread = max(by_depth.values()) / min(by_depth.values())
-            costly.append(best != deepest)
+            behind.append(best != deepest)
             ratio = pick(rows, window=window, insertion_depth=best)[0]["ratio"]
-            lines.append(
-                f"w = {power(window)}: best at depth {best} of {deepest} ({ratio:.2f} times btree); best over worst "
-                f"{spread:.2f} (paper: little): "
-                + agrees(spread <= _LITTLE, "near the root a sub-index is a large tree, under a leaf one cache line")
+            parts.append(
+                judge_claim(
+                    f"w = {power(window)}: the depth matters little with one thread",
+                    f"best over worst {spread:.2f}; depth {best} of {deepest} is best, {ratio:.2f} times btree",
+                    f"best over worst at most {_LITTLE}",
+                    spread <= _LITTLE,
+                    "near the root a sub-index is a large tree, under a leaf one cache line",
+                )
             )
-        why = (
-            "the probe searches T_S down to the leaf anyway and for a whole task at once, so the last levels cost an "
-            "insert little, and a sub-index that is one cache line saves it a tree"
+        parts.append(
+            judge_claim(
+                "the deepest one costs throughput at every window",
+                f"another depth is best at {sum(behind)} of {len(behind)} windows",
+                "at all of them",
+                all(behind),
+                "the probe searches T_S down to the leaf anyway and for a whole task at once, so the last levels cost "
+                "an insert little, and a sub-index that is one cache line saves it a tree",
+            )
         )
-        lines.append(
-            f"the deepest is not the best at {sum(costly)} of {len(costly)} windows (paper: at all): "
-            + agrees(2 * sum(costly) > len(costly), why)
-        )
-        return lines
+        return parts
 
 
 EXPERIMENT = InsertionDepth()

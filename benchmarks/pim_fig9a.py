@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Cell, Row
-from benchmarks.index_experiment import agrees, draw, pick, power, values
-from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, best, thread_counts
+from benchmarks.harness import Cell, Finding, Row, human, judge_claim
+from benchmarks.index_experiment import draw, pick, power, speeds, values
+from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
+from benchmarks.pim_fig8c import depths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_WIDTH = 16  # what the tree itself chooses for its merge ratio
+_WIDEST, _DEEPER = 1 << 20, 1 << 21
+_CONGESTED = 1.5
 
 
 class ParallelDepth(ParallelExperiment):
@@ -18,22 +23,23 @@ class ParallelDepth(ParallelExperiment):
 
     title = "figure 9a: pim_parallel against insertion depth, match rate 2"
     claim = (
-        "figure 9a: with few sub-indexes threads wait for each other's locks; deeper is better up to a depth that "
-        "grows with the window, and the deepest costs a little for searching further"
+        "figure 9a: with the few sub-indexes of depth 1 threads wait for each other's locks; there throughput grows "
+        "from w = 2^16 to 2^20 with the children of the root and falls at 2^21, where the tree gets a level; depths "
+        "3 and 4 are no better than the one before"
     )
-    settings = ("insertion_depth",)
+    settings = ("insertion_depth", "width")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Depth 1 has as many sub-indexes as the root has children."""
-        windows = (1 << 12,) if quick else (1 << 16, 1 << 20)
+        """Every depth of each window; the width of chunks is the same at all, so that only the depth differs."""
+        windows = (1 << 12,) if quick else (1 << 16, 1 << 18, _WIDEST, _DEEPER)
         most = thread_counts()[-1]
         cells: list[Cell] = []
         for window in windows:
-            deepest = 2 if quick else 4
-            cells.append({"window": window, "system": BASELINE, "threads": 1, "insertion_depth": None})
+            base = {"window": window, "threads": 1, "insertion_depth": None, "width": None}
+            cells.append({**base, "system": BASELINE})
             cells += [
-                {"window": window, "system": PARALLEL, "threads": most, "insertion_depth": depth}
-                for depth in range(1, deepest + 1)
+                {**base, "system": PARALLEL, "threads": most, "insertion_depth": depth, "width": _WIDTH}
+                for depth in depths(window)
             ]
         return cells
 
@@ -41,19 +47,55 @@ class ParallelDepth(ParallelExperiment):
         """Throughput against the depth."""
         draw(figure.subplots(), rows, x="insertion_depth", by=("window", "system"))
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """The best depth of each window."""
-        lines = []
-        for window in values(rows, "window"):
-            own = pick(rows, window=window, system=PARALLEL)
-            depth = best(rows, "insertion_depth", window=window, system=PARALLEL)
-            speeds = {row["insertion_depth"]: row["tuples_per_s"] for row in own}
-            gain = speeds[depth] / speeds[1]
-            lines.append(
-                f"w = {power(window)}, {own[0]['threads']} threads: depth {depth} is best, {gain:.2f} times depth 1 "
-                f"(paper: deeper than 1): {agrees(depth > 1)}"
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """What few sub-indexes cost, by window, and where more no longer help."""
+        windows = values(rows, "window")
+        by_depth = {w: speeds(rows, "insertion_depth", window=w, system=PARALLEL) for w in windows}
+        threads = pick(rows, system=PARALLEL)[0]["threads"]
+        few = by_depth[windows[0]]
+        gain = max(few.values()) / few[1]
+        parts = [
+            judge_claim(
+                f"{threads} threads, w = {power(windows[0])}: with the few sub-indexes of depth 1 threads wait for "
+                "each other's locks",
+                f"the best depth is {gain:.2f} times depth 1",
+                "at least 1.5 times",
+                gain >= _CONGESTED,
+                "" if threads > 2 else "two threads seldom meet in one of even two sub-indexes",
             )
-        return lines
+        ]
+        for window, speed in by_depth.items():
+            deepest = max(speed)
+            between = [speed[depth] for depth in speed if 1 < depth < deepest]
+            if not between:
+                continue
+            more = speed[deepest] / max(between)
+            parts.append(
+                judge_claim(
+                    f"w = {power(window)}: the deepest does not improve on the others beyond depth 1",
+                    f"depth {deepest}: {more:.2f} times the best of them",
+                    "at most 1.1 times",
+                    more <= 1.1,
+                    "under a leaf a sub-index is one cache line, above it a tree",
+                )
+            )
+        shallow = {window: speed[1] for window, speed in by_depth.items()}
+        if _WIDEST in shallow and _DEEPER in shallow:
+            parts += [
+                judge_claim(
+                    "depth 1: throughput grows from w = 2^16 to 2^20 with the children of the root",
+                    f"2 children: {human(shallow[windows[0]])}, 32 children: {human(shallow[_WIDEST])} tuples/s",
+                    "more at 2^20",
+                    shallow[_WIDEST] > shallow[windows[0]],
+                ),
+                judge_claim(
+                    "depth 1: throughput falls at w = 2^21, where the tree gets a level and the root two children",
+                    f"{shallow[_DEEPER] / shallow[_WIDEST]:.0%} of that at 2^20",
+                    "below 90 %",
+                    shallow[_DEEPER] < 0.9 * shallow[_WIDEST],
+                ),
+            ]
+        return parts
 
 
 EXPERIMENT = ParallelDepth()

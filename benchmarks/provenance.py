@@ -19,9 +19,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("streamjoin", "benchmarks")
 _BYSTANDERS = frozenset(
-    f"benchmarks/{name}.py" for name in ("__init__", "__main__", "provenance", "report", "reproduction")
+    f"benchmarks/{name}.py"
+    for name in (
+        "__init__",
+        "__main__",
+        "comparison",
+        "provenance",
+        "readme_part",
+        "report",
+        "reproduction",
+        "speed_table",
+    )
 )
 """Modules that find, print and store results; a change to them does not change a figure."""
+_WRITTEN = tuple(f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "README.md"))
+"""What keeping a result changes, as paths that git leaves out."""
 _COMMIT = "STREAMJOIN_COMMIT"
 """Names the commit where the source is a copy without its repository."""
 
@@ -29,7 +41,7 @@ _COMMIT = "STREAMJOIN_COMMIT"
 def commit() -> str | None:
     """The commit that the benchmarks run from, with a + when the tree differs from it."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        changed = _git("status", "--porcelain", "--untracked-files=no")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_WRITTEN)
         return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     return os.environ.get(_COMMIT)
 

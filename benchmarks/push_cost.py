@@ -80,6 +80,9 @@ class PushCost(Experiment):
             while "algorithm   indexed" not in join.explain():
                 for _ in range(100):
                     join.push(make(columns(32)), make(columns(32)))
+            # A quarter of the window: both indexes have merged, and have the memory for the next merge.
+            for _ in range(cell["window"] // 4 // 1024):
+                join.push(make(columns(1024)), make(columns(1024)))
             batches = [(columns(cell["rows"]), columns(cell["rows"])) for _ in range(pushes)]
             making, pushing, results = 0, 0, 0
             gc.collect()

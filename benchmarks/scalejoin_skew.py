@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.index_experiment import met
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
 from benchmarks.scalejoin_stream import Stream, run_stream
 
 if TYPE_CHECKING:
@@ -111,13 +110,29 @@ class Skew(Experiment):
         below.bar(["mean", "worst slice"], [row["std_percent"], row["worst_std_percent"]])
         below.set_ylabel("std of work (%)")
 
-    def verdict(self, rows: Sequence[Row]) -> list[str]:
-        """The spread against the aim and the paper's."""
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """The spread by counts against the paper's and our aim."""
         row = max(rows, key=lambda row: int(row["threads"]))
-        worst = row["worst_std_percent"]
-        spread = (
-            f"work of {row['threads']} threads spreads by {row['std_percent']:.3f} % on average, {worst:.3f} % in the "
-            f"worst second (paper: about {self.paper_std:g} %); aim 1 %: {met(worst <= _AIM)}"
-        )
-        least, most = human(row["least_a_slice"]), human(row["most_a_slice"])
-        return [spread, f"a thread makes {least} to {most} comparisons for a second of the stream"]
+        mean, worst = row["std_percent"], row["worst_std_percent"]
+        least, most = row["least_a_slice"], row["most_a_slice"]
+        return [
+            judge_claim(
+                f"the comparisons of {row['threads']} threads per second of the stream spread by about "
+                f"{self.paper_std:g} %",
+                f"{mean:.3f} % on average",
+                "at most three times that",
+                mean <= 3 * self.paper_std,
+            ),
+            judge_claim(
+                "the load itself changes as the rates do, and the balance holds",
+                f"a thread makes {human(least)} to {human(most)} comparisons per second of the stream; {worst:.3f} % "
+                "in the worst second",
+                "at most 1 % in the worst second",
+                worst <= _AIM,
+            ),
+            not_tested(
+                "the threads' balance by time",
+                "threads share two to sixteen cores with sources and consumer, so their time says how the machine "
+                "dealt them out; the work is counted, per second of the stream",
+            ),
+        ]

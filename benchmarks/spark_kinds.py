@@ -1,8 +1,9 @@
 """The kinds of join on Spark beside the inner join, on the same files in the same session.
 
 All but the as-of joins by key join by |l.key - r.key| <= 1 in windows of as many tuples as a batch has, at about one
-partner per tuple. As-of joins by key look up one of 500 symbols. The rounds run all kinds in turn. The inner join has
-no gate, the others do: the ratio includes it.
+partner per tuple. As-of joins by key look up one of 500 symbols. Joins on intervals ask for l.key BETWEEN r.key AND
+r.payload, with lengths over three orders of magnitude, at about as many partners. The rounds run all kinds in turn. The
+inner joins have no gate, the others do: the ratio includes it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 INNER = "inner"
 HOWS = (INNER, "left", "right", "full", "semi", "anti")
 AS_OF = ("as-of backward", "as-of nearest", "as-of by band")
-_AIM, _STEP_US, _SYMBOLS = 0.8, 1_000, 500
+INTERVALS = ("interval", "interval, left")
+_AIM, _STEP_US, _SYMBOLS, _MEAN_LENGTH = 0.8, 1_000, 500, 145
 
 
 def spec_of(kind: str, rows: int) -> sj.JoinSpec:
@@ -35,6 +37,10 @@ def spec_of(kind: str, rows: int) -> sj.JoinSpec:
     if kind in HOWS:
         band = sj.Band("key", "key", 1)
         return sj.JoinSpec(band, sj.TimeWindow(length), time="ts", order="event_time", how=kind)  # type: ignore[arg-type]
+    if kind in INTERVALS:
+        how: Literal["left", "inner"] = "left" if kind.endswith("left") else "inner"
+        within = sj.Within("key", "key", "payload")
+        return sj.JoinSpec(within, sj.TimeWindow(length), time="ts", order="event_time", how=how)
     near = timedelta(microseconds=rows // 20 * _STEP_US)
     match = sj.AsOf("nearest", near) if kind == "as-of nearest" else sj.AsOf("backward", length)
     on = sj.Band("key", "key", 1) if kind == "as-of by band" else sj.Equi("payload")
@@ -52,7 +58,7 @@ class SparkKinds(SparkExperiment):
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each kind, with small and with large batches."""
         batches = (20_000,) if quick else (100_000, 400_000)
-        return [{"batch": batch, "kind": kind} for batch in batches for kind in (*HOWS, *AS_OF)]
+        return [{"batch": batch, "kind": kind} for batch in batches for kind in (*HOWS, *AS_OF, *INTERVALS)]
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The inner join of the same files."""
@@ -65,10 +71,15 @@ class SparkKinds(SparkExperiment):
         def table(side: Side, number: int) -> pa.Table:
             rng, first = np.random.default_rng([context.seed, side == "right", number]), number * rows
             ticks = pa.array((first + np.arange(rows)) * _STEP_US, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+            if cell["kind"] in INTERVALS:
+                keys = rng.integers(0, 2 * _MEAN_LENGTH * rows, rows)
+                lengths = (10 ** rng.uniform(0, 3, rows)).astype(np.int64)
+                return pa.table({"ts": ticks, "key": keys, "payload": keys + lengths})
             keys, symbols = rng.integers(0, 6 * rows, rows), rng.integers(0, _SYMBOLS, rows)
             return pa.table({"ts": ticks, "key": keys, "payload": symbols})
 
-        files = Files(context, str(rows)).write(lambda side: [table(side, i) for i in range(batches)])
+        name = f"{rows} intervals" if cell["kind"] in INTERVALS else str(rows)
+        files = Files(context, name).write(lambda side: [table(side, i) for i in range(batches)])
         build = functools.partial(sj.spark.join, spec=spec_of(cell["kind"], rows))
         ran = steady(self.timed(build, files, context.scratch / "checkpoint"), 3)
         return {"rows_per_s": speed(ran), "results": sum(b.results for b in ran) / sum(b.rows for b in ran)}

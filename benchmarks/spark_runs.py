@@ -30,13 +30,14 @@ Build = Callable[["DataFrame", "DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True)
 class Timed:
-    """One micro-batch: its rows, its results, its seconds by part, and those of the tasks of its last stage."""
+    """One micro-batch: rows, results, seconds by part, those of the tasks of its last stage, and observed metrics."""
 
     rows: int
     results: int
     seconds: float
     parts: Mapping[str, float]
     tasks: Sequence[float] = field(default=())
+    observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class SparkExperiment(Experiment):
@@ -90,6 +91,7 @@ class SparkExperiment(Experiment):
                 progress["durationMs"]["triggerExecution"] / 1000,
                 {part: ms / 1000 for part, ms in progress["durationMs"].items()},
                 tasks[i] if i < len(tasks) else (),
+                {name: row.asDict() for name, row in progress["observedMetrics"].items()},
             )
             for i, progress in enumerate(reports)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -299,6 +300,9 @@ def test_the_page_of_reproductions_is_what_the_stored_results_give() -> None:
     assert reproduction.main(["--check"]) == 0, "docs/reproduction.md is out of date: run `make bench-report`"
     figures = [name for paper in reproduction.PAPERS for _, name in paper.figures if name is not None]
     claimed = {name for name, experiment in discover("benchmarks") if getattr(experiment, "claim", None)}
+    for name in figures:
+        kind = type(importlib.import_module(f"benchmarks.{name}").EXPERIMENT)
+        assert kind.verdict is Experiment.verdict, f"{name} judges in text: its parts belong into findings()"
     assert set(figures) <= claimed and len(figures) == len(set(figures)) == len(reproduction.experiments())
 
 
@@ -352,3 +356,18 @@ def test_commit_is_known_in_a_checkout_only(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_figures_have_three_digits(value: float, text: str) -> None:
     assert human(value) == text
+
+
+def test_results_that_are_kept_are_no_changes_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or only the first one of several could be."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    paths = [tmp_path / name for name in ("README.md", "benchmarks/results/one.json", "src/module.py")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("before")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    for path in paths:
+        path.write_text("after")
+        assert str(provenance.commit()).endswith("+") == (path.suffix == ".py")

@@ -19,12 +19,12 @@ from benchmarks.pim_fig8c import depths
 from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import make_index
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
-from tests.benchmarks.invented import invented
+from tests.benchmarks.invented import invented, judged, mentioning
 
 TINY = 1 << 10
 NAMES = (
     "pim_fig8b", "pim_fig8c", "pim_fig9b", "pim_fig9c", "pim_fig10a", "pim_fig10b", "pim_fig10c", "pim_fig11c",
-    "pim_fig13a", "pim_fig13_drift", "arxiv_fig11b", "arxiv_fig11c", "arxiv_fig14", "index_speed",
+    "pim_fig13a", "pim_fig13_drift", "arxiv_fig11b", "arxiv_fig11c", "arxiv_fig14", "index_fanout", "index_speed",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
     name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
@@ -212,6 +212,7 @@ PLENTY = {
     "ms_a_merge": 1.0,
     "ns_an_entry": 5.0,
     "searched_nodes": 4.0,
+    "threads": 2,
     "match_rate": 2.0,
 }
 
@@ -264,17 +265,16 @@ def test_one_slow_window_misses_the_aim() -> None:
 
 
 def test_window_sizes_follow_the_paper_or_say_where_not() -> None:
+    experiment = EXPERIMENTS["pim_fig10b"]
     speed = {"btree": 1.0, "im_tree": 1.5, "pim_tree": 1.7}
     rows = made_up("pim_fig10b", lambda cell: speed[cell["index"]])
-    said = EXPERIMENTS["pim_fig10b"].verdict(rows)
-    assert all(line.endswith(("agrees", "met")) for line in said)
+    assert {str(finding.judgement) for finding in experiment.findings(rows)} == {"agrees", "met"}
     worse = made_up("pim_fig10b", lambda cell: 1.0 if cell["window"] == 1 << 20 else speed[cell["index"]] ** 2)
-    said = EXPERIMENTS["pim_fig10b"].verdict(worse)
-    assert said[-1].endswith("missed")
+    assert judged(experiment, worse, "from w = 2^17 on") == ["missed"]
     reverse = made_up("pim_fig10b", lambda cell: 1 / speed[cell["index"]])
-    said = EXPERIMENTS["pim_fig10b"].verdict(reverse)
-    assert all("differs" in line for line in said[:3])
-    assert "not at 2^10" in said[2]
+    assert judged(experiment, reverse, "times btree on average") == ["differs", "differs"]
+    (fastest,) = mentioning(experiment, reverse, "pim_tree is the fastest")
+    assert "not at 2^10" in fastest.ours
 
 
 def test_merge_ratios_agree_when_the_best_lies_inside() -> None:
@@ -284,21 +284,23 @@ def test_merge_ratios_agree_when_the_best_lies_inside() -> None:
         return 1.0 if cell["merge_ratio"] is None else width ** -abs(np.log2(cell["merge_ratio"] / peak))
 
     for name in ("pim_fig9b", "pim_fig9c"):
-        said = EXPERIMENTS[name].verdict(made_up(name, hill))
-        assert not any("differs" in line for line in said)
-        said = EXPERIMENTS[name].verdict(made_up(name, lambda cell: cell["merge_ratio"] or 1.0))
-        assert sum("an end is best: differs" in line for line in said) == 3
-        assert any(line.endswith("missed") for line in said)
+        findings = EXPERIMENTS[name].findings(made_up(name, hill))
+        assert not any(finding.judgement == "differs" for finding in findings)
+        rising = made_up(name, lambda cell: cell["merge_ratio"] or 1.0)
+        assert judged(EXPERIMENTS[name], rising, "a large T_I") == ["differs"] * 3
+        assert judged(EXPERIMENTS[name], rising, "frequent merges") == ["agrees"] * 3
+        assert "missed" in judged(EXPERIMENTS[name], rising, "that the index chooses")
 
 
 def test_chains_agree_when_short_and_immutable_is_best() -> None:
     def speed(cell: Cell) -> float:
         return 1.0 if cell["length"] is None else (1.5 if cell["index"] == "ib_chain" else 1.0) / cell["length"]
 
-    said = EXPERIMENTS["pim_fig8b"].verdict(made_up("pim_fig8b", speed))
-    assert sum(line.endswith("agrees") for line in said) == 3
-    said = EXPERIMENTS["pim_fig8b"].verdict(made_up("pim_fig8b", lambda cell: cell["length"] or 1.0))
-    assert sum("differs" in line for line in said[:3]) == 3
+    experiment = EXPERIMENTS["pim_fig8b"]
+    rows = made_up("pim_fig8b", speed, searched_nodes=4.0)
+    assert {str(finding.judgement) for finding in experiment.findings(rows)} == {"agrees"}
+    longer = made_up("pim_fig8b", lambda cell: cell["length"] or 1.0, searched_nodes=4.0)
+    assert {str(finding.judgement) for finding in experiment.findings(longer)} == {"differs"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
 from benchmarks.llhj_streams import Stream
 from streamjoin.joins.parallel.handshake_chain import Chain, SideLog
 from streamjoin.kernels.handshake.links import MIN_SEQ, OUT, SEQ, UPTO
+from tests.benchmarks.invented import judged
 from tests.deadlock import no_deadlock
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +133,13 @@ def test_a_paced_run_takes_its_time_and_stamps_what_it_finds() -> None:
 def test_what_a_sort_without_punctuations_holds() -> None:
     due = np.array([0.0, 1.0, 2.0, 3.0])
     outcome = Outcome(
-        np.zeros((4, 2), np.int64), np.array([2.0, 0.0, 0.5, 0.1]), due, np.zeros((0, 2), np.int64), 0, 4.0, 0
+        np.zeros((4, 2), np.int64),
+        np.array([2.0, 0.0, 0.5, 0.1]),
+        due,
+        np.zeros((0, 2), np.int64),
+        0,
+        4.0,
+        np.zeros(2, np.int64),
     )
     assert held_for_the_latest(outcome) == 2
 
@@ -198,35 +205,39 @@ def made_up(name: str, figure: dict[str, float], **more: Any) -> list[Row]:
 
 def test_verdicts_on_latency() -> None:
     for name in ("llhj_fig18", "llhj_fig20"):
-        good = EXPERIMENTS[name].verdict(made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 0.5}, median_ms=0.4))
-        assert any("1 ms or less: met" in line and "magnitude: met" in line for line in good)
-        bad = EXPERIMENTS[name].verdict(made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 2.0}, median_ms=0.4))
-        assert any("1 ms or less: missed" in line and "magnitude: missed" in line for line in bad)
+        experiment = EXPERIMENTS[name]
+        more = {"median_ms": 0.4, "p99_ms": 0.9, "max_ms": 0.9, "tuples_per_s": 1e4}
+        good = made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 0.5}, **more)
+        assert set(judged(experiment, good, "1 ms or less")) == {"met"}
+        assert set(judged(experiment, good, "batch 4: latency orders of magnitude")) == {"agrees"}
+        bad = made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 2.0}, **more)
+        assert set(judged(experiment, bad, "1 ms or less")) == {"missed"}
+        assert set(judged(experiment, bad, "batch 4: latency orders of magnitude")) == {"differs"}
 
 
 def test_the_verdict_on_the_model() -> None:
+    experiment = EXPERIMENTS["llhj_fig5"]
     rows = made_up("llhj_fig5", {"model": 1000.0, HANDSHAKE: 1000.0}, p99_ms=900.0, latency_ms=450.0)
-    assert all("near the model: agrees" in line for line in EXPERIMENTS["llhj_fig5"].verdict(rows))
+    assert set(judged(experiment, rows, "windows of")) == {"agrees"}
     for row in rows:
         row["latency_ms"] = 450.0 if row["system"] == "model" else 45.0
-    assert all("near the model: differs" in line for line in EXPERIMENTS["llhj_fig5"].verdict(rows))
+    assert set(judged(experiment, rows, "the mean lies halfway")) == {"differs"}
 
 
 def test_verdicts_on_throughput_and_buffer() -> None:
     speeds = {HANDSHAKE: 100.0, LOW_LATENCY: 100.0, llhj_fig17.PUNCTUATED: 97.0}
-    for cost, word in ((0.03, "met"), (0.1, "missed")):
-        lines = EXPERIMENTS["llhj_fig17"].verdict(
-            made_up("llhj_fig17", speeds, comparisons_per_s=1e10, cost=cost, rounds=9)
-        )
-        assert all(f"5 % or less: {word}" in line for line in lines)
+    for cost, word in ((0.03, "agrees"), (0.1, "differs")):
+        rows = made_up("llhj_fig17", speeds, comparisons_per_s=1e10, cost=cost, rounds=9, uneven=0.02)
+        assert set(judged(EXPERIMENTS["llhj_fig17"], rows, "punctuations")) == {word}
+        assert set(judged(EXPERIMENTS["llhj_fig17"], rows, "as fast as the original")) == {"agrees"}
     held = {HANDSHAKE: 9000.0, LOW_LATENCY: 20.0}
-    lines = EXPERIMENTS["llhj_fig21"].verdict(made_up("llhj_fig21", held, results_a_window=20_000))
-    assert all("magnitude: met" in line for line in lines)
+    rows = made_up("llhj_fig21", held, results_a_window=20_000)
+    assert {str(finding.judgement) for finding in EXPERIMENTS["llhj_fig21"].findings(rows)} == {"agrees"}
     for speed, word in ((120.0, "agrees"), (80.0, "differs")):
         rows = made_up("scalejoin_fig6", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0, "scalejoin": speed})
-        assert all(f"level: {word}" in line for line in EXPERIMENTS["scalejoin_fig6"].verdict(rows))
+        assert set(judged(EXPERIMENTS["scalejoin_fig6"], rows, "more comparisons/s")) == {word}
     rows = made_up("llhj_table2", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0})
-    assert all("differs" in line for line in EXPERIMENTS["llhj_table2"].verdict(rows))
+    assert set(judged(EXPERIMENTS["llhj_table2"], rows, "hash table per node")) == {"differs"}
 
 
 def test_the_experiments_need_only_numpy_and_numba() -> None:

@@ -12,6 +12,7 @@ from benchmarks.harness import Context, Row
 from benchmarks.parallel_baselines import EXPERIMENT, by_cell_join, by_nested_loop, by_three_step, stream
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.repartitioned import RepartitionedScan
+from tests.benchmarks.invented import judged
 from tests.deadlock import no_deadlock
 
 
@@ -76,10 +77,9 @@ def test_the_verdict_compares_with_the_paper() -> None:
             made.append({**cell, "comparisons_per_s": speed})
         return made
 
-    said = EXPERIMENT.verdict(rows(0.5))
-    assert sum(line.endswith("agrees") for line in said) == 2
-    said = EXPERIMENT.verdict(rows(1.5))
-    assert sum(line.endswith("differs") for line in said) == 2
+    assert judged(EXPERIMENT, rows(0.5), "cutting the windows") == ["agrees"] * 2
+    assert judged(EXPERIMENT, rows(1.5), "cutting the windows") == ["differs"] * 2
+    assert judged(EXPERIMENT, rows(1.0), "comparing in blocks") == ["missed"] * 2
     figure = Figure()
     EXPERIMENT.plot(rows(1.0), figure)
     assert len(figure.axes) == 2

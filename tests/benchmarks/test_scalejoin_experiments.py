@@ -17,7 +17,7 @@ from benchmarks.harness import Cell, Experiment, Row, describe, measure
 from benchmarks.scalejoin_skew import constant, peaks, stream_of, wave
 from benchmarks.scalejoin_stream import BAND, Stream, alternating, make_pool, run_stream, scalejoin_comparisons
 from streamjoin.kernels.scalegate.scalejoin import GROUP
-from tests.benchmarks.invented import invented
+from tests.benchmarks.invented import invented, judged
 from tests.deadlock import no_deadlock
 
 ROOT = Path(__file__).parents[2]
@@ -124,37 +124,41 @@ def test_a_quick_run_measures_draws_and_judges(name: str) -> None:
 
 
 def test_scaling_meets_its_aims_or_says_so() -> None:
-    more = {"rate_for_5_min": 1e4, "spread_percent": 0.2, "tuples_per_s": 1e5}
-    said = EXPERIMENTS["scalejoin_fig5"].verdict(made_up("scalejoin_fig5", lambda c: 1.1e10 * c["threads"], **more))
-    assert not any("missed" in line for line in said)
-    said = EXPERIMENTS["scalejoin_fig5"].verdict(
-        made_up("scalejoin_fig5", lambda c: 9e9, **{**more, "spread_percent": 2.0})
-    )
-    assert sum("missed" in line for line in said) >= 3
+    experiment = EXPERIMENTS["scalejoin_fig5"]
+    good = made_up("scalejoin_fig5", lambda c: 1.1e10 * c["threads"], spread_percent=0.2)
+    assert {str(finding.judgement) for finding in experiment.findings(good)} == {"agrees", "met"}
+    flat = made_up("scalejoin_fig5", lambda c: 9e9, spread_percent=5.0)
+    for claim in ("grow linearly", "differs by 4 %"):
+        assert set(judged(experiment, flat, claim)) == {"differs"}
+    assert judged(experiment, flat, "one thread makes 10 G") == ["missed"]
+    assert judged(experiment, flat, "do not depend on the window") == ["agrees"]
 
 
 def test_the_gate_meets_its_aim_or_says_so() -> None:
-    said = EXPERIMENTS["scalejoin_fig7a"].verdict(made_up("scalejoin_fig7a", lambda c: 6e6, reads_per_s=6e6))
-    assert not any("missed" in line for line in said)
-    slow = made_up("scalejoin_fig7a", lambda c: 4e6 / c["readers"], reads_per_s=4e6)
-    assert "missed at best, missed everywhere" in EXPERIMENTS["scalejoin_fig7a"].verdict(slow)[0]
+    experiment = EXPERIMENTS["scalejoin_fig7a"]
+    grows = made_up("scalejoin_fig7a", lambda c: 6e6 + c["sources"], reads_per_s=6e6)
+    assert judged(experiment, grows, "grows with the sources") == ["agrees"]
+    assert judged(experiment, grows, "5 M tuples/s") == ["met"]
+    slow = made_up("scalejoin_fig7a", lambda c: 4e6 / c["readers"] / c["sources"], reads_per_s=4e6)
+    assert judged(experiment, slow, "5 M tuples/s") == ["missed"]
+    assert judged(experiment, slow, "150 thousand") == ["agrees"]
 
 
 @pytest.mark.parametrize("figure", ["8a", "8b", "8c"])
-def test_even_work_meets_the_aim_and_uneven_does_not(figure: str) -> None:
+def test_even_work_agrees_and_uneven_does_not(figure: str) -> None:
     name = f"scalejoin_fig{figure}"
     more = {"std_percent": 0.1, "worst_std_percent": 0.9, "least_a_slice": 1e6, "most_a_slice": 2e6}
-    assert EXPERIMENTS[name].verdict(made_up(name, lambda _: 1e9, **more))[0].endswith("met")
-    uneven = made_up(name, lambda _: 1e9, **{**more, "worst_std_percent": 1.1})
-    assert EXPERIMENTS[name].verdict(uneven)[0].endswith("missed")
+    assert judged(EXPERIMENTS[name], made_up(name, lambda _: 1e9, **more), "the balance holds") == ["agrees"]
+    uneven = made_up(name, lambda _: 1e9, **{**more, "std_percent": 0.5, "worst_std_percent": 1.1})
+    assert judged(EXPERIMENTS[name], uneven, "the balance holds") == ["differs"]
+    assert judged(EXPERIMENTS[name], uneven, "spread by about") == ["differs"]
 
 
 def test_latency_is_compared_with_the_papers() -> None:
     more = {"p99_ms": 9.0, "overran": 1.0}
-    rows = made_up("scalejoin_fig7b", lambda _: 500.0, mean_ms=2.0, **more)
-    assert EXPERIMENTS["scalejoin_fig7b"].verdict(rows)[0].endswith("agrees")
-    rows = made_up("scalejoin_fig7b", lambda _: 10.0, mean_ms=100.0, **more)
-    assert EXPERIMENTS["scalejoin_fig7b"].verdict(rows)[0].endswith("differs")
+    for mean_ms, overran, word in ((2.0, 1.0, "agrees"), (100.0, 1.0, "differs"), (2.0, 1.5, "differs")):
+        rows = made_up("scalejoin_fig7b", lambda _: 500.0, mean_ms=mean_ms, **{**more, "overran": overran})
+        assert judged(EXPERIMENTS["scalejoin_fig7b"], rows, "does not exceed 70 ms") == [word]
 
 
 PROGRAM = """

@@ -9,21 +9,26 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import spark_floor, spark_kinds, spark_rescale, spark_skew, spark_window_growth
-from benchmarks.harness import Context, Row
-from benchmarks.spark_runs import SparkExperiment, Timed, same_results, speed, steady
+from benchmarks import spark_disk, spark_floor, spark_kinds, spark_limit, spark_rescale, spark_skew, spark_window_growth
+from benchmarks.harness import Context, Experiment, Row
+from benchmarks.spark_band import Plan
+from benchmarks.spark_runs import Timed, same_results, speed, steady
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXPERIMENTS: dict[str, SparkExperiment] = {
+EXPERIMENTS: dict[str, Experiment] = {
+    "spark_disk": spark_disk.EXPERIMENT,
     "spark_floor": spark_floor.EXPERIMENT,
     "spark_kinds": spark_kinds.EXPERIMENT,
+    "spark_limit": spark_limit.EXPERIMENT,
     "spark_skew": spark_skew.EXPERIMENT,
     "spark_rescale": spark_rescale.EXPERIMENT,
     "spark_window_growth": spark_window_growth.EXPERIMENT,
 }
 FIGURES: dict[str, dict[str, float]] = {
+    "spark_disk": {"rows_on_disk": 1.1, "state": 1.2, "runs": 9.0},
+    "spark_limit": {"batch_ms": 300.0},
     "spark_floor": {"batch_ms": 300.0, **dict.fromkeys(spark_floor.PARTS, 50.0)},
     "spark_kinds": {"results": 1.0},
     "spark_skew": {"spread": 1.2, "match_rate": 20.0},
@@ -67,6 +72,16 @@ def test_aims_are_judged() -> None:
     first, second, _ = spark_skew.EXPERIMENT.verdict(skewed)
     assert "50% of the speed with uniform keys; aim 70%: missed" in first
     assert "met" in second
+    limits = {finding.claim: finding.judgement for finding in spark_limit.EXPERIMENT.findings(_made_up("spark_limit"))}
+    assert limits == {
+        "a batch of 20 rows": "met",
+        "ordered output, 20 rows": "met",
+        "a batch of 100,000 rows": "met",
+        "batches of 1,000,000 rows": "missed",
+    }
+    sizes = _made_up("spark_disk")
+    sizes[0]["state"] = 1.3
+    assert [str(finding.judgement) for finding in spark_disk.EXPERIMENT.findings(sizes)][:2] == ["missed", "met"]
 
 
 @pytest.mark.parametrize("shape", spark_skew.SHAPES)
@@ -108,6 +123,7 @@ def test_what_is_measured_is_checked() -> None:
 @pytest.mark.parametrize(
     ("name", "cell"),
     [
+        ("spark_disk", {"window": 2_000, "batch_percent": 75}),
         ("spark_floor", {"system": spark_floor.JOIN}),
         ("spark_kinds", {"batch": 2_000, "kind": "as-of by band"}),
         ("spark_skew", {"shape": "half on one key", "keys": spark_skew.SKEWED}),
@@ -116,7 +132,7 @@ def test_what_is_measured_is_checked() -> None:
     ],
 )
 def test_one_cell_of_each_runs(spark: SparkSession, tmp_path: Path, name: str, cell: dict[str, Any]) -> None:
-    experiment = type(EXPERIMENTS[name])()
+    experiment: Any = type(EXPERIMENTS[name])()
     experiment._spark = spark
     answer = experiment.run(cell, Context(seed=1, quick=True, scratch=tmp_path))
     assert answer[experiment.measure] > 0
@@ -125,3 +141,20 @@ def test_one_cell_of_each_runs(spark: SparkSession, tmp_path: Path, name: str, c
         assert answer["spread"] >= 1
     if name == "spark_window_growth":
         assert 0.9 < answer["state"] < 3
+    if name == "spark_disk":
+        assert 0.9 < answer["rows_on_disk"] < 2
+
+
+@pytest.mark.spark
+def test_plans_that_do_nothing_hand_over_as_many_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_limit, "plan", lambda *_: Plan(measured=1, settling=0))
+    experiment = spark_limit.SparkLimit()
+    experiment._spark = spark
+    context = Context(seed=1, quick=True, scratch=tmp_path)
+    for system in spark_limit.LIMITS:
+        answer = experiment.run({"batch": 1_000, "system": system}, context)
+        # Where Spark routes, a row near the end of a range has a copy.
+        assert 2 <= answer["match_rate"] < 2.1
+    assert not list((tmp_path / "rows").iterdir())

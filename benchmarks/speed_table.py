@@ -1,0 +1,134 @@
+"""`python -m benchmarks.speed_table`: writes README's table of speeds from the stored results.
+
+The part of README between the two markers is made here; a test compares it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Row, human
+from benchmarks.readme_part import README, RESULTS, ReadmePart
+
+PART = ReadmePart("speed", "benchmarks.speed_table")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: the row of a stored result with the values of `cell`, beside the one that differs from it by `base`."""
+
+    what: str
+    experiment: str
+    cell: Mapping[str, Any]
+    unit: str
+    baseline: str
+    base: Mapping[str, Any]
+    measure: str | None = None
+    per_s: bool = True
+
+
+_WINDOW, _BATCH = {"window": 1 << 20}, {"window": 1 << 20, "batch": 1 << 16}
+LINES = (
+    Line(
+        "band join, window 2^20, batches of 2 x 65,536, rows gathered, one worker", "sweep",
+        {**_BATCH, "system": "sweep", "workers": 1}, "tuples/s",
+        "DuckDB re-joining the window", {"system": "duckdb re-join"},
+    ),
+    Line(
+        "the same, two workers", "sweep", {**_BATCH, "system": "sweep", "workers": 2}, "tuples/s",
+        "DuckDB re-joining the window", {"system": "duckdb re-join", "workers": 1},
+    ),
+    Line(
+        "2-D band, nested loop, one worker", "nested", {**_WINDOW, "system": "nested_loop", "workers": 1},
+        "comparisons/s", "NumPy", {"system": "numpy"},
+    ),
+    Line(
+        "tuple by tuple over a PIM-Tree, window 2^20, tasks of 64", "index_speed",
+        {**_WINDOW, "task": 64, "index": "pim_tree", "through": "push_task"}, "tuples/s",
+        "our B+-tree", {"index": "btree"},
+    ),
+    Line(
+        "`push` of 32 + 32 rows, window 2^20", "push_cost", {**_WINDOW, "rows": 32, "system": "push of tables"},
+        "tuples/s", "a B+-tree join in C++, one thread", {"system": "C++ B+-tree"},
+    ),
+    Line(
+        "`push` of 1,024 + 1,024 rows, window 2^20", "push_cost",
+        {**_WINDOW, "rows": 1024, "system": "push of tables"}, "tuples/s",
+        "a B+-tree join in C++, one thread", {"system": "C++ B+-tree"},
+    ),
+    Line(
+        "`sj.live`, pushes of 64 tuples from two threads, window 65,536, rows with payload", "live_rate",
+        {"system": "live", "rows": 64, "sources": 2}, "tuples/s",
+        "`sj.open` in batches of 131,072", {"system": "push", "rows": 1 << 16},
+    ),
+    Line(
+        "`sj.live` with `low_latency_handshake`, window 65,536, at 80 % of its own rate, median from push to consumer",
+        "live_latency", {"algorithm": "low_latency_handshake", "load": 80, "window": 1 << 16}, "ms",
+        "`handshake`", {"algorithm": "handshake"}, per_s=False,
+    ),
+    Line(
+        "Spark, window of a million, batches of a million rows", "spark_band",
+        {"window": 1_000_000, "batch": 1_000_000, "system": "spark.join"}, "rows/s",
+        "explode into cells", {"system": "workaround"},
+    ),
+    Line(
+        "Spark, the same with batches of 100,000 rows", "spark_band",
+        {"window": 1_000_000, "batch": 100_000, "system": "spark.join"}, "rows/s",
+        "explode into cells", {"system": "workaround"},
+    ),
+    Line(
+        "100 ad-hoc queries over the same streams on Spark, tuples times queries", "ajoin_fig15",
+        {"queries": 100, "batch": 20_000, "system": "shared by cost"}, "tuples/s overall",
+        "one Spark query each", {"system": "one Spark query each"}, measure="overall_per_s",
+    ),
+    Line(
+        "inside the harness, 16 cores: `pim_parallel`, window 2^20, 16 threads", "16-cores/pim_fig12a",
+        {**_WINDOW, "self_join": False, "system": "pim_parallel", "threads": 16}, "tuples/s",
+        "one thread over a PIM-Tree", {"system": "pim_tree", "threads": 1},
+    ),
+    Line(
+        "inside the harness, 16 cores: `scalejoin`, 2-D band, 16 threads", "16-cores/scalejoin_fig5",
+        {**_WINDOW, "threads": 16}, "comparisons/s", "one thread", {"threads": 1},
+    ),
+)  # fmt: skip
+
+
+def render(results: Path = RESULTS) -> str:
+    """The part of README; experiments without a stored result are named below the table."""
+    table = ["| what | figure | baseline | measured by |", "|---|---|---|---|"]
+    missing = []
+    for line in LINES:
+        path = results / f"{line.experiment}.json"
+        record = json.loads(path.read_text()) if path.is_file() else {"rows": []}
+        row = _row(record["rows"], line.cell)
+        if row is None:
+            missing.append(f"{line.what} (`{line.experiment}`)")
+            continue
+        base = _row(record["rows"], {**line.cell, **line.base})
+        measure = line.measure or record["measure"]
+        other = "" if base is None else f"{line.baseline}: {_figure(base[measure], line)}"
+        table.append(f"| {line.what} | {_figure(row[measure], line)} {line.unit} | {other} | {_origin(record, row)} |")
+    if missing:
+        table += ["", f"Not stored: {'; '.join(missing)}."]
+    return "\n".join(table)
+
+
+def _row(rows: Sequence[Row], cell: Mapping[str, Any]) -> Row | None:
+    return next((row for row in rows if all(row.get(name) == value for name, value in cell.items())), None)
+
+
+def _figure(value: float, line: Line) -> str:
+    return human(value) if line.per_s else f"{value:.1f}"
+
+
+def _origin(record: Mapping[str, Any], row: Row) -> str:
+    runs = "one run" if row["repeats"] == 1 else f"median of {row['repeats']} runs"
+    return f"`make bench EXPERIMENT={record['experiment']}`, {runs}, {record['date'][:10]}"
+
+
+if __name__ == "__main__":
+    print(PART.write(render(), README))
