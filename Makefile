@@ -11,7 +11,7 @@ PYTHON ?= python3
 EXPERIMENT ?= sweep
 ARGS ?=
 
-.PHONY: help setup demo test quick coverage torture fuzz soak lint typecheck bench bench-report docs clean
+.PHONY: help setup demo test quick coverage torture stores fuzz soak cluster lint typecheck bench bench-report docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps traffic==2.13
 	@touch $@
 
-demo: $(STAMP) ## two live feeds joined by symbol, price band and time on Spark, in about a minute
+demo: $(STAMP) ## a month of real flights joined live with the weather on Spark, in about a minute
 	@$(PY) -m streamjoin demo $(ARGS)
 
 test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
@@ -53,6 +53,13 @@ torture: $(STAMP) ## kill drivers, executors, ad-hoc engines and services at ran
 	@STREAMJOIN_KILLS=$$(($(KILLS) / 10 + 1)) $(PY) -m pytest tests/spark/test_adhoc_killed.py $(ARGS)
 	@STREAMJOIN_KILLS=$$(($(KILLS) / 2 + 1)) $(PY) -m pytest tests/service/test_serve_embedded.py -k killed $(ARGS)
 
+RACES ?= 50
+stores: $(STAMP) ## checkpoints on moto, MinIO, Azurite, fake-gcs-server and HDFS: kills and races on each (needs Go, npm, cargo, gcc)
+	@STREAMJOIN_KILLS=$(if $(filter file,$(origin KILLS)),10,$(KILLS)) STREAMJOIN_RACES=$(RACES) $(PY) -m pytest tests/stores/check_stores.py $(ARGS)
+
+cluster: $(STAMP) ## joins on a cluster with a bad network: hosts in network namespaces, cut off and killed (as root)
+	@$(PY) -m tests.cluster
+
 MINUTES ?= 30
 fuzz: $(STAMP) ## compare generated joins and queries with references under fresh seeds: make fuzz MINUTES=30
 	@$(PY) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
@@ -68,8 +75,10 @@ lint: $(STAMP) ## ruff and mypy --strict
 bench: $(STAMP) ## run one experiment: make bench EXPERIMENT=sweep ARGS=--quick
 	@$(PY) -m benchmarks $(EXPERIMENT) $(ARGS)
 
-bench-report: $(STAMP) ## write docs/reproduction.md, the papers' figures beside ours, from the stored results
+bench-report: $(STAMP) ## write docs/reproduction.md (the papers' figures beside ours) and README's tables from the stored results
 	@$(PY) -m benchmarks.reproduction
+	@$(PY) -m benchmarks.speed_table
+	@$(PY) -m benchmarks.comparison
 
 docs: $(STAMP) ## build the documentation site in build/site
 	@$(PY) docs/build_site.py

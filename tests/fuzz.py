@@ -33,11 +33,11 @@ TARGETS = (
 )
 
 
-def fuzz(minutes: float, targets: Sequence[str] = TARGETS) -> int:
-    """Run the targets in turn until the time is over; the number of rounds that failed."""
+def fuzz(minutes: float, targets: Sequence[str] = TARGETS, rounds: int | None = None) -> int:
+    """Run the targets in turn until the time is over, or so many rounds; the number of rounds that failed."""
     begin = time.monotonic()
     failures = 0
-    for target in itertools.cycle(targets):
+    for target in itertools.islice(itertools.cycle(targets), rounds):
         left = 60 * minutes - (time.monotonic() - begin)
         if left <= 0:
             return failures

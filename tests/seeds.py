@@ -12,6 +12,6 @@ QUICK = "STREAMJOIN_QUICK" in os.environ
 def examples(most: int) -> int:
     """How many examples Hypothesis draws for a comparison with a reference.
 
-    All in `make fuzz`, which has time for rare cases; half in the suite; a sixth in `make quick`.
+    All in `make fuzz`, which has time for rare cases; a third in the suite; a sixth in `make quick`.
     """
-    return most if FRESH else max(1, most // (6 if QUICK else 2))
+    return most if FRESH else max(1, most // (6 if QUICK else 3))

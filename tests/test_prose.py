@@ -35,7 +35,16 @@ def test_the_readme_example_prints_what_it_says() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["inputs", "live", "joins", "guides/windows", "guides/from-spark", "guides/from-flink", "guides/from-asof"],
+    [
+        "inputs",
+        "live",
+        "joins",
+        "guides/windows",
+        "guides/from-spark",
+        "guides/from-flink",
+        "guides/from-asof",
+        "guides/tables",
+    ],
 )
 def test_the_programs_of_a_page_print_what_it_says(page: str) -> None:
     run_page(ROOT / "docs" / f"{page}.md")
