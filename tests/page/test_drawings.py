@@ -173,6 +173,39 @@ def test_wider_edges_carry_more(service: LightService, visit: Visit) -> None:
     assert widths[-1] > 0, "an edge without rows is still an edge"
 
 
+def test_a_step_keeps_the_focus_whatever_becomes_of_the_plan(service: LightService, visit: Visit) -> None:
+    """Drawn in another order, with other groups, without a step before it, gone for a moment."""
+    figures = dict.fromkeys(("rate", "cardinality", "selectivity", "cost_shared", "cost_apart"), 1)
+
+    def plan(*names: str, group: int = 0) -> dict[str, object]:
+        labels = {"a": ("source", "a"), "b": ("source", "b"), "join": ("join", "a ⋈ b: a.k = b.k"), "sink": ("sink", "q")}
+        nodes = [
+            {"id": f"{name}:{group}", "kind": labels[name][0], "label": labels[name][1], "queries": ["q"], **figures}
+            for name in names
+        ]
+        edges = [{"from": f"{name}:{group}", "to": f"join:{group}", "rate": 1} for name in names if name in "ab"]
+        return {"nodes": nodes, "edges": edges, "decisions": []}
+
+    page = visit("about:blank")
+    page.route("**/api/v1/plan*", lambda route: route.abort())
+    page.goto(service.address)
+    show = """async (plan) => {
+        const { change } = await import("/static/store.js");
+        change({ plan });
+        await Promise.resolve();
+    }"""
+    page.evaluate(show, plan("a", "b", "join", "sink"))
+    page.locator(".node.is-join").focus()
+    for names, group in ((("join", "sink", "b", "a"), 0), (("b", "join"), 0), (("b", "join", "a"), 1), (("a",), 1)):
+        page.evaluate(show, plan(*names, group=group))
+        expect(page.locator(".node.is-join:focus")).to_have_count(int("join" in names))
+    page.evaluate(show, plan("a", "b", "join", group=2))
+    expect(page.locator(".node.is-join:focus")).to_have_count(1)
+    page.locator("#sql").focus()
+    page.evaluate(show, plan("join", "b", "a", group=2))
+    expect(page.locator("#sql")).to_be_focused()
+
+
 def test_the_time_line_is_read_by_keys_and_says_what_happened(service: LightService, visit: Visit) -> None:
     page = live(visit(service.address))
     service.engine.create(NEAR, "near")

@@ -28,7 +28,13 @@ export function attribute(element, name, value) {
 
 /** Make the children of `parent` those of `items`, in order; an item keeps its element, and with it the focus. */
 export function reconcile(parent, items, key, create, update) {
-  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const wanted = new Set(items.map((item) => String(key(item))));
+  const old = new Map();
+  for (const child of [...parent.children]) {
+    if (wanted.has(child.dataset.key) && !old.has(child.dataset.key)) old.set(child.dataset.key, child);
+    else child.remove();
+  }
   let place = parent.firstElementChild;
   for (const item of items) {
     const name = String(key(item));
@@ -42,7 +48,8 @@ export function reconcile(parent, items, key, create, update) {
     if (child === place) place = place.nextElementSibling;
     else parent.insertBefore(child, place);
   }
-  for (const child of old.values()) child.remove();
+  // An element that is moved loses the focus.
+  if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 let clearing;

@@ -171,6 +171,7 @@ function move(animated) {
 
 function show(animated = true) {
   if (!state.plan) return;
+  view.held ||= view.svg?.contains(document.activeElement) ?? false;
   const { nodes, edges } = model(state.plan, { unfolded: view.unfolded, lit: lit() });
   const scroll = byId("plan-scroll");
   say(byId("plan-summary"), summary(nodes));
@@ -178,16 +179,30 @@ function show(animated = true) {
   view.fold.hidden = view.unfolded.size === 0;
   if (!nodes.some(({ kind }) => kind !== "source")) return showNothing(scroll, nodes);
   if (!view.svg?.isConnected) start(scroll);
+  const before = view.nodes.get(view.focus);
   view.nodes = new Map(nodes.map((node) => [node.id, node]));
   arrange(nodes, edges, scroll);
-  if (!view.nodes.has(view.focus)) view.focus = nodes[0].id;
+  if (!view.nodes.has(view.focus)) view.focus = successor(before, nodes).id;
   if (!view.nodes.has(view.picked)) view.picked = null;
   ghosts(nodes);
   reconcile(view.edgeLayer, view.edges, (edge) => `${edge.from} ${edge.to}`, () => s("path", { class: "edge" }), (element, edge) => (edge.element = element));
   reconcile(view.nodeLayer, nodes, (node) => node.id, createdNode, updatedNode);
   view.elements = new Map([...view.nodeLayer.children].map((element) => [element.dataset.key, element]));
+  keepFocus();
   move(animated);
   inspect(view.nodes.get(view.picked) ?? null, () => pick(view.picked));
+}
+
+/** The step that is now what `node` was: a new plan may number its groups anew. */
+function successor(node, nodes) {
+  const same = nodes.filter(({ kind }) => kind === node?.kind);
+  return same.find(({ label }) => label === node.label) ?? same.find(({ queries }) => queries.some((name) => node.queries.includes(name))) ?? nodes[0];
+}
+
+/** A step that had the focus when the plan was drawn anew still has it, or its successor, unless it has gone elsewhere. */
+function keepFocus() {
+  if (view.held && document.activeElement === document.body) view.elements.get(view.focus).focus({ preventScroll: true });
+  view.held = false;
 }
 
 /** What goes fades: a copy of it stays for a moment, out of reach. */
