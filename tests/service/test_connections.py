@@ -52,7 +52,9 @@ def test_half_open_requests_without_the_token_end_neither_the_engine_nor_the_ser
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with few_files(tmp_path) as (service, url), contextlib.ExitStack() as stack:
         place = urlsplit(url).hostname, urlsplit(url).port
-        client = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=30))
+        # A connection for each request: the service closes one that is idle for a second, perhaps as the next begins.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        client = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=30, limits=limits))
 
         def batches() -> int:
             answer = client.get("/api/v1/history")
