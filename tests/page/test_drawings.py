@@ -178,9 +178,9 @@ def test_a_step_keeps_the_focus_whatever_becomes_of_the_plan(service: LightServi
     figures = dict.fromkeys(("rate", "cardinality", "selectivity", "cost_shared", "cost_apart"), 1)
 
     def plan(*names: str, group: int = 0) -> dict[str, object]:
-        labels = {"a": ("source", "a"), "b": ("source", "b"), "join": ("join", "a ⋈ b: a.k = b.k"), "sink": ("sink", "q")}
+        kinds = {"a": "source", "b": "source"}
         nodes = [
-            {"id": f"{name}:{group}", "kind": labels[name][0], "label": labels[name][1], "queries": ["q"], **figures}
+            {"id": f"{name}:{group}", "kind": kinds.get(name, name), "label": name, "queries": ["q"], **figures}
             for name in names
         ]
         edges = [{"from": f"{name}:{group}", "to": f"join:{group}", "rate": 1} for name in names if name in "ab"]
