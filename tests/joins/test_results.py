@@ -60,13 +60,13 @@ def test_a_refused_push_gathers_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_explosion_is_refused_before_its_pairs_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """31,623 equal keys on both sides have 10^9 pairs; no more than the limit and one block are ever collected."""
     collected: list[int] = []
-    flush = PackedPairs.flush
+    close = PackedPairs.close
 
     def counted(pairs: PackedPairs) -> None:
         collected.append(pairs.n)
-        flush(pairs)
+        close(pairs)
 
-    monkeypatch.setattr(PackedPairs, "flush", counted)
+    monkeypatch.setattr(PackedPairs, "close", counted)
     n, limit = 31_623, 1_000_000
     spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(n))
     join = sj.open(spec, "sweep", max_rows=limit)

@@ -33,7 +33,6 @@ def share_everything() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (sorted_runs, sorted_probes, packed_pairs, store, buffer, pim_parallel):
             patch.setattr(module, "_LEAST_PART", 1)
-        patch.setattr(store, "_LEAST_COPIED", 1)
         patch.setattr(operator, "_LEAST_GATHERED", 1)
         patch.setattr(sweep, "LEAST_PART", 1)
         patch.setattr(nested_loop, "_FEW_PAIRS", 1)

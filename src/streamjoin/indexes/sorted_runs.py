@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import count_ranges, cut_runs, merge_live
 from streamjoin.kernels.batch.sweep import tops_of
+from streamjoin.kernels.calls import Calls, Cut
 from streamjoin.windows.memory import Memory
 from streamjoin.windows.workers import Workers
 
@@ -41,13 +44,17 @@ class Merge:
     def __init__(self, older: SortedRun, newer: SortedRun, min_seq: int, parts: int) -> None:
         self._older, self._newer, self._min_seq = older, newer, min_seq
         self._edges = cut_runs(older.words, newer.words, 2 * parts)
+        self._parts = parts
         self.words: Array
         self.seqs: Array
 
-    def count(self, part: int) -> None:
-        """Count the live entries of a part."""
-        cuts = self._edges[2 * part : 2 * part + 3]
-        count_ranges(self._older.seqs, self._newer.seqs, cuts, self._min_seq)
+    def counting(self) -> Calls:
+        """The calls that count the live entries, part by part."""
+        return Calls(self._parts, self._older.seqs, self._newer.seqs, self._cut(), self._min_seq)
+
+    def _cut(self) -> Cut:
+        begins = np.arange(0, 2 * self._parts, 2)
+        return Cut(self._edges, begins, begins + 3)
 
     def lay_out(self, memory: Memory) -> None:
         """Make room for the entries; after all were counted."""
@@ -55,10 +62,10 @@ class Merge:
         live = int(self._edges[-1, 2])
         self.words, self.seqs = memory.take(live), memory.take(live)
 
-    def write(self, part: int) -> None:
-        """Merge a part."""
-        older, newer, cuts = self._older, self._newer, self._edges[2 * part : 2 * part + 3]
-        merge_live(older.words, older.seqs, newer.words, newer.seqs, cuts, self._min_seq, self.words, self.seqs)
+    def writing(self) -> Calls:
+        """The calls that merge, part by part."""
+        runs = self._older.words, self._older.seqs, self._newer.words, self._newer.seqs
+        return Calls(self._parts, *runs, self._cut(), self._min_seq, self.words, self.seqs)
 
 
 def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:
@@ -66,11 +73,10 @@ def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:
     while due := [runs for runs in sides if runs.due()]:
         shares = [max(1, min(workers.n // len(due), runs.runs[-2].words.size // _LEAST_PART)) for runs in due]
         merges = [runs.merge(share) for runs, share in zip(due, shares, strict=True)]
-        tasks = [(merge, part) for merge, share in zip(merges, shares, strict=True) for part in range(share)]
-        workers.map(lambda task: task[0].count(task[1]), tasks)
+        workers.call(count_ranges, *(merge.counting() for merge in merges))
         for merge in merges:
             merge.lay_out(workers.memory)
-        workers.map(lambda task: task[0].write(task[1]), tasks)
+        workers.call(merge_live, *(merge.writing() for merge in merges))
         for runs, merge in zip(due, merges, strict=True):
             runs.replace_merged(merge)
 

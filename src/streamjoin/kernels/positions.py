@@ -29,25 +29,34 @@ SIDE_FIELDS = 5
 @kernel
 def stand(
     is_right: Array,
+    first: int,
     left_next: int,
     right_next: int,
+    left_window: int,
+    right_window: int,
     own_seq: Array,
     upto: Array,
+    min_seq: Array,
     left_at: Array,
     right_at: Array,
 ) -> None:
-    """Fill own_seq and upto for every tuple in gate order, and each side's places in that order."""
+    """Fill own_seq, upto and min_seq for tuples in gate order, and each side's places, which are counted from `first`.
+
+    min_seq is that of count windows.
+    """
     nl, nr = 0, 0
     for i in range(is_right.size):
         if is_right[i]:
             own_seq[i] = right_next + nr
             upto[i] = left_next + nl
-            right_at[nr] = i
+            min_seq[i] = upto[i] - left_window
+            right_at[nr] = first + i
             nr += 1
         else:
             own_seq[i] = left_next + nl
             upto[i] = right_next + nr
-            left_at[nl] = i
+            min_seq[i] = upto[i] - right_window
+            left_at[nl] = first + i
             nl += 1
 
 

@@ -6,21 +6,43 @@ allocation, so views of the values, and what `saved` returns, stay valid after l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.windows.workers import Workers
+from streamjoin.kernels.calls import Calls, Each
+from streamjoin.kernels.rows import copy_values
+from streamjoin.windows.workers import Workers, cuts
 
 Restore = Callable[[], None]
 """Puts back what was there when it was made; calling it again does no harm."""
 
 _LEAST_CAPACITY = 1024
 # Below this many rows a second thread does not pay.
-_LEAST_PART = 1 << 16
+_LEAST_PART = 1 << 15
 _ALONE = Workers(1)
+
+
+def copy_arrays(copies: Sequence[tuple[Array, Array]], workers: Workers) -> None:
+    """Copy arrays, given as (target, values), of the same type and shape."""
+    calls: list[tuple[int, ...]] = []
+    for target, values in copies:
+        parts = cuts(len(values), min(workers.n, len(values) // _LEAST_PART))
+        is_column = values.ndim == 1 or (values.flags.c_contiguous and target.flags.c_contiguous)
+        if len(parts) < 2 or not values.size or not is_column or values.itemsize != target.itemsize:
+            target[...] = values
+            continue
+        # Rows of several values are copied as if they were one column.
+        width, per_row = values.itemsize, values.size // len(values)
+        step, stride = (array.strides[0] // per_row for array in (target, values))
+        to, origin = target.ctypes.data, values.ctypes.data
+        for begin, end in parts:
+            at, count = begin * per_row, (end - begin) * per_row
+            calls.append((origin + at * stride, stride, to + at * step, step, width, count))
+    if calls:
+        workers.call(copy_values, Calls(len(calls), *map(Each, np.array(calls).T)))
 
 
 class Buffer:
@@ -117,12 +139,7 @@ class ColumnBlock:
         size = len(self)
         capacity = max(_LEAST_CAPACITY, 2 * (size + n))
         arrays = tuple(workers.memory.take_rows(capacity, array) for array in self.arrays)
-
-        def move(begin: int, end: int) -> None:
-            for number, array in enumerate(arrays):
-                array[begin:end] = self.values(number)[begin:end]
-
-        workers.split(move, size, _LEAST_PART)
+        copy_arrays([(array[:size], self.values(number)) for number, array in enumerate(arrays)], workers)
         self.arrays, self.begin, self.end, self._capacity = arrays, 0, size, capacity
 
     def state(self) -> tuple[tuple[Array, ...], int, int, int]:

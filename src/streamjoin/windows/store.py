@@ -9,7 +9,7 @@ overwrite them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.calls import Calls, Each
 from streamjoin.kernels.gather import gather, gather_rows
 from streamjoin.model import large_columns
 from streamjoin.model.plain_types import plain_array
-from streamjoin.windows.buffer import ColumnBlock, Restore
+from streamjoin.windows.buffer import ColumnBlock, Restore, copy_arrays
 from streamjoin.windows.encoding import fixed_width, flat
-from streamjoin.windows.workers import Workers
+from streamjoin.windows.workers import Workers, cuts
 
 # Below this many rows a second thread does not pay.
 _LEAST_PART = 8192
-_LEAST_COPIED = 1 << 15
 _FOREVER = (1 << 63) - 1
 _ALONE = Workers(1)
 
@@ -121,13 +121,18 @@ class Gathering:
         }
         self._others = [name for name in names if name in store.arrow_names]
 
-    def rows(self, begin: int, end: int) -> None:
-        """Gather the columns of fixed width of some rows."""
-        if self._wide:
-            gather_rows(self._wide_rows, self._seqs, self._store.base, self._out, begin, end)
-        for name, source in self._narrow.items():
-            target = self._narrow_out[name][0].view(source.dtype)
-            gather(source, self._seqs, self._store.base, target, begin, end)
+    def wide(self, parts: Sequence[tuple[int, int]]) -> Calls:
+        """The calls that gather the columns of 8 bytes of ranges of rows."""
+        rows = map(Each, np.array(parts).T)
+        return Calls(len(parts) if self._wide else 0, self._wide_rows, self._seqs, self._store.base, self._out, *rows)
+
+    def narrow(self, parts: Sequence[tuple[int, int]]) -> list[Calls]:
+        """The calls that gather the narrower columns of ranges of rows."""
+        rows = [Each(ends) for ends in np.array(parts).T]
+        return [
+            Calls(len(parts), source, self._seqs, self._store.base, self._narrow_out[name][0].view(source.dtype), *rows)
+            for name, source in self._narrow.items()
+        ]
 
     def columns(self, workers: Workers) -> dict[str, pa.Array]:
         """All columns, once all rows are gathered."""
@@ -137,6 +142,12 @@ class Gathering:
             columns[name] = store.fixed(name, seqs, self._wide_data.slice(n * i, n))
         arrays = workers.spread(lambda name: store.arrow(name, seqs), self._others)
         return {**columns, **dict(zip(self._others, arrays, strict=True))}
+
+
+def gather_values(gatherings: Sequence[Gathering], parts: Sequence[tuple[int, int]], workers: Workers) -> None:
+    """Gather the columns of fixed width of ranges of rows."""
+    workers.call(gather_rows, *(gathering.wide(parts) for gathering in gatherings))
+    workers.call(gather, *(calls for gathering in gatherings for calls in gathering.narrow(parts)))
 
 
 class SideStore:
@@ -230,13 +241,7 @@ class SideStore:
         copies += [(arrays[number][rows], values) for number, values in zip(self._words, words, strict=True)]
         if ticks is not None and self.timed:
             copies.append((arrays[self._ticks][rows], ticks))
-
-        def copy(begin: int, end: int) -> None:
-            for target, values in copies:
-                part = slice(values.size * begin // n, values.size * end // n)
-                target[part] = values[part]
-
-        workers.split(copy, n, _LEAST_COPIED)
+        copy_arrays(copies, workers)
         self.include({name: flat(columns[name]) for name in self._others}, n)
 
     def include(self, columns: dict[str, pa.Array], n: int) -> None:
@@ -312,7 +317,7 @@ class SideStore:
     def gather(self, names: list[str], seqs: Array, workers: Workers) -> dict[str, pa.Array]:
         """The values of the named columns at stream positions `seqs`; each worker gathers a range of rows."""
         gathering = self.gathering(names, seqs, workers)
-        workers.split(gathering.rows, seqs.size, _LEAST_PART)
+        gather_values([gathering], cuts(seqs.size, min(workers.n, seqs.size // _LEAST_PART)), workers)
         return gathering.columns(workers)
 
     def gathering(self, names: list[str], seqs: Array, workers: Workers) -> Gathering:

@@ -1,8 +1,8 @@
 """The threads and the memory for the steps of one join; with one thread, everything runs in the caller's.
 
 A thread that needs the interpreter's lock waits for the one that has it, and being woken takes longer than many a
-step. So a step should be one kernel call for each worker, and a worker is woken once for a step and wakes nobody but,
-if it is the last one, the caller.
+step. So a step should be calls of one kernel (`Workers.call`): the threads that carry them out never go back to the
+interpreter. A step in Python (`Workers.map`) wakes each worker once, and only the last one wakes the caller.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
 from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from streamjoin.kernels.calls import Calls, are_possible, close, new_board, run_calls, serve
 from streamjoin.windows.memory import Memory
 
 T = TypeVar("T")
@@ -32,6 +33,28 @@ class Workers:
         self.memory = Memory(reuses)
         self._orders: list[Orders] = []
         self._threads: list[threading.Thread] = []
+        self._helpers: list[threading.Thread] = []
+        self._board = new_board()
+        self._calling = threading.Lock()
+
+    def call(self, kernel: Callable[..., Any], *groups: Calls) -> list[Any]:
+        """Carry out calls of a kernel side by side; what they return, which is an integer or nothing."""
+        n = sum(group.n for group in groups)
+        if self.n == 1 or n < 2 or not are_possible():
+            return self.map(lambda arguments: kernel(*arguments), [g.of(k) for g in groups for k in range(g.n)])
+        with self._calling:
+            self._hire_helpers(min(self.n, n) - 1)
+            return run_calls(self._board, kernel, [group for group in groups if group.n])
+
+    def _hire_helpers(self, n: int) -> None:
+        if n > 0 and not self._helpers:
+            # As for `_hire`.
+            weakref.finalize(self, close, self._board).atexit = False
+        while len(self._helpers) < n:
+            name = f"streamjoin_helper_{len(self._helpers)}"
+            helper = threading.Thread(target=serve, args=(self._board,), name=name, daemon=True)
+            helper.start()
+            self._helpers.append(helper)
 
     def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """`step` of every part, in order. With more than one worker, each takes the next part that nobody has taken."""
@@ -110,6 +133,10 @@ class Workers:
         orders, self._orders = self._orders, []
         for each in orders:
             each.put(None)
+        if self._helpers:
+            close(self._board)
+            threads += self._helpers
+            self._helpers, self._board = [], new_board()
         for thread in threads:
             thread.join()
 

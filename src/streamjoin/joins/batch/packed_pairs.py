@@ -22,7 +22,8 @@ from streamjoin.kernels.batch.pairs import (
     unpack_pairs,
 )
 from streamjoin.kernels.batch.sweep import SLACK
-from streamjoin.windows.workers import Workers
+from streamjoin.kernels.calls import Calls, Cut, Each, Own, Row
+from streamjoin.windows.workers import Workers, cuts
 
 _LEAST_PART = 8192
 _MOST_BUCKET_BITS = 9
@@ -55,34 +56,24 @@ class PackedPairs:
     def __init__(self, order: PairOrder) -> None:
         self.order = order
         self.n = 0
-        self.counts: Array = np.zeros(order.buckets, np.int64)
         self.blocks: list[Array] = []
         self.block: Array = np.empty(0, np.int64)
 
     def open(self) -> PackedPairs:
-        """Itself, with a block to write to."""
-        self.block = self.order.workers.memory.take(self.CAPACITY + SLACK)
+        """Itself, with an empty block to write to."""
+        self.block, self.n = self.order.workers.memory.take(self.CAPACITY + SLACK), 0
         return self
 
-    def add(self, probes: Array, seqs: Array) -> None:
-        """Add pairs that need no test."""
-        block = self.order.workers.memory.take(probes.size)
-        pack_pairs(probes, seqs, self.order.chunk.is_right, self.order.bases, block)
-        self._keep(block)
+    def close(self) -> None:
+        """Test the pairs of the block and keep those that remain."""
+        pairs = self._tested(self.block[: self.n])
+        if pairs.size:
+            self.blocks.append(pairs)
 
     def flush(self) -> None:
-        """Count and test the pairs of the block, and begin another."""
-        if self.n:
-            if self._keep(self._tested(self.block[: self.n])):
-                self.open()
-            self.n = 0
-
-    def _keep(self, pairs: Array) -> bool:
-        """Whether there are any pairs, which are kept."""
-        if pairs.size:
-            count_buckets(pairs, self.order.shift, self.counts)
-            self.blocks.append(pairs)
-        return pairs.size > 0
+        """Begin another block."""
+        self.close()
+        self.open()
 
     def _tested(self, pairs: Array) -> Array:
         order = self.order
@@ -97,11 +88,6 @@ class PackedPairs:
         pack_pairs(probes, seqs, order.chunk.is_right, order.bases, pairs)
         return pairs[: probes.size]
 
-    def closed(self) -> PackedPairs:
-        """Itself, with every pair in `blocks` and no room for more."""
-        self._keep(self._tested(self.block[: self.n]))
-        return self
-
 
 def ordered_pieces(chunk: Chunk, pieces: Sequence[tuple[Array, Array]], workers: Workers) -> Pairs:
     """Pairs in any order, in pieces of (probes, seqs), in result order."""
@@ -112,38 +98,30 @@ def ordered_pieces(chunk: Chunk, pieces: Sequence[tuple[Array, Array]], workers:
         return Pairs(probe[order], seq[order])
     live = chunk.min_seq[chunk.left.at], chunk.min_seq[chunk.right.at]
     buckets = PairOrder(chunk, live, None, workers)
-    # A worker packs pieces of its own, about as many pairs as the others.
+    pairs = workers.memory.take(total)
     ends = np.cumsum([probes.size for probes, _ in pieces])
-    owners = (ends - 1) * workers.n // total
-
-    def pack(k: int) -> PackedPairs:
-        packed = PackedPairs(buckets)
-        for piece in np.flatnonzero(owners == k).tolist():
-            packed.add(*pieces[piece])
-        return packed
-
-    return ordered(buckets, workers.map(pack, range(workers.n)))
+    own = (Own([piece[i] for piece in pieces]) for i in (0, 1))
+    cut = Cut(pairs, np.append(0, ends[:-1]), ends)
+    workers.call(pack_pairs, Calls(len(pieces), *own, chunk.is_right, buckets.bases, cut))
+    return ordered(buckets, [pairs[slice(*cut)] for cut in cuts(total, workers.n)])
 
 
-def ordered(order: PairOrder, parts: list[PackedPairs]) -> Pairs:
-    """The pairs of all workers in result order."""
+def ordered(order: PairOrder, blocks: list[Array]) -> Pairs:
+    """The pairs of some blocks in result order."""
     memory, workers, chunk = order.workers.memory, order.workers, order.chunk
-    counts = np.stack([part.counts for part in parts])
+    counts = np.zeros((max(1, len(blocks)), order.buckets), np.int64)
+    if blocks:
+        workers.call(count_buckets, Calls(len(blocks), Own(blocks), order.shift, Row(counts)))
     ends = counts.T.cumsum().reshape(counts.shape[::-1]).T
     places = ends - counts
     edges = np.append(places[0], ends[-1, -1])
     n = int(edges[-1])
     buckets, probes, seqs = memory.take(n), memory.take(n), memory.take(n)
-
-    def partition(k: int) -> None:
-        for block in parts[k].blocks:
-            partition_pairs(block, order.shift, places[k], buckets)
-
-    def put_in_order(part: tuple[int, int]) -> None:
-        order_buckets(buckets, edges, *part, order.shift, chunk.is_right, order.bases, probes, seqs)
-
-    workers.map(partition, range(len(parts)))
-    workers.map(put_in_order, bucket_ranges(edges, max(1, min(workers.n, n // _LEAST_PART))))
+    if blocks:
+        workers.call(partition_pairs, Calls(len(blocks), Own(blocks), order.shift, Row(places), buckets))
+    begins, ends = np.array(bucket_ranges(edges, max(1, min(workers.n, n // _LEAST_PART)))).T
+    common = order.shift, chunk.is_right, order.bases, probes, seqs
+    workers.call(order_buckets, Calls(len(begins), buckets, edges, Each(begins), Each(ends), *common))
     return Pairs(probes, seqs)
 
 

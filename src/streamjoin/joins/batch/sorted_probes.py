@@ -16,6 +16,7 @@ from streamjoin.joins.base import SidePart
 from streamjoin.joins.batch.packed_pairs import bucket_ranges
 from streamjoin.kernels.batch.sorting import count_leading, extent, partition_entries
 from streamjoin.kernels.batch.sweep import HI, LO, WORD, sort_probes, tops_of
+from streamjoin.kernels.calls import Calls, Cut, Each, Row
 from streamjoin.windows.workers import Workers, cuts
 
 # A range of fewer tuples is not worth a thread of its own.
@@ -47,13 +48,12 @@ def sorted_probes(parts: Sequence[SidePart], min_seq: Array, workers: Workers) -
     n = max(1, sum(part.n for part in parts))
     shares = [max(1, min(workers.n * part.n // n, part.n // _LEAST_PART)) for part in parts]
     sides = [_SortingSide(part, min_seq, share, workers) for part, share in zip(parts, shares, strict=True)]
-    tasks = [(side, k) for side, share in zip(sides, shares, strict=True) for k in range(share)]
     if max(shares) > 1:
-        workers.map(lambda task: task[0].count(task[1]), tasks)
+        workers.call(count_leading, *(side.counting() for side in sides))
         for side in sides:
             side.lay_out()
-        workers.map(lambda task: task[0].partition(task[1]), tasks)
-    workers.map(lambda task: task[0].sort(task[1]), tasks)
+        workers.call(partition_entries, *(side.partitioning() for side in sides))
+    workers.call(sort_probes, *(side.sorting() for side in sides))
     return [side.probes() for side in sides]
 
 
@@ -70,20 +70,24 @@ class _SortingSide:
         self._rows = workers.memory.take(4 * self.n).reshape(4, self.n)
         # In memory of their own: they become a run.
         self._entries = workers.memory.take(2 * self.n).reshape(2, self.n)
-        self._cuts: list[slice] = []
+        self._cuts: list[tuple[int, int]] = []
         self._workers = workers
         self._ranges = [(0, self.n)]
         self._ends: Array = np.array([[1, 0]] * parts)
         if parts > 1:
-            self._cuts = [slice(*cut) for cut in cuts(self.n, parts)]
+            self._cuts = cuts(self.n, parts)
             self._counts = np.zeros((len(self._cuts), 1 << _BUCKET_BITS), np.int64)
             self._least, most = extent(self._words) if self.n else (0, 0)
             self._shift = max(0, (int(most) - int(self._least)).bit_length() - _BUCKET_BITS)
 
-    def count(self, k: int) -> None:
-        """Count the words of each bucket in part k."""
-        if k < len(self._cuts):
-            count_leading(self._words[self._cuts[k]], self._least, self._shift, self._counts[k])
+    def counting(self) -> Calls:
+        """The calls that count the words of each bucket, part by part."""
+        if not self._cuts:
+            return Calls(0)
+        return Calls(len(self._cuts), self._cut(self._words), self._least, self._shift, Row(self._counts))
+
+    def _cut(self, array: Array) -> Cut:
+        return Cut(array, *np.array(self._cuts).T)
 
     def lay_out(self) -> None:
         """Decide where each part writes the tuples of each bucket, and which buckets each worker sorts."""
@@ -96,23 +100,22 @@ class _SortingSide:
         self._ranges = [(int(edges[a]), int(edges[b])) for a, b in bucket_ranges(edges, len(self._cuts))]
         self._buckets = self._workers.memory.take(2 * self.n).reshape(2, self.n)
 
-    def partition(self, k: int) -> None:
-        """Write the tuples of part k to their buckets."""
-        if k < len(self._cuts):
-            cut = self._cuts[k]
-            partition_entries(
-                self._words[cut], self._tags[cut], self._least, self._shift, self._counts[k], *self._buckets
-            )
+    def partitioning(self) -> Calls:
+        """The calls that write tuples to their buckets, part by part."""
+        if not self._cuts:
+            return Calls(0)
+        entries = self._cut(self._words), self._cut(self._tags)
+        return Calls(len(self._cuts), *entries, self._least, self._shift, Row(self._counts), *self._buckets)
 
-    def sort(self, k: int) -> None:
-        """Sort the k-th range of buckets."""
-        if k < len(self._ranges):
-            begin, end = self._ranges[k]
-            words, tags = (self._words, self._tags) if len(self._ranges) == 1 else self._buckets
-            sort_probes(
-                words[begin:end], tags[begin:end], self._index.lo, self._index.hi, self._part.at, self._min_seq,
-                self._part.first_seq, begin, self._rows, self._entries, self._ends[k],
-            )  # fmt: skip
+    def sorting(self) -> Calls:
+        """The calls that sort ranges of buckets."""
+        words, tags = (self._words, self._tags) if len(self._ranges) == 1 else self._buckets
+        begins, ends = np.array(self._ranges).T
+        return Calls(
+            len(self._ranges), Cut(words, begins, ends), Cut(tags, begins, ends), self._index.lo, self._index.hi,
+            self._part.at, self._min_seq, self._part.first_seq, Each(begins), self._rows, self._entries,
+            Row(self._ends),
+        )  # fmt: skip
 
     def probes(self) -> SweepProbes:
         """The sorted tuples."""

@@ -18,7 +18,8 @@ from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
 from streamjoin.joins.batch.sorted_probes import sorted_probes
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.batch.sweep import LIVE, RUN_FIELDS, SEQ, WORD, sweep_chunk
+from streamjoin.kernels.batch.sweep import LIVE, RUN_FIELDS, SEQ, SLACK, WORD, sweep_chunk
+from streamjoin.kernels.calls import Calls, Row
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
@@ -54,29 +55,46 @@ class Sweep:
         order = PairOrder(chunk, (left.rows[LIVE], right.rows[LIVE]), refine, self._workers)
         table = self._table()
 
-        def sweep_part(ranges: Array) -> PackedPairs:
-            pairs = PackedPairs(order).open()
-            state = np.array([0, ranges[table[0, 0] if len(table) else 0, 0], -1])
-            while state[0] <= len(table):
-                pairs.n = sweep_chunk(
-                    left.rows, right.rows, left.entries[SEQ], right.entries, right.tops, table, ranges, chunk.min_seq,
-                    chunk.upto, order.bases, state, pairs.block, pairs.n,
-                )  # fmt: skip
-                if state[0] <= len(table):
-                    pairs.flush()
-            return pairs.closed()
-
         parts = max(1, min(self._workers.n, max(left.n, right.n) // LEAST_PART))
         edges = np.arange(parts + 1) * np.array([[left.n], [right.n]]) // parts
-        tasks = [np.ascontiguousarray(edges[:, k : k + 2]) for k in range(parts)]
-        collected = self._workers.map(sweep_part, tasks)
+        first = table[0, 0] if len(table) else 0
+        ranges = np.ascontiguousarray(np.stack([edges[:, :-1], edges[:, 1:]], 2).swapaxes(0, 1))
+        states = np.stack([np.zeros(parts, np.int64), ranges[:, first, 0], np.full(parts, -1)], 1)
+        collected = [PackedPairs(order) for _ in range(parts)]
+        unfinished = np.arange(parts)
+        while unfinished.size:
+            pairs = [collected[k] for k in unfinished]
+            capacity = PackedPairs.CAPACITY + SLACK
+            room = self._workers.memory.take(len(pairs) * capacity).reshape(-1, capacity)
+            state = np.ascontiguousarray(states[unfinished])
+            sizes = self._workers.call(
+                sweep_chunk,
+                Calls(
+                    len(pairs), left.rows, right.rows, left.entries[SEQ], right.entries, right.tops, table,
+                    Row(np.ascontiguousarray(ranges[unfinished])), chunk.min_seq, chunk.upto, order.bases, Row(state),
+                    Row(room), 0,
+                ),
+            )  # fmt: skip
+            for each, block, size in zip(pairs, room, sizes, strict=True):
+                each.block, each.n = block, size
+            self._close(pairs, refine)
+            states[unfinished] = state
+            unfinished = unfinished[state[:, 0] <= len(table)]
         clock.append(perf_counter_ns())
         for runs, probes in zip(self._windows, (left, right), strict=False):
             runs.add(probes.entries[WORD], probes.entries[SEQ], probes.newest)
-        pairs = ordered(order, collected)
+        in_order = ordered(order, [block for pairs in collected for block in pairs.blocks])
         clock.append(perf_counter_ns())
         self._spent[:-1] += np.diff(clock)
-        return pairs
+        return in_order
+
+    def _close(self, blocks: list[PackedPairs], refine: Refine) -> None:
+        """Test the pairs of each part; without tests that is no work to share."""
+        if refine.tests:
+            self._workers.map(PackedPairs.close, blocks)
+        else:
+            for pairs in blocks:
+                pairs.close()
 
     def _table(self) -> Array:
         """Where the runs of both sides are, for `sweep_chunk`: those of the right are for left probes."""

@@ -11,6 +11,7 @@ can't be restored is rebuilt from the stores.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,15 @@ from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail
 from streamjoin.joins.kinds.gathering import gather_kind, interleaved
 from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
+from streamjoin.kernels.calls import Calls, Cut, Each
 from streamjoin.kernels.gather import first_at_least, leading_below, sides_of_pairs
 from streamjoin.kernels.positions import UPTO, stand
 from streamjoin.model.binding import BoundSpec, matched_columns
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
-from streamjoin.windows.store import SideStore
-from streamjoin.windows.workers import Workers
+from streamjoin.windows.store import SideStore, gather_values
+from streamjoin.windows.workers import Workers, cuts
 
 _STEPS = ("encode", "store", "pair", "gather")
 _NO_POSITIONS = (0, 0)
@@ -396,18 +398,29 @@ class Operator:
             is_right = np.tile(np.array([False, True]), left.n)
             own_seq = np.repeat(np.arange(left_first, left_first + left.n), 2)
             upto = own_seq
+            # A left tuple's window is of right tuples, and the other way round.
+            min_seq = upto - np.tile(np.array((self._counted_windows or (0, 0))[::-1]), left.n)
             left_at, right_at = np.arange(0, n, 2), np.arange(1, n, 2)
         else:
             n = left.n + right.n
-            own_seq, upto = np.empty(n, np.int64), np.empty(n, np.int64)
-            left_at, right_at = np.empty(left.n, np.int64), np.empty(right.n, np.int64)
-            stand(is_right, left_first, right_first, own_seq, upto, left_at, right_at)
+            own_seq, upto, min_seq = (self._workers.memory.take(n) for _ in range(3))
+            left_at, right_at = self._workers.memory.take(left.n), self._workers.memory.take(right.n)
+            sizes = self._counted_windows or (0, 0)
+            edges = np.array([begin for begin, _ in self._gathered_parts(n)] + [n])
+            counts = [np.count_nonzero(is_right[begin:end]) for begin, end in pairwise(edges)]
+            rights = np.append(0, np.cumsum(counts))
+            lefts = edges - rights
+            cut, of_left, of_right = ((part[:-1], part[1:]) for part in (edges, lefts, rights))
+            self._workers.call(
+                stand,
+                Calls(
+                    len(counts), Cut(is_right, *cut), Each(edges[:-1]), Each(left_first + lefts[:-1]),
+                    Each(right_first + rights[:-1]), *sizes, Cut(own_seq, *cut), Cut(upto, *cut), Cut(min_seq, *cut),
+                    Cut(left_at, *of_left), Cut(right_at, *of_right),
+                ),
+            )  # fmt: skip
         least: Array | None = None
-        if self._counted_windows is not None:
-            # A left tuple's window is of right tuples, and the other way round.
-            min_seq = upto - np.array(self._counted_windows[::-1])[is_right.view(np.uint8)]
-        else:
-            min_seq = np.empty(n, np.int64)
+        if self._counted_windows is None:
             for side, at, ticks in ((0, left_at, left_ticks), (1, right_at, right_ticks)):
                 exact, bounds = self._live_bounds(1 - side, upto[at], ticks)
                 min_seq[at] = bounds
@@ -454,20 +467,20 @@ class Operator:
             order = np.lexsort((chunk.is_right[pairs.probe], pairs.seq, pairs.probe >> 1))
             self._later = pairs.probe[order] >> 1
             return self._rows_at(left[order], right[order])
-        left, right = (self._workers.memory.take(pairs.probe.size) for _ in (0, 1))
+        n = pairs.probe.size
+        left, right = (self._workers.memory.take(n) for _ in (0, 1))
+        begins, ends = np.array(self._gathered_parts(n)).T
+        probe, seq, to_left, to_right = (Cut(each, begins, ends) for each in (pairs.probe, pairs.seq, left, right))
+        calls = Calls(len(begins), probe, seq, chunk.is_right, chunk.own_seq, to_left, to_right)
+        self._workers.call(sides_of_pairs, calls)
+        return self._rows_at(left, right)
 
-        def split(begin: int, end: int) -> None:
-            part = slice(begin, end)
-            sides_of_pairs(pairs.probe[part], pairs.seq[part], chunk.is_right, chunk.own_seq, left[part], right[part])
-
-        return self._rows_from(left, right, split)
+    def _gathered_parts(self, n: int) -> list[tuple[int, int]]:
+        """Ranges of `n` rows, one for each worker."""
+        return cuts(n, min(self._workers.n, n // _LEAST_GATHERED))
 
     def _rows_at(self, left: Array, right: Array) -> pa.Table:
         """The result rows of pairs of positions."""
-        return self._rows_from(left, right, None)
-
-    def _rows_from(self, left: Array, right: Array, place: Callable[[int, int], None] | None) -> pa.Table:
-        """The result rows of pairs of positions, which `place` writes for a range of them first."""
         gatherings, time = {}, self.bound.time
         for side, seqs in (("left", left), ("right", right)):
             names = [c.source for c in self.bound.columns if c.side == side]
@@ -475,14 +488,7 @@ class Operator:
             gatherings[side] = self._payload[side == "right"].gathering(
                 list(dict.fromkeys(names + own_time)), seqs, self._workers
             )
-
-        def gather(begin: int, end: int) -> None:
-            if place is not None:
-                place(begin, end)
-            for gathering in gatherings.values():
-                gathering.rows(begin, end)
-
-        self._workers.split(gather, left.size, _LEAST_GATHERED)
+        gather_values(list(gatherings.values()), self._gathered_parts(left.size), self._workers)
         rows = {side: gathering.columns(self._workers) for side, gathering in gatherings.items()}
         arrays = [rows[c.side][c.source] for c in self.bound.columns]
         if time is not None:

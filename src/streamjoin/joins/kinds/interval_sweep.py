@@ -100,7 +100,7 @@ class IntervalSweep(Sweep):
             for kind, places in by_class(side.classes):
                 runs = stored.setdefault(kind, SortedRuns())
                 runs.add(side.words[places], side.seqs[places], int(side.seqs[places].max()))
-        return ordered(order, collected)
+        return ordered(order, [block for pairs in collected for block in pairs.blocks])
 
     def _sweep(self, chunk: Chunk, order: PairOrder, sides: list[_Intervals]) -> list[PackedPairs]:
         left, right = sides
@@ -128,7 +128,8 @@ class IntervalSweep(Sweep):
                 probes.over_run(_share(probes, parts, part), run, base, pairs)
             for probes, others in arriving:
                 probes.over(_share(probes, parts, part), chunk, others, pairs)
-            return pairs.closed()
+            pairs.close()
+            return pairs
 
         return self._workers.map(sweep_part, range(parts))
 
