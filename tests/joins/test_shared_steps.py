@@ -15,7 +15,7 @@ from streamjoin.indexes.sorted_runs import SortedRuns, settle
 from streamjoin.joins.base import Chunk, SidePart
 from streamjoin.joins.batch import nested_loop, packed_pairs, sorted_probes, sweep
 from streamjoin.joins.batch.packed_pairs import PackedPairs, bucket_ranges, ordered_pieces
-from streamjoin.joins.engine import operator
+from streamjoin.joins.engine import shared_places
 from streamjoin.joins.parallel import pim_parallel
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import algorithms_for, expected, run_arrival
@@ -31,9 +31,8 @@ SHARED = ("sweep", "interval", "nested_loop", "scalejoin", "pim_parallel", "low_
 def share_everything() -> Iterator[None]:
     """Every step is worth a thread, blocks hold a few pairs, and few pairs are many."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sorted_runs, sorted_probes, packed_pairs, store, buffer, pim_parallel):
+        for module in (sorted_runs, sorted_probes, packed_pairs, store, buffer, pim_parallel, shared_places):
             patch.setattr(module, "_LEAST_PART", 1)
-        patch.setattr(operator, "_LEAST_GATHERED", 1)
         patch.setattr(sweep, "LEAST_PART", 1)
         patch.setattr(nested_loop, "_FEW_PAIRS", 1)
         patch.setattr(packed_pairs, "_PAIRS_PER_BUCKET", 2)

@@ -1,4 +1,4 @@
-"""Calls of kernels that helper threads carry out: each once, with its own arguments, whoever takes it."""
+"""KernelCalls of kernels that helper threads carry out: each once, with its own arguments, whoever takes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from streamjoin._arrays import Array
 from streamjoin.kernels import calls
-from streamjoin.kernels.calls import Calls, Cut, Each, Own, Row
+from streamjoin.kernels.calls import Cut, Each, KernelCalls, Own, Row
 from streamjoin.kernels.flags import kernel
 from streamjoin.windows.workers import Workers, cuts
 
@@ -46,7 +46,7 @@ def weighed(workers: Workers, n: int, seed: int) -> None:
     begins, ends = np.array(cuts(values.size, n)).T
     totals = np.zeros((n, 2), np.int64)
     factors = rng.integers(0, 9, n)
-    got = workers.call(weigh, Calls(n, Cut(values, begins, ends), Each(factors), table, Row(totals)))
+    got = workers.call(weigh, KernelCalls(n, Cut(values, begins, ends), Each(factors), table, Row(totals)))
     wanted = [int(values[a:b].sum() * f + table[:, -1].sum()) for a, b, f in zip(begins, ends, factors, strict=True)]
     assert got == wanted
     assert totals[:, 0].tolist() == wanted
@@ -66,9 +66,9 @@ def test_groups_of_calls_have_their_own_arrays() -> None:
     workers = Workers(3)
     tables = [np.full((k + 1, 2), k) for k in range(4)]
     totals = np.zeros((4, 1), np.int64)
-    one = Calls(2, Own([np.arange(3), np.arange(4)]), 1, tables[0], Row(totals[:2]))
-    other = Calls(2, Own([np.arange(5), np.arange(6)]), 2, tables[3], Row(totals[2:]))
-    assert workers.call(weigh, one, Calls(0), other) == [3, 6, 20 + 12, 30 + 12]
+    one = KernelCalls(2, Own([np.arange(3), np.arange(4)]), 1, tables[0], Row(totals[:2]))
+    other = KernelCalls(2, Own([np.arange(5), np.arange(6)]), 2, tables[3], Row(totals[2:]))
+    assert workers.call(weigh, one, KernelCalls(0), other) == [3, 6, 20 + 12, 30 + 12]
     assert workers.call(weigh) == []
     workers.close()
 
@@ -76,8 +76,8 @@ def test_groups_of_calls_have_their_own_arrays() -> None:
 def test_a_call_that_fails_is_told_and_the_others_are_carried_out() -> None:
     workers = Workers(3)
     with pytest.raises(RuntimeError, match="refuse failed in call 6 of 9"):
-        workers.call(refuse, Calls(9, 5, Each(range(9))))
-    assert workers.call(refuse, Calls(9, 9, Each(range(9)))) == list(range(9))
+        workers.call(refuse, KernelCalls(9, 5, Each(range(9))))
+    assert workers.call(refuse, KernelCalls(9, 9, Each(range(9)))) == list(range(9))
     workers.close()
 
 
@@ -104,7 +104,7 @@ def test_threads_that_call_at_the_same_time_take_turns() -> None:
 def test_a_board_without_helpers_is_worked_off_by_its_caller() -> None:
     """As in a process that was forked: the threads are not there."""
     board = calls.new_board()
-    assert calls.run_calls(board, refuse, [Calls(9, 9, Each(range(9)))]) == list(range(9))
+    assert calls.run_calls(board, refuse, [KernelCalls(9, 9, Each(range(9)))]) == list(range(9))
 
 
 def test_helpers_end_with_their_workers() -> None:

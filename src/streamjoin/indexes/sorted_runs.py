@@ -15,7 +15,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import count_ranges, cut_runs, merge_live
 from streamjoin.kernels.batch.sweep import tops_of
-from streamjoin.kernels.calls import Calls, Cut
+from streamjoin.kernels.calls import Cut, KernelCalls
 from streamjoin.windows.memory import Memory
 from streamjoin.windows.workers import Workers
 
@@ -48,9 +48,9 @@ class Merge:
         self.words: Array
         self.seqs: Array
 
-    def counting(self) -> Calls:
+    def counting(self) -> KernelCalls:
         """The calls that count the live entries, part by part."""
-        return Calls(self._parts, self._older.seqs, self._newer.seqs, self._cut(), self._min_seq)
+        return KernelCalls(self._parts, self._older.seqs, self._newer.seqs, self._cut(), self._min_seq)
 
     def _cut(self) -> Cut:
         begins = np.arange(0, 2 * self._parts, 2)
@@ -62,10 +62,10 @@ class Merge:
         live = int(self._edges[-1, 2])
         self.words, self.seqs = memory.take(live), memory.take(live)
 
-    def writing(self) -> Calls:
+    def writing(self) -> KernelCalls:
         """The calls that merge, part by part."""
         runs = self._older.words, self._older.seqs, self._newer.words, self._newer.seqs
-        return Calls(self._parts, *runs, self._cut(), self._min_seq, self.words, self.seqs)
+        return KernelCalls(self._parts, *runs, self._cut(), self._min_seq, self.words, self.seqs)
 
 
 def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:

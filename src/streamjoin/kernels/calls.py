@@ -172,7 +172,7 @@ class Own:
         return self.arrays[k]
 
 
-class Calls:
+class KernelCalls:
     """Calls of a kernel, whose arguments are integers and arrays: the same in all calls, or of the classes above."""
 
     def __init__(self, n: int, *arguments: Any) -> None:
@@ -233,7 +233,7 @@ def _words(argument: Any) -> tuple[int, ...]:
     return (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape, *argument.strides)
 
 
-def run_calls(board: Array, kernel: Any, groups: Sequence[Calls]) -> list[int]:
+def run_calls(board: Array, kernel: Any, groups: Sequence[KernelCalls]) -> list[int]:
     """Carry out all calls; what they return, if that is an integer."""
     blocks = groups[0].blocks(kernel) if len(groups) == 1 else np.concatenate([each.blocks(kernel) for each in groups])
     trampoline = _trampoline(blocks.shape[1] - _ARGUMENTS)

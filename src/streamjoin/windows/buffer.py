@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.calls import Calls, Each
+from streamjoin.kernels.calls import Each, KernelCalls
 from streamjoin.kernels.rows import copy_values
 from streamjoin.windows.workers import Workers, cuts
 
@@ -27,22 +27,22 @@ _ALONE = Workers(1)
 
 def copy_arrays(copies: Sequence[tuple[Array, Array]], workers: Workers) -> None:
     """Copy arrays, given as (target, values), of the same type and shape."""
+    is_shared = workers.n > 1 and sum(len(values) for _, values in copies) >= 2 * _LEAST_PART
     calls: list[tuple[int, ...]] = []
     for target, values in copies:
-        parts = cuts(len(values), min(workers.n, len(values) // _LEAST_PART))
         is_column = values.ndim == 1 or (values.flags.c_contiguous and target.flags.c_contiguous)
-        if len(parts) < 2 or not values.size or not is_column or values.itemsize != target.itemsize:
+        if not is_shared or not values.size or not is_column or values.itemsize != target.itemsize:
             target[...] = values
             continue
         # Rows of several values are copied as if they were one column.
         width, per_row = values.itemsize, values.size // len(values)
         step, stride = (array.strides[0] // per_row for array in (target, values))
         to, origin = target.ctypes.data, values.ctypes.data
-        for begin, end in parts:
+        for begin, end in cuts(len(values), min(workers.n, len(values) // _LEAST_PART)):
             at, count = begin * per_row, (end - begin) * per_row
             calls.append((origin + at * stride, stride, to + at * step, step, width, count))
     if calls:
-        workers.call(copy_values, Calls(len(calls), *map(Each, np.array(calls).T)))
+        workers.call(copy_values, KernelCalls(len(calls), *map(Each, np.array(calls).T)))
 
 
 class Buffer:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.calls import Calls, Each
+from streamjoin.kernels.calls import Each, KernelCalls
 from streamjoin.kernels.gather import gather, gather_rows
 from streamjoin.model import large_columns
 from streamjoin.model.plain_types import plain_array
@@ -121,16 +121,20 @@ class Gathering:
         }
         self._others = [name for name in names if name in store.arrow_names]
 
-    def wide(self, parts: Sequence[tuple[int, int]]) -> Calls:
+    def wide(self, parts: Sequence[tuple[int, int]]) -> KernelCalls:
         """The calls that gather the columns of 8 bytes of ranges of rows."""
         rows = map(Each, np.array(parts).T)
-        return Calls(len(parts) if self._wide else 0, self._wide_rows, self._seqs, self._store.base, self._out, *rows)
+        return KernelCalls(
+            len(parts) if self._wide else 0, self._wide_rows, self._seqs, self._store.base, self._out, *rows
+        )
 
-    def narrow(self, parts: Sequence[tuple[int, int]]) -> list[Calls]:
+    def narrow(self, parts: Sequence[tuple[int, int]]) -> list[KernelCalls]:
         """The calls that gather the narrower columns of ranges of rows."""
         rows = [Each(ends) for ends in np.array(parts).T]
         return [
-            Calls(len(parts), source, self._seqs, self._store.base, self._narrow_out[name][0].view(source.dtype), *rows)
+            KernelCalls(
+                len(parts), source, self._seqs, self._store.base, self._narrow_out[name][0].view(source.dtype), *rows
+            )
             for name, source in self._narrow.items()
         ]
 

@@ -15,7 +15,7 @@ from itertools import count, pairwise
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from streamjoin.kernels.calls import Calls, are_possible, close, new_board, run_calls, serve
+from streamjoin.kernels.calls import KernelCalls, are_possible, close, new_board, run_calls, serve
 from streamjoin.windows.memory import Memory
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Workers:
         self._board = new_board()
         self._calling = threading.Lock()
 
-    def call(self, kernel: Callable[..., Any], *groups: Calls) -> list[Any]:
+    def call(self, kernel: Callable[..., Any], *groups: KernelCalls) -> list[Any]:
         """Carry out calls of a kernel side by side; what they return, which is an integer or nothing."""
         n = sum(group.n for group in groups)
         if self.n == 1 or n < 2 or not are_possible():

@@ -22,7 +22,7 @@ from streamjoin.kernels.batch.pairs import (
     unpack_pairs,
 )
 from streamjoin.kernels.batch.sweep import SLACK
-from streamjoin.kernels.calls import Calls, Cut, Each, Own, Row
+from streamjoin.kernels.calls import Cut, Each, KernelCalls, Own, Row
 from streamjoin.windows.workers import Workers, cuts
 
 _LEAST_PART = 8192
@@ -102,7 +102,7 @@ def ordered_pieces(chunk: Chunk, pieces: Sequence[tuple[Array, Array]], workers:
     ends = np.cumsum([probes.size for probes, _ in pieces])
     own = (Own([piece[i] for piece in pieces]) for i in (0, 1))
     cut = Cut(pairs, np.append(0, ends[:-1]), ends)
-    workers.call(pack_pairs, Calls(len(pieces), *own, chunk.is_right, buckets.bases, cut))
+    workers.call(pack_pairs, KernelCalls(len(pieces), *own, chunk.is_right, buckets.bases, cut))
     return ordered(buckets, [pairs[slice(*cut)] for cut in cuts(total, workers.n)])
 
 
@@ -111,17 +111,17 @@ def ordered(order: PairOrder, blocks: list[Array]) -> Pairs:
     memory, workers, chunk = order.workers.memory, order.workers, order.chunk
     counts = np.zeros((max(1, len(blocks)), order.buckets), np.int64)
     if blocks:
-        workers.call(count_buckets, Calls(len(blocks), Own(blocks), order.shift, Row(counts)))
+        workers.call(count_buckets, KernelCalls(len(blocks), Own(blocks), order.shift, Row(counts)))
     ends = counts.T.cumsum().reshape(counts.shape[::-1]).T
     places = ends - counts
     edges = np.append(places[0], ends[-1, -1])
     n = int(edges[-1])
     buckets, probes, seqs = memory.take(n), memory.take(n), memory.take(n)
     if blocks:
-        workers.call(partition_pairs, Calls(len(blocks), Own(blocks), order.shift, Row(places), buckets))
+        workers.call(partition_pairs, KernelCalls(len(blocks), Own(blocks), order.shift, Row(places), buckets))
     begins, ends = np.array(bucket_ranges(edges, max(1, min(workers.n, n // _LEAST_PART)))).T
     common = order.shift, chunk.is_right, order.bases, probes, seqs
-    workers.call(order_buckets, Calls(len(begins), buckets, edges, Each(begins), Each(ends), *common))
+    workers.call(order_buckets, KernelCalls(len(begins), buckets, edges, Each(begins), Each(ends), *common))
     return Pairs(probes, seqs)
 
 

@@ -16,7 +16,7 @@ from streamjoin.joins.base import SidePart
 from streamjoin.joins.batch.packed_pairs import bucket_ranges
 from streamjoin.kernels.batch.sorting import count_leading, extent, partition_entries
 from streamjoin.kernels.batch.sweep import HI, LO, WORD, sort_probes, tops_of
-from streamjoin.kernels.calls import Calls, Cut, Each, Row
+from streamjoin.kernels.calls import Cut, Each, KernelCalls, Row
 from streamjoin.windows.workers import Workers, cuts
 
 # A range of fewer tuples is not worth a thread of its own.
@@ -80,11 +80,11 @@ class _SortingSide:
             self._least, most = extent(self._words) if self.n else (0, 0)
             self._shift = max(0, (int(most) - int(self._least)).bit_length() - _BUCKET_BITS)
 
-    def counting(self) -> Calls:
+    def counting(self) -> KernelCalls:
         """The calls that count the words of each bucket, part by part."""
         if not self._cuts:
-            return Calls(0)
-        return Calls(len(self._cuts), self._cut(self._words), self._least, self._shift, Row(self._counts))
+            return KernelCalls(0)
+        return KernelCalls(len(self._cuts), self._cut(self._words), self._least, self._shift, Row(self._counts))
 
     def _cut(self, array: Array) -> Cut:
         return Cut(array, *np.array(self._cuts).T)
@@ -100,18 +100,18 @@ class _SortingSide:
         self._ranges = [(int(edges[a]), int(edges[b])) for a, b in bucket_ranges(edges, len(self._cuts))]
         self._buckets = self._workers.memory.take(2 * self.n).reshape(2, self.n)
 
-    def partitioning(self) -> Calls:
+    def partitioning(self) -> KernelCalls:
         """The calls that write tuples to their buckets, part by part."""
         if not self._cuts:
-            return Calls(0)
+            return KernelCalls(0)
         entries = self._cut(self._words), self._cut(self._tags)
-        return Calls(len(self._cuts), *entries, self._least, self._shift, Row(self._counts), *self._buckets)
+        return KernelCalls(len(self._cuts), *entries, self._least, self._shift, Row(self._counts), *self._buckets)
 
-    def sorting(self) -> Calls:
+    def sorting(self) -> KernelCalls:
         """The calls that sort ranges of buckets."""
         words, tags = (self._words, self._tags) if len(self._ranges) == 1 else self._buckets
         begins, ends = np.array(self._ranges).T
-        return Calls(
+        return KernelCalls(
             len(self._ranges), Cut(words, begins, ends), Cut(tags, begins, ends), self._index.lo, self._index.hi,
             self._part.at, self._min_seq, self._part.first_seq, Each(begins), self._rows, self._entries,
             Row(self._ends),

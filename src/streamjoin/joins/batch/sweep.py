@@ -19,7 +19,7 @@ from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
 from streamjoin.joins.batch.sorted_probes import sorted_probes
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import LIVE, RUN_FIELDS, SEQ, SLACK, WORD, sweep_chunk
-from streamjoin.kernels.calls import Calls, Row
+from streamjoin.kernels.calls import KernelCalls, Row
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
@@ -69,7 +69,7 @@ class Sweep:
             state = np.ascontiguousarray(states[unfinished])
             sizes = self._workers.call(
                 sweep_chunk,
-                Calls(
+                KernelCalls(
                     len(pairs), left.rows, right.rows, left.entries[SEQ], right.entries, right.tops, table,
                     Row(np.ascontiguousarray(ranges[unfinished])), chunk.min_seq, chunk.upto, order.bases, Row(state),
                     Row(room), 0,

@@ -11,7 +11,6 @@ can't be restored is rebuilt from the stores.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,20 @@ from streamjoin.joins.engine.measured_costs import MeasuredCosts
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.engine.refine import Refinement, Tally, positions
+from streamjoin.joins.engine.shared_places import placed, row_ranges, split_pairs
 from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail
 from streamjoin.joins.kinds.gathering import gather_kind, interleaved
 from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
-from streamjoin.kernels.calls import Calls, Cut, Each
 from streamjoin.kernels.gather import first_at_least, leading_below, sides_of_pairs
-from streamjoin.kernels.positions import UPTO, stand
+from streamjoin.kernels.positions import UPTO
 from streamjoin.model.binding import BoundSpec, matched_columns
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.clock import NEVER, minus
 from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.store import SideStore, gather_values
-from streamjoin.windows.workers import Workers, cuts
+from streamjoin.windows.workers import Workers
 
 _STEPS = ("encode", "store", "pair", "gather")
 _NO_POSITIONS = (0, 0)
@@ -49,7 +48,6 @@ _LARGEST_CHUNK = 1 << 18
 # A step costs each worker some time however little it has to do.
 _LARGEST_SHARED_CHUNK = 1 << 19
 _MANY_WORKERS = 4
-_LEAST_GATHERED = 1 << 13
 # An index takes tuples one by one in either way. Other algorithms take a chunk at once, and the general way then does
 # the steps before and after column by column, which is faster for long columns.
 _LARGEST_COMPILED = 1 << 14
@@ -403,22 +401,9 @@ class Operator:
             left_at, right_at = np.arange(0, n, 2), np.arange(1, n, 2)
         else:
             n = left.n + right.n
-            own_seq, upto, min_seq = (self._workers.memory.take(n) for _ in range(3))
-            left_at, right_at = self._workers.memory.take(left.n), self._workers.memory.take(right.n)
-            sizes = self._counted_windows or (0, 0)
-            edges = np.array([begin for begin, _ in self._gathered_parts(n)] + [n])
-            counts = [np.count_nonzero(is_right[begin:end]) for begin, end in pairwise(edges)]
-            rights = np.append(0, np.cumsum(counts))
-            lefts = edges - rights
-            cut, of_left, of_right = ((part[:-1], part[1:]) for part in (edges, lefts, rights))
-            self._workers.call(
-                stand,
-                Calls(
-                    len(counts), Cut(is_right, *cut), Each(edges[:-1]), Each(left_first + lefts[:-1]),
-                    Each(right_first + rights[:-1]), *sizes, Cut(own_seq, *cut), Cut(upto, *cut), Cut(min_seq, *cut),
-                    Cut(left_at, *of_left), Cut(right_at, *of_right),
-                ),
-            )  # fmt: skip
+            own_seq, upto, min_seq, left_at, right_at = placed(
+                is_right, (left.n, right.n), (left_first, right_first), self._counted_windows or (0, 0), self._workers
+            )
         least: Array | None = None
         if self._counted_windows is None:
             for side, at, ticks in ((0, left_at, left_ticks), (1, right_at, right_ticks)):
@@ -469,15 +454,8 @@ class Operator:
             return self._rows_at(left[order], right[order])
         n = pairs.probe.size
         left, right = (self._workers.memory.take(n) for _ in (0, 1))
-        begins, ends = np.array(self._gathered_parts(n)).T
-        probe, seq, to_left, to_right = (Cut(each, begins, ends) for each in (pairs.probe, pairs.seq, left, right))
-        calls = Calls(len(begins), probe, seq, chunk.is_right, chunk.own_seq, to_left, to_right)
-        self._workers.call(sides_of_pairs, calls)
+        split_pairs(pairs, chunk, left, right, self._workers)
         return self._rows_at(left, right)
-
-    def _gathered_parts(self, n: int) -> list[tuple[int, int]]:
-        """Ranges of `n` rows, one for each worker."""
-        return cuts(n, min(self._workers.n, n // _LEAST_GATHERED))
 
     def _rows_at(self, left: Array, right: Array) -> pa.Table:
         """The result rows of pairs of positions."""
@@ -488,7 +466,7 @@ class Operator:
             gatherings[side] = self._payload[side == "right"].gathering(
                 list(dict.fromkeys(names + own_time)), seqs, self._workers
             )
-        gather_values(list(gatherings.values()), self._gathered_parts(left.size), self._workers)
+        gather_values(list(gatherings.values()), row_ranges(left.size, self._workers), self._workers)
         rows = {side: gathering.columns(self._workers) for side, gathering in gatherings.items()}
         arrays = [rows[c.side][c.source] for c in self.bound.columns]
         if time is not None:

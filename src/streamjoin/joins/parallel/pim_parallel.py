@@ -9,6 +9,7 @@ Threads may join and leave at any time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +18,13 @@ from streamjoin._arrays import Array
 from streamjoin.indexes.pim_shared import SETTINGS, SharedPimTree
 from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.parallel.pim_parallel_crew import MERGES, SharedJoin, Tuples
+from streamjoin.kernels.calls import Each, KernelCalls
 from streamjoin.kernels.pim_parallel import work_queue as q
 from streamjoin.kernels.pim_parallel.writing import write_tuples
 from streamjoin.kernels.trees.task import INSERTS, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
-from streamjoin.windows.buffer import Restore
+from streamjoin.windows.buffer import Restore, copy_arrays
 from streamjoin.windows.workers import Workers, cuts
 
 Pieces = list[tuple[Array, Array]]
@@ -129,14 +131,14 @@ def write(tuples: Tuples, chunk: Chunk, at: int, workers: Workers = _ALONE) -> N
         sides += [index.word, index.lo, index.hi, _ALL_VALID if valid is None else valid, part.first_seq]
     lines = np.array([tuples.line_at, tuples.first]).T.copy()
     use = INSERTS if chunk.stored_only else PROBES | INSERTS
-
-    def write_part(begin: int, end: int) -> None:
-        write_tuples(
-            tuples.words, tuples.stride, tuples.apart, lines, at, begin, end, use,
+    begins, ends = np.array(cuts(chunk.n, min(workers.n, chunk.n // _LEAST_PART))).T
+    workers.call(
+        write_tuples,
+        KernelCalls(
+            len(begins), tuples.words, tuples.stride, tuples.apart, lines, at, Each(begins), Each(ends), use,
             chunk.is_right, chunk.own_seq, chunk.min_seq, chunk.upto, *sides,
-        )  # fmt: skip
-
-    workers.split(write_part, chunk.n, _LEAST_PART)
+        ),
+    )  # fmt: skip
 
 
 def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:
@@ -149,12 +151,8 @@ def _joined(pieces: Pieces, workers: Workers) -> tuple[Array, Array]:
     """The pieces one after another."""
     ends = np.cumsum([0, *(probes.size for probes, _ in pieces)])
     columns = workers.memory.take(int(ends[-1])), workers.memory.take(int(ends[-1]))
-
-    def copy(k: int) -> None:
-        for column, values in zip(columns, pieces[k], strict=True):
-            column[ends[k] : ends[k + 1]] = values
-
-    workers.map(copy, range(len(pieces)))
+    places = [slice(*cut) for cut in pairwise(ends)]
+    copy_arrays([(columns[i][at], piece[i]) for piece, at in zip(pieces, places, strict=True) for i in (0, 1)], workers)
     return columns
 
 
