@@ -86,6 +86,14 @@ LINES = (
         "one Spark query each", {"system": "one Spark query each"}, measure="overall_per_s",
     ),
     Line(
+        "16 cores: band join, window 2^20, batches of 2 x 262,144, rows gathered, 16 workers", "16-cores/cores",
+        {"system": "sweep", "workers": 16}, "tuples/s", "one worker", {"workers": 1},
+    ),
+    Line(
+        "16 cores: 2-D band, nested loop, 16 workers", "16-cores/cores",
+        {"system": "nested_loop, 2-D band", "workers": 16}, "comparisons/s", "one worker", {"workers": 1},
+    ),
+    Line(
         "inside the harness, 16 cores: `pim_parallel`, window 2^20, 16 threads", "16-cores/pim_fig12a",
         {**_WINDOW, "self_join": False, "system": "pim_parallel", "threads": 16}, "tuples/s",
         "one thread over a PIM-Tree", {"system": "pim_tree", "threads": 1},
