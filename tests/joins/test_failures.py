@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,10 +15,8 @@ from streamjoin.joins import auto
 from streamjoin.joins.engine.compiled_step import patience
 from streamjoin.joins.engine.driver import Join
 from tests.deadlock import no_deadlock
+from tests.failing import failed_everywhere
 
-PACKAGE = str(Path(sj.__file__).parent)
-# What loads compiled code makes up for errors of its own.
-KERNELS = (str(Path(PACKAGE, "kernels")), str(Path(PACKAGE, "_cache.py")))
 REQUESTS = [
     request
     for request in auto.requests()
@@ -44,53 +39,6 @@ def rows(n: int, seed: int) -> pa.Table:
             "n": pa.nulls(n) if seed < 3 else pa.array([str(i) for i in range(n)]),
         }
     )
-
-
-class Fails:
-    """Raises at the n-th line of the package that runs in this thread inside the block."""
-
-    # From here on the rows are on their way to the caller: an interrupt is one in the caller's own code.
-    HANDING_ON = frozenset(
-        {"push", "_push_directly", "advance", "finish", "close", "_whole", "_take_tail", "__next__", "_next"}
-    )
-
-    def __init__(self, n: int, error: BaseException) -> None:
-        self.left, self.error = n, error
-        # A measurement of coverage has its own tracer and goes on after the block.
-        self.before = sys.gettrace()
-
-    def __enter__(self) -> Fails:
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self.before)
-
-    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        code = frame.f_code
-        inside = code.co_filename.startswith(PACKAGE) and not code.co_filename.startswith(KERNELS)
-        if not inside or code.co_name in self.HANDING_ON:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                raise self.error
-        return self.trace
-
-
-def failed_everywhere(call: Callable[[], pa.Table], stride: int) -> tuple[pa.Table, int]:
-    """Let the call fail at its first line, then further on each time, until it succeeds; how often it failed."""
-    failures, at = 0, 1
-    while True:
-        error = (MemoryError, KeyboardInterrupt, ValueError)[failures % 3]("injected")
-        try:
-            with Fails(at, error):
-                return call(), failures
-        except (MemoryError, KeyboardInterrupt, ValueError) as raised:
-            assert raised is error
-        failures += 1
-        at += stride
 
 
 def figures(join: Join) -> dict[str, Any]:

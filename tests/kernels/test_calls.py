@@ -16,6 +16,8 @@ from streamjoin.kernels import calls
 from streamjoin.kernels.calls import Cut, Each, KernelCalls, Own, Row
 from streamjoin.kernels.flags import kernel
 from streamjoin.windows.workers import Workers, cuts
+from tests.deadlock import no_deadlock
+from tests.failing import failed_everywhere
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,7 +83,7 @@ def test_a_call_that_fails_is_told_and_the_others_are_carried_out() -> None:
     workers.close()
 
 
-def test_threads_that_call_at_the_same_time_take_turns() -> None:
+def test_threads_may_call_at_the_same_time() -> None:
     workers = Workers(3)
     errors: list[BaseException] = []
 
@@ -99,6 +101,20 @@ def test_threads_that_call_at_the_same_time_take_turns() -> None:
         thread.join()
     workers.close()
     assert not errors
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_call_that_is_interrupted_at_any_line_locks_nobody_out(step: int) -> None:
+    workers = Workers(3)
+    weighed(workers, 9, 0)
+    with no_deadlock(300):
+        _, failures = failed_everywhere(lambda: weighed(workers, 9, 1), step)
+        assert failures > 5
+        other = threading.Thread(target=weighed, args=(workers, 9, 2))
+        other.start()
+        other.join()
+        weighed(workers, 9, 3)
+        workers.close()
 
 
 def test_a_board_without_helpers_is_worked_off_by_its_caller() -> None:

@@ -49,13 +49,16 @@ class Memory:
         self._largest = _LARGEST if reuses else 0
         self._blocks: list[_Block] = []
         self._requests = 0
-        self._taking = threading.Lock()
+        # Reentrant, and never waited for: an interrupt may come between taking it and letting it go.
+        self._taking = threading.RLock()
 
     def take(self, n: int) -> Array:
         """An array of `n` words with arbitrary values."""
         if not _LEAST <= n <= self._largest:
             return np.empty(n, np.int64)
-        with self._taking:
+        if not self._taking.acquire(blocking=False):
+            return np.empty(n, np.int64)
+        try:
             self._requests += 1
             block = self._free(n)
             if block is None:
@@ -65,6 +68,8 @@ class Memory:
             block.used = self._requests
             first = -block.owner.ctypes.data // 8 % _LINE
             return block.owner[first : first + n]
+        finally:
+            self._taking.release()
 
     def _free(self, n: int) -> _Block | None:
         """The smallest free array with room for `n` words and not many more; gives back what is free for long."""
@@ -102,8 +107,7 @@ class Memory:
 
     def clear(self) -> None:
         """Give all memory back; arrays in use stay as they are."""
-        with self._taking:
-            self._blocks = []
+        self._blocks = []
 
     @property
     def nbytes(self) -> int:

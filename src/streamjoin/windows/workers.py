@@ -34,20 +34,28 @@ class Workers:
         self._orders: list[Orders] = []
         self._threads: list[threading.Thread] = []
         self._helpers: list[threading.Thread] = []
+        self._has_helpers = False
         self._board = new_board()
-        self._calling = threading.Lock()
+        # Reentrant, and never waited for: an interrupt may come between taking it and letting it go.
+        self._calling = threading.RLock()
 
     def call(self, kernel: Callable[..., Any], *groups: KernelCalls) -> list[Any]:
         """Carry out calls of a kernel side by side; what they return, which is an integer or nothing."""
         n = sum(group.n for group in groups)
         if self.n == 1 or n < 2 or not are_possible():
-            return self.map(lambda arguments: kernel(*arguments), [g.of(k) for g in groups for k in range(g.n)])
-        with self._calling:
+            return self.map(lambda arguments: kernel(*arguments), _listed(groups))
+        if not self._calling.acquire(blocking=False):
+            # Another thread has the board.
+            return [kernel(*arguments) for arguments in _listed(groups)]
+        try:
             self._hire_helpers(min(self.n, n) - 1)
             return run_calls(self._board, kernel, [group for group in groups if group.n])
+        finally:
+            self._calling.release()
 
     def _hire_helpers(self, n: int) -> None:
-        if n > 0 and not self._helpers:
+        if n > 0 and not self._has_helpers:
+            self._has_helpers = True
             # As for `_hire`.
             weakref.finalize(self, close, self._board).atexit = False
         while len(self._helpers) < n:
@@ -133,12 +141,17 @@ class Workers:
         orders, self._orders = self._orders, []
         for each in orders:
             each.put(None)
-        if self._helpers:
+        if self._has_helpers:
             close(self._board)
             threads += self._helpers
-            self._helpers, self._board = [], new_board()
+            self._helpers, self._has_helpers, self._board = [], False, new_board()
         for thread in threads:
             thread.join()
+
+
+def _listed(groups: Sequence[KernelCalls]) -> list[tuple[Any, ...]]:
+    """The arguments of each call."""
+    return [group.of(k) for group in groups for k in range(group.n)]
 
 
 def _serve(orders: Orders) -> None:
