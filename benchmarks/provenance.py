@@ -83,7 +83,17 @@ def _digest(text: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [item for item in body if not _is_text(item)] or [ast.Pass()]  # type: ignore[attr-defined]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+    return hashlib.sha256(_described(tree).encode()).hexdigest()[:16]
+
+
+def _described(value: Any) -> str:
+    """A syntax tree as text, without empty fields: versions of Python differ in those, and in `ast.dump`."""
+    if isinstance(value, ast.AST):
+        fields = ((name, field) for name, field in ast.iter_fields(value) if field is not None and field != [])
+        return f"{type(value).__name__}({','.join(f'{name}={_described(field)}' for name, field in fields)})"
+    if isinstance(value, list):
+        return f"[{','.join(map(_described, value))}]"
+    return repr(value)
 
 
 def _is_text(node: ast.AST) -> bool:

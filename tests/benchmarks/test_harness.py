@@ -264,6 +264,12 @@ def test_several_experiments_run_one_by_one_and_stored_ones_are_left_out(
     assert not began and "sweep: not begun" in capfd.readouterr().out
 
 
+def test_a_digest_is_the_same_in_every_version_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    (tmp_path / "module.py").write_text('def f(x: int, *, y=None) -> str:\n    return f"{x:>{y}}" if x else ""\n')
+    assert provenance.digests(["module.py"]) == {"module.py": "9a8e6c9e24c3bb71"}
+
+
 def test_a_digest_covers_code_and_not_what_is_said_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     source = tmp_path / "module.py"
