@@ -88,6 +88,9 @@ def _digest(text: str) -> str:
 
 def _described(value: Any) -> str:
     """A syntax tree as text, without empty fields: versions of Python differ in those, and in `ast.dump`."""
+    if isinstance(value, ast.JoinedStr):
+        # Some versions put empty texts around the parts of a format.
+        value = ast.JoinedStr([part for part in value.values if getattr(part, "value", None) != ""])
     if isinstance(value, ast.AST):
         fields = ((name, field) for name, field in ast.iter_fields(value) if field is not None and field != [])
         return f"{type(value).__name__}({','.join(f'{name}={_described(field)}' for name, field in fields)})"
