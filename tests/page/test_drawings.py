@@ -201,8 +201,15 @@ def test_a_step_keeps_the_focus_whatever_becomes_of_the_plan(service: LightServi
         expect(page.locator(".node.is-join:focus")).to_have_count(int("join" in names))
     page.evaluate(show, plan("a", "b", "join", group=2))
     expect(page.locator(".node.is-join:focus")).to_have_count(1)
+    page.keyboard.press("Enter")
+    about = page.get_by_role("region", name="About the chosen step")
+    expect(about).to_be_visible()
+    page.evaluate(show, plan("b", "a", "join", group=3))
+    expect(about).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(about).to_be_hidden()
     page.locator("#sql").focus()
-    page.evaluate(show, plan("join", "b", "a", group=2))
+    page.evaluate(show, plan("join", "b", "a", group=3))
     expect(page.locator("#sql")).to_be_focused()
 
 

@@ -179,11 +179,11 @@ function show(animated = true) {
   view.fold.hidden = view.unfolded.size === 0;
   if (!nodes.some(({ kind }) => kind !== "source")) return showNothing(scroll, nodes);
   if (!view.svg?.isConnected) start(scroll);
-  const before = view.nodes.get(view.focus);
+  const [before, pickedBefore] = [view.nodes.get(view.focus), view.nodes.get(view.picked)];
   view.nodes = new Map(nodes.map((node) => [node.id, node]));
   arrange(nodes, edges, scroll);
-  if (!view.nodes.has(view.focus)) view.focus = successor(before, nodes).id;
-  if (!view.nodes.has(view.picked)) view.picked = null;
+  if (!view.nodes.has(view.focus)) view.focus = (successor(before, nodes) ?? nodes[0]).id;
+  if (!view.nodes.has(view.picked)) view.picked = successor(pickedBefore, nodes)?.id ?? null;
   ghosts(nodes);
   reconcile(view.edgeLayer, view.edges, (edge) => `${edge.from} ${edge.to}`, () => s("path", { class: "edge" }), (element, edge) => (edge.element = element));
   reconcile(view.nodeLayer, nodes, (node) => node.id, createdNode, updatedNode);
@@ -196,7 +196,7 @@ function show(animated = true) {
 /** The step that is now what `node` was: a new plan may number its groups anew. */
 function successor(node, nodes) {
   const same = nodes.filter(({ kind }) => kind === node?.kind);
-  return same.find(({ label }) => label === node.label) ?? same.find(({ queries }) => queries.some((name) => node.queries.includes(name))) ?? nodes[0];
+  return same.find(({ label }) => label === node.label) ?? same.find(({ queries }) => queries.some((name) => node.queries.includes(name)));
 }
 
 /** A step that had the focus when the plan was drawn anew still has it, or its successor, unless it has gone elsewhere. */
