@@ -252,7 +252,7 @@ function showNothing(scroll, nodes) {
   forgetLook();
   view.shape = "";
   view.shown = new Map();
-  view.picked = null;
+  // The step may be back with the next plan, and is still the chosen one then.
   inspect(null);
   byId("plan-foot").replaceChildren();
   if (scroll.firstChild?.className !== "empty") scroll.replaceChildren(empty("Nothing to join yet", nodes.length ? "The streams are running. The steps of the first query will appear here." : "There are no streams and no queries."));
