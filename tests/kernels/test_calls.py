@@ -75,6 +75,16 @@ def test_groups_of_calls_have_their_own_arrays() -> None:
     workers.close()
 
 
+def test_arrays_of_one_argument_may_have_different_layouts() -> None:
+    workers = Workers(3)
+    values, totals = np.arange(60), np.zeros((4, 1), np.int64)
+    arrays = [values[:5], values[::7], values[1::20], values[3:3]]
+    assert workers.call(weigh, KernelCalls(4, Own(arrays), 1, np.zeros((1, 1), np.int64), Row(totals))) == [
+        int(array.sum()) for array in arrays
+    ]
+    workers.close()
+
+
 def test_a_call_that_fails_is_told_and_the_others_are_carried_out() -> None:
     workers = Workers(3)
     with pytest.raises(RuntimeError, match="refuse failed in call 6 of 9"):

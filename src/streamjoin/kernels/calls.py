@@ -40,6 +40,8 @@ _YIELDS = 64
 _SLEEP_US = 1_000_000
 
 _FUNCTION, _RESULT, _ERROR, _STATUS, _ARGUMENTS = range(5)
+# Of an array's words.
+_SIZE, _DATA, _SHAPE = 2, 4, 5
 _WORD = ir.IntType(64)
 # Numba has no types.
 _typeof: Any = typeof
@@ -163,7 +165,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Own:
-    """An array of its own, of the same type, for each call."""
+    """An array of its own, of the same type and in any layout, for each call."""
 
     arrays: Sequence[Array]
 
@@ -206,11 +208,12 @@ class KernelCalls:
                 blocks[:, begin + _DATA] += np.arange(self.n) * argument.array.strides[0]
             elif isinstance(argument, Own):
                 for block, array in zip(blocks, argument.arrays, strict=True):
-                    block[begin : begin + 5 + 2 * array.ndim] = _words(array)
+                    block[begin : begin + _SHAPE + 2 * array.ndim] = _words(array)
+        own = [argument.arrays for argument in self._arguments if isinstance(argument, Own)]
+        if any(len({array.flags.num for array in arrays}) > 1 for arrays in own):
+            # Code for contiguous arrays does not look at how far apart their values are.
+            blocks[:, _FUNCTION] = [_code(kernel, self.of(k)) for k in range(self.n)]
         return blocks
-
-
-_SIZE, _DATA, _SHAPE = 2, 4, 5
 
 
 def _sample(argument: Any) -> Any:

@@ -118,11 +118,6 @@ class Workers:
         self._orders.append(orders)
         self._threads.append(thread)
 
-    def split(self, step: Callable[[int, int], object], n: int, least: int) -> None:
-        """`step` of ranges that cover 0..n, one for each worker; fewer than `least` are not worth a thread."""
-        if n:
-            self.map(lambda part: step(*part), cuts(n, max(1, min(self.n, n // least))))
-
     def spread(self, step: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`step` of every item; items are assigned to the workers round-robin."""
         parts = [list(range(i, len(items), self.n)) for i in range(min(self.n, len(items)))]
