@@ -87,7 +87,8 @@ class ChainRun:
         index: str | None = None,
     ) -> None:
         self._system, self._stream, self._mode = system, stream, MODES[output]
-        self._chain = Chain(nodes, stream.dtype, stream.terms, batch=batch, punctuates=output != "collect")
+        passes, punctuates = system == LOW_LATENCY, output != "collect"
+        self._chain = Chain(nodes, stream.dtype, stream.terms, batch=batch, punctuates=punctuates, passes=passes)
         stream.fill(self._chain.logs)
         self._sleeps = SLEEPS_LEAVING_US if system == HANDSHAKE else SLEEPS_US
         self._copies = Copies(self._chain, stream.dtype) if system == LOW_LATENCY and index is None else None

@@ -85,6 +85,18 @@ def test_a_chunk_with_more_results_than_a_ring_holds(algorithm: str, index: str 
         assert join.metrics()["compared"] >= n * n
 
 
+def test_few_tuples_pass_each_other_between_two_nodes() -> None:
+    nodes, n = 4, 1 << 15
+    rng = np.random.default_rng(5)
+    sides = [pa.table({"k": rng.integers(0, n, n)}) for _ in range(2)]
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(n))
+    with no_deadlock(), sj.open(spec, "low_latency_handshake", nodes, index="hashed") as join:
+        rows = join.push(*sides).num_rows
+        compared = join.metrics()["compared"]
+    # A ring of four messages, the one that is sent and the one at hand, of 64 tuples each; and what the tables find.
+    assert compared <= nodes * n * 6 * 64 + 2 * rows
+
+
 @each
 def test_long_streams_do_not_grow_the_chain(algorithm: str, index: str | None) -> None:
     spec = sj.JoinSpec(on=sj.Equi("x"), window=sj.CountWindow(64))

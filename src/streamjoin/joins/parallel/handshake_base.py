@@ -55,7 +55,8 @@ class ChainJoin(ABC):
         self._indexed = indexed
         self._narrow = not indexed and all(bound.terms[t].narrow for t in self.decides)
         terms = 1 if indexed else len(self.decides)
-        self.chain = Chain(nodes, np.uint32 if self._narrow else np.uint64, terms, batch=batch, drains=drains)
+        dtype = np.uint32 if self._narrow else np.uint64
+        self.chain = Chain(nodes, dtype, terms, batch=batch, drains=drains, passes=not drains)
         self.crew = Crew(nodes + 1, PLACES)
         # Whether a side's bounds never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"

@@ -44,6 +44,8 @@ _LEAST = 1024
 _MOST_TURNS = 4
 _SPARE = 1 << 17
 _LEAST_COPIES = 256
+# Tuples that pass each other between two nodes are compared one by one, so full links would cost more than lookups.
+_BETWEEN = 256
 RING = 1 << 14
 SLEEPS_US = 50_000
 """How long a node of a live join without messages sleeps, if nobody wakes it."""
@@ -142,11 +144,15 @@ class Chain:
         drains: bool = False,
         punctuates: bool = False,
         links: int = 64,
+        passes: bool = False,
         ring: int = RING,
     ) -> None:
+        """`passes`: tuples pass quickly through, as in the low-latency join. Few may be between two nodes then."""
         self.nodes, self.links = nodes, links
         self.mem = aligned(chain_words(nodes, links))
-        lay_chain(self.mem, nodes, links)
+        # A power of two, like `links`.
+        few = max(4, min(links, 1 << (_BETWEEN // batch).bit_length() >> 1))
+        lay_chain(self.mem, nodes, links, few if passes else links)
         self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES]] = batch, terms, drains, punctuates
         self.logs = (SideLog(dtype), SideLog(dtype))
         self.results = np.zeros((nodes, ring, RESULT), np.int64)

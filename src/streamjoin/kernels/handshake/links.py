@@ -30,6 +30,7 @@ COLUMNS = 8  # per side: the number of the first column of the stored copies
 START = 10  # the cycle counter when the driver began
 PUNCTUATES = 11  # 1: the ends keep high-water marks
 FINISHED = 12  # nodes that are done
+RING_WORDS = 13  # from one ring to the next
 SLEEPS = 14  # microseconds that a node without messages sleeps at the most, until its bell rings; 0: it naps
 MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
 COLLECTOR = 32  # a bell, and what the collector waits for: see AWAITED and ENOUGH
@@ -119,24 +120,21 @@ def node_at(k: int) -> int:
 @kernel
 def queue_at(mem: I64, side: int, k: int) -> int:
     """The offset of the ring that brings one side's messages to node k."""
-    nodes = mem[NODES]
-    first = HEAD_WORDS + NODE_WORDS * nodes
-    words = SLOTS + MESSAGE_WORDS * (mem[first + MASK] + 1)
-    at: int = first + (2 * k + side) * words
+    at: int = HEAD_WORDS + NODE_WORDS * mem[NODES] + (2 * k + side) * mem[RING_WORDS]
     return at
 
 
 @kernel
-def lay_chain(mem: I64, nodes: int, capacity: int) -> None:
-    """Empty rings and nodes in a zeroed arena."""
+def lay_chain(mem: I64, nodes: int, capacity: int, between: int) -> None:
+    """Empty rings and nodes in a zeroed arena; the rings between nodes hold only `between` messages."""
     mem[NODES] = nodes
-    first = HEAD_WORDS + NODE_WORDS * nodes
-    words = SLOTS + MESSAGE_WORDS * capacity
-    for q in range(2 * nodes):
-        make_queue(mem, first + q * words, capacity, MESSAGE_WORDS)
-        mem[first + q * words + READER] = q // 2
+    mem[RING_WORDS] = SLOTS + MESSAGE_WORDS * capacity
     for k in range(nodes):
         mem[node_at(k) + AT_BLOCK] = -1
+        for side in range(2):
+            queue = queue_at(mem, side, k)
+            make_queue(mem, queue, capacity if k == enters_at(mem, side) else between, MESSAGE_WORDS)
+            mem[queue + READER] = k
 
 
 @kernel
