@@ -108,12 +108,33 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(
             raise RuntimeError("no more")
         return real(self, probes, seqs)
 
-    with no_deadlock(60), sj.open(SPEC, "scalejoin", workers) as join:
+    with no_deadlock(60), sj.open(SPEC, "scalejoin", workers, index="btree") as join:
         monkeypatch.setattr(Refinement, "__call__", broken)
         with pytest.raises(RuntimeError, match="no more"):
             join.push(tuples(0), tuples(1))
         monkeypatch.undo()
         assert join.push(tuples(0), tuples(1)).num_rows > 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("on", [SPEC.on, "l.x * l.y > r.x * r.y + 30000"])
+def test_an_error_while_shares_are_scanned_leaves_the_join_usable(
+    monkeypatch: pytest.MonkeyPatch, workers: int, on: object
+) -> None:
+    spec = sj.JoinSpec(on=on, window=sj.CountWindow(300))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no more")
+
+    with no_deadlock(60), sj.open(spec, "scalejoin", workers) as join, sj.open(spec, "nested_loop") as other:
+        with monkeypatch.context() as patched:
+            for name in ("count", "__call__"):
+                patched.setattr(Refinement, name, broken)
+            with pytest.raises(RuntimeError, match="no more"):
+                join.push(tuples(0, 600), tuples(1, 600))
+        expected = other.push(tuples(0, 600), tuples(1, 600))
+        assert expected.num_rows > 0
+        assert join.push(tuples(0, 600), tuples(1, 600)) == expected
 
 
 def test_a_share_is_looked_up_in_the_index_asked_for() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamjoin.indexes import sorted_runs
 from streamjoin.indexes.sorted_runs import SortedRuns, settle
 from streamjoin.joins.base import Chunk, SidePart
-from streamjoin.joins.batch import nested_loop, packed_pairs, sorted_probes, sweep
+from streamjoin.joins.batch import packed_pairs, scans, sorted_probes, sweep
 from streamjoin.joins.batch.packed_pairs import PackedPairs, bucket_ranges, ordered_pieces
 from streamjoin.joins.engine import shared_places
 from streamjoin.joins.parallel import pim_parallel
@@ -34,7 +34,7 @@ def share_everything() -> Iterator[None]:
         for module in (sorted_runs, sorted_probes, packed_pairs, store, buffer, pim_parallel, shared_places):
             patch.setattr(module, "_LEAST_PART", 1)
         patch.setattr(sweep, "LEAST_PART", 1)
-        patch.setattr(nested_loop, "_FEW_PAIRS", 1)
+        patch.setattr(scans, "_ROOM", 2)
         patch.setattr(packed_pairs, "_PAIRS_PER_BUCKET", 2)
         patch.setattr(PackedPairs, "CAPACITY", 3)
         yield

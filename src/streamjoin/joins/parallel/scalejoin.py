@@ -1,9 +1,9 @@
 """`scalejoin`: n threads read every tuple; each stores every n-th and looks up all of them in its share.
 
-ScaleJoin (section IV): no thread waits for another. Each processes the chunk at its own pace. Once all matches of a
-chunk are there, all workers order them by (later tuple, earlier tuple); the live join has a second gate for that. The
-result is therefore the same sequence for any interleaving and any number of threads. Threads join and leave between
-two pieces of a chunk.
+ScaleJoin (section IV): no thread waits for another. Over indexes each thread processes the chunk at its own pace; scans
+are calls of one kernel, a share and side each (`joins/batch/scans.py`). Once all matches of a chunk are there, all
+workers order them by (later tuple, earlier tuple); the live join has a second gate for that. The result is therefore
+the same sequence for any interleaving and any number of threads. Threads join and leave between two pieces of a chunk.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ScaleJoin:
             self.shares = IndexShares(bound, workers.n, index, settings)
         self.decides = self.shares.decides
         self.crew = Crew(workers.n)
-        self._workers = workers
+        self._workers = self._scanners = workers
         self._control = np.zeros(CONTROL_WORDS, np.int64)
         want(self._control, workers.n)
         self._redeals = 0
@@ -71,7 +71,14 @@ class ScaleJoin:
         if n != self.shares.n:
             self.shares.deal_again(n)
             self.crew.resize(n)
+            self._use_scanners(n)
             self._redeals += 1
+
+    def _use_scanners(self, n: int) -> None:
+        """Have `n` threads for scans: the join's own workers, if they are as many."""
+        if self._scanners is not self._workers:
+            self._scanners.close()
+        self._scanners = self._workers if n == self._workers.n else Workers(n, reuses=True)
 
     def _run(self, chunk: Chunk, refine: Refine, begin: int, matches: Pieces) -> int:
         """One run, up to the end of the chunk or to a change of the number of threads; returns how many tuples."""
@@ -85,11 +92,14 @@ class ScaleJoin:
             while piece < pieces and open_piece(self._control, piece, threads) and not stopped(crew.words):
                 first = begin + piece * _PIECE
                 last = min(first + _PIECE, chunk.n)
-                pairs = shares.take(k, deal, first, last, refine)
-                matches.append((pairs.probe, pairs.seq))
+                if isinstance(shares, ScanShares):
+                    matches.extend(shares.take_all(deal, first, last, refine, self._scanners))
+                else:
+                    pairs = shares.take(k, deal, first, last, refine)
+                    matches.append((pairs.probe, pairs.seq))
                 piece += 1
 
-        if threads > 1 or stopped(crew.words):
+        if (threads > 1 and not shares.scans) or stopped(crew.words):
             crew.run(step)
         else:
             self._alone(step)
@@ -129,6 +139,7 @@ class ScaleJoin:
     def close(self) -> None:
         """End the threads."""
         self.crew.close()
+        self._use_scanners(self._workers.n)
 
     @property
     def nbytes(self) -> int:

@@ -7,15 +7,17 @@ threads changes, all stored tuples are redistributed. Invariant: between runs, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.batch.nested_loop import NestedLoop, Terms
+from streamjoin.joins.batch.nested_loop import NestedLoop, scan_all
+from streamjoin.joins.batch.packed_pairs import ordered_pieces
+from streamjoin.joins.batch.scans import Pieces, ScanProbes
 from streamjoin.joins.indexed import Indexed
 from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.model.binding import BoundSpec
@@ -31,8 +33,8 @@ class Deal:
     chunk: Chunk
     own: tuple[list[Array], ...] = ()
     columns: tuple[Array, ...] = ()
-    terms: tuple[Terms, Terms] = ([], [])
-    """Of scans: the words of both sides, which all shares read."""
+    sides: tuple[ScanProbes, ScanProbes] | None = None
+    """Of scans: what all shares look up."""
 
 
 class Shares(Protocol):
@@ -110,22 +112,28 @@ class ScanShares:
         own = tuple(
             _in_turn(part, begin, self._turn[side], self.n) for side, part in enumerate((chunk.left, chunk.right))
         )
-        scan = self._shares[0]
-        return Deal(chunk, own=own, terms=(scan.terms(chunk.left), scan.terms(chunk.right)))
+        return Deal(chunk, own=own, sides=self._shares[0].probes(chunk))
 
     def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
         """Scan one share."""
-        chunk = deal.chunk
-        parts, stored, terms = [], [], []
-        for side, part in enumerate((chunk.left, chunk.right)):
-            low, high = (int(place) for place in np.searchsorted(part.at, (begin, end)))
-            own = deal.own[side][k]
-            first, last = np.searchsorted(own, (low, high))
-            stored.append(own[first:last] - low)
-            terms.append([(word[low:high], lo[low:high], span[low:high]) for word, lo, span in deal.terms[side]])
-            parts.append(SidePart(part.encoded.part(slice(low, high)), part.at[low:high], part.first_seq + low))
-        piece = replace(chunk, left=parts[0], right=parts[1])
-        return self._shares[k].share(piece, refine, (stored[0], stored[1]), (terms[0], terms[1]))
+        return ordered_pieces(deal.chunk, self._scanned([k], deal, (begin, end), refine, _ALONE), _ALONE)
+
+    def take_all(self, deal: Deal, begin: int, end: int, refine: Refine, workers: Workers) -> Pieces:
+        """Scan all shares side by side."""
+        return self._scanned(range(self.n), deal, (begin, end), refine, workers)
+
+    def _scanned(
+        self, shares: Sequence[int], deal: Deal, between: tuple[int, int], refine: Refine, workers: Workers
+    ) -> Pieces:
+        chunk, sides = deal.chunk, deal.sides
+        if sides is None:
+            raise AssertionError("scans need words")
+        ranges = [np.searchsorted(part.at, between) for part in (chunk.left, chunk.right)]
+        for k in shares:
+            own = [places[k] for places in deal.own]
+            left, right = (mine[slice(*np.searchsorted(mine, cut))] for mine, cut in zip(own, ranges, strict=True))
+            self._shares[k].store(chunk, sides, (left, right))
+        return scan_all([self._shares[k] for k in shares], chunk, sides, between, refine, workers)
 
     def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
         """Record which share comes next."""

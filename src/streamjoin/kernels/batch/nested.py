@@ -12,6 +12,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
+from streamjoin.kernels.searching import gallop
 
 BLOCK = 2048
 GROUP = 64
@@ -144,6 +145,57 @@ def nested_two(
                             n_out += 1
         p += group
     return p, n_out
+
+
+@kernel
+def scan_window(
+    terms: int,
+    words: Array,
+    words2: Array,
+    seqs: Array,
+    lo: Array,
+    span: Array,
+    lo2: Array,
+    span2: Array,
+    usable: Array,
+    at: Array,
+    min_seq: Array,
+    upto: Array,
+    state: Array,
+    out_probe: Array,
+    out_seq: Array,
+) -> int:
+    """The pairs of the tuples from state[0] to state[1] with stored ones, by places in the chunk and positions.
+
+    `at` are the tuples' places in the chunk, `min_seq` and `upto` bound the positions that each meets; those that are
+    not `usable` meet none (if it is empty, all are). Returns the number of pairs. state[0] is then the next tuple: it
+    stops before one whose pairs would not fit. state[2] counts the comparisons.
+    """
+    begin, end = state[0], state[1]
+    first, last = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
+    low, high = 0, 0
+    for i in range(end - begin):
+        place = at[begin + i]
+        # Bounds hardly ever descend.
+        low = gallop(seqs, low if low > 0 and seqs[low - 1] < min_seq[place] else 0, min_seq[place])
+        high = gallop(seqs, high if high > 0 and seqs[high - 1] < upto[place] else 0, upto[place])
+        first[i] = low
+        last[i] = max(low, high) if usable.size == 0 or usable[begin + i] else low
+    out = out_probe, out_seq
+    if terms == 1:
+        done, n = nested_one(words, lo[begin:end], span[begin:end], first, last, 0, end - begin, *out)
+    else:
+        done, n = nested_two(
+            words, words2, lo[begin:end], span[begin:end], lo2[begin:end], span2[begin:end], first, last, 0,
+            end - begin, *out,
+        )  # fmt: skip
+    for i in range(n):
+        out_probe[i] = at[np.uint64(begin + out_probe[i])]
+        out_seq[i] = seqs[np.uint64(out_seq[i])]
+    for i in range(done):
+        state[2] += last[i] - first[i]
+    state[0] = begin + done
+    return n
 
 
 @kernel
