@@ -8,13 +8,12 @@ decrease geometrically, so there are O(log(window / chunk)) runs and each tuple 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.batch.sorting import count_ranges, cut_runs, merge_live
-from streamjoin.kernels.batch.sweep import tops_of
+from streamjoin.kernels.batch.sorting import BLOCK, count_ranges, cut_runs, merge_live, tops_of
 from streamjoin.kernels.calls import Cut, KernelCalls
 from streamjoin.windows.memory import Memory
 from streamjoin.windows.workers import Workers
@@ -31,11 +30,8 @@ class SortedRun:
     words: Array
     seqs: Array
     newest: int
-    tops: Array = field(init=False)
+    tops: Array
     """The last word of every block."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tops", tops_of(self.words))
 
 
 class Merge:
@@ -47,6 +43,7 @@ class Merge:
         self._parts = parts
         self.words: Array
         self.seqs: Array
+        self.tops: Array
 
     def counting(self) -> KernelCalls:
         """The calls that count the live entries, part by part."""
@@ -60,12 +57,12 @@ class Merge:
         """Make room for the entries; after all were counted."""
         self._edges[:, 2] = self._edges[:, 2].cumsum()
         live = int(self._edges[-1, 2])
-        self.words, self.seqs = memory.take(live), memory.take(live)
+        self.words, self.seqs, self.tops = memory.take(live), memory.take(live), memory.take(live // BLOCK)
 
     def writing(self) -> KernelCalls:
         """The calls that merge, part by part."""
         runs = self._older.words, self._older.seqs, self._newer.words, self._newer.seqs
-        return KernelCalls(self._parts, *runs, self._cut(), self._min_seq, self.words, self.seqs)
+        return KernelCalls(self._parts, *runs, self._cut(), self._min_seq, self.words, self.seqs, self.tops)
 
 
 def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:
@@ -91,10 +88,10 @@ class SortedRuns:
         self._ratio = ratio
         self._min_seq = 0
 
-    def add(self, words: Array, seqs: Array, newest: int) -> None:
+    def add(self, words: Array, seqs: Array, newest: int, tops: Array | None = None) -> None:
         """Add sorted entries as the newest run. `settle` keeps the number of runs small."""
         if words.size:
-            self.runs.append(SortedRun(words, seqs, newest))
+            self.runs.append(SortedRun(words, seqs, newest, tops_of(words) if tops is None else tops))
 
     def due(self) -> bool:
         """Whether the two newest runs should become one: sizes no longer fall geometrically, or much has expired."""
@@ -114,7 +111,7 @@ class SortedRuns:
         del self.runs[-2:]
         self.merges += 1
         self.merged_entries += merge.words.size
-        self.add(merge.words, merge.seqs, newest)
+        self.add(merge.words, merge.seqs, newest, merge.tops)
 
     def forget(self, min_seq: int) -> None:
         """Expire entries below `min_seq`: a run without live entries is dropped at once, others at the next merge."""

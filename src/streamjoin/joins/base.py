@@ -18,6 +18,16 @@ from streamjoin._arrays import Array
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.encoding import Encoded
 
+_numbers: list[Array] = [np.arange(1 << 12)]
+
+
+def _counted(n: int) -> Array:
+    """0 to n - 1, to be read only: writing it anew for every chunk takes longer than using it."""
+    numbers = _numbers[0]
+    if n > numbers.size:
+        numbers = _numbers[0] = np.arange(n + n // 2)
+    return numbers[:n]
+
 
 @dataclass(frozen=True)
 class SidePart:
@@ -35,7 +45,7 @@ class SidePart:
     def valid_places(self) -> Array:
         """The places of this side's tuples that can match."""
         if self.encoded.valid is None:
-            return np.arange(self.n, dtype=np.int64)
+            return _counted(self.n)
         return np.flatnonzero(self.encoded.valid)
 
 

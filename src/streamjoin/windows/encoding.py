@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -62,6 +63,14 @@ class KeyTerms(Protocol):
     def index(self) -> tuple[KeyTerm, ...]: ...  # noqa: D102
 
 
+Take = Callable[[int], Array]
+
+
+def fresh(n: int) -> Array:
+    """Memory for `n` words that nobody had before."""
+    return np.empty(n, np.int64)
+
+
 class SideEncoder:
     """Encodes one side's batches for the keys of one join."""
 
@@ -78,17 +87,17 @@ class SideEncoder:
         """The columns that are encoded."""
         return sorted({own_and_other(term, self._side)[0].name for term in self._terms})
 
-    def encode(self, table: pa.Table) -> Encoded:
-        """The words of every tuple of `table`."""
+    def encode(self, table: pa.Table, take: Take = fresh) -> Encoded:
+        """The words of every tuple of `table`; `take` gives the memory of most."""
         n = table.num_rows
         valid = np.ones(n, np.bool_)
         words = [
-            self._encode_term(term, limits, table, valid)
+            self._encode_term(term, limits, table, valid, take)
             for term, limits in zip(self._terms, self._limits, strict=True)
         ]
         return Encoded(n, None if valid.all() else valid, tuple(words[: self._n_exact]), self._index_words(words))
 
-    def _encode_term(self, term: KeyTerm, limits: Array, table: pa.Table, valid: Array) -> TermWords:
+    def _encode_term(self, term: KeyTerm, limits: Array, table: pa.Table, valid: Array, take: Take) -> TermWords:
         own, other, down, up = own_and_other(term, self._side)
         array = without_extension(flat(table.column(own.name)))
         if array.null_count:
@@ -96,7 +105,7 @@ class SideEncoder:
         if isinstance(term.term, Comparison):
             return _one_sided(_compared_words(array, term, own, valid), term.term.operator_of(self._side))
         if term.kind is WordKind.INTEGER:
-            return _integer_words(array, own, other, int(down), int(up), limits)
+            return _integer_words(array, own, other, int(down), int(up), limits, take)
         if term.kind is WordKind.BYTES:
             word = _hashed(array)
             return TermWords(word, word, word)
@@ -175,14 +184,20 @@ def read_only(values: Array) -> Array:
     return view
 
 
-def _integer_words(array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int, limits: Array) -> TermWords:
-    word = for_kernels(integer_values(array))
+def _integer_words(
+    array: pa.Array, own: KeyColumn, other: KeyColumn, down: int, up: int, limits: Array, take: Take
+) -> TermWords:
+    word = integer_values(array)
+    if not (word.flags.aligned and word.flags.writeable):
+        # See `for_kernels`.
+        word, values = take(word.size), word
+        word[:] = values
     if own.unsigned:
         word = word ^ np.int64(-_SIGN)
     if down == up == 0 and own.type == other.type and own.multiplier == other.multiplier:
         # Equal values of one type have equal words.
         return TermWords(word, word, word)
-    lo, hi = np.empty(word.size, np.int64), np.empty(word.size, np.int64)
+    lo, hi = take(word.size), take(word.size)
     if other.multiplier > 1:
         kernels.divided_intervals(
             word, np.int64(other.multiplier), np.int64(down), np.int64(up), other.unsigned, lo, hi

@@ -14,8 +14,8 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.joins.base import SidePart
 from streamjoin.joins.batch.packed_pairs import bucket_ranges
-from streamjoin.kernels.batch.sorting import count_leading, extent, partition_entries
-from streamjoin.kernels.batch.sweep import HI, LO, WORD, sort_probes, tops_of
+from streamjoin.kernels.batch.sorting import count_leading, extent, partition_entries, tops_of
+from streamjoin.kernels.batch.sweep import HI, LO, WORD, sort_probes
 from streamjoin.kernels.calls import Cut, Each, KernelCalls, Row
 from streamjoin.windows.workers import Workers, cuts
 

@@ -82,7 +82,7 @@ class Sweep:
             unfinished = unfinished[state[:, 0] <= len(table)]
         clock.append(perf_counter_ns())
         for runs, probes in zip(self._windows, (left, right), strict=False):
-            runs.add(probes.entries[WORD], probes.entries[SEQ], probes.newest)
+            runs.add(probes.entries[WORD], probes.entries[SEQ], probes.newest, probes.tops)
         in_order = ordered(order, [block for pairs in collected for block in pairs.blocks])
         clock.append(perf_counter_ns())
         self._spent[:-1] += np.diff(clock)

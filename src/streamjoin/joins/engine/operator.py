@@ -175,7 +175,8 @@ class Operator:
         if work.encoded is None:
             tables = work.ordered.tables
             with self.counts.step("encode"):
-                work.encoded = self._workers.map(lambda side: self._encoders[side].encode(tables[side]), (0, 1))
+                take = self._workers.memory.take
+                work.encoded = self._workers.map(lambda side: self._encoders[side].encode(tables[side], take), (0, 1))
         return work.encoded
 
     def _step_compiled(self, compiled: CompiledStep, work: Work, limit: int | None) -> pa.Table | None:

@@ -17,8 +17,8 @@ from streamjoin.indexes.sorted_runs import SortedRun, SortedRuns, settle
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
 from streamjoin.joins.batch.sweep import LEAST_PART, Sweep
-from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.batch.sweep import arrange, sweep_batch, sweep_run, tops_of
+from streamjoin.kernels.batch.sorting import sort_entries, tops_of
+from streamjoin.kernels.batch.sweep import arrange, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec, IntervalPlan
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.intervals import by_class, ends, length_classes, low_ends

@@ -9,6 +9,10 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.kernels.flags import kernel
 
+BLOCK = 16
+"""A run's directory has the last word of every so many."""
+BLOCK_BITS = 4
+
 _SMALL = 40
 _DIGIT = 11
 _PATIENCE = 4
@@ -183,12 +187,14 @@ def merge_live(
     bound: int,
     out_words: Array,
     out_seqs: Array,
+    out_tops: Array,
 ) -> None:
     """Merge two neighbouring ranges of two sorted runs without entries below `bound`; equal words take a's first.
 
     The rows of `cuts` are where the ranges begin, where they meet and where they end: in a, in b and in the output.
     Finding an entry's place takes several steps that wait for each other, so two ranges are merged at a time; every
     entry is stored and the place only moves on past a live one, which keeps the loop free of unpredictable branches.
+    `out_tops`, if it is not empty, gets the last word of each block that ends here.
     """
     i, j, k = cuts[0, 0], cuts[0, 1], cuts[0, 2]
     p, q, r = cuts[1, 0], cuts[1, 1], cuts[1, 2]
@@ -215,6 +221,9 @@ def merge_live(
             r += s >= bound
     _merge_rest(a_words, a_seqs, b_words, b_seqs, i, i_end, j, j_end, k, k_end, bound, out_words, out_seqs)
     _merge_rest(a_words, a_seqs, b_words, b_seqs, p, p_end, q, q_end, r, r_end, bound, out_words, out_seqs)
+    if out_tops.size > 0:
+        for block in range(cuts[0, 2] >> BLOCK_BITS, r_end >> BLOCK_BITS):
+            out_tops[block] = out_words[(block << BLOCK_BITS) + BLOCK - 1]
 
 
 @kernel
@@ -261,8 +270,13 @@ def merged_entries(a: tuple[Array, Array], b: tuple[Array, Array], bound: int | 
     edges[2, 2] += edges[1, 2]
     live = int(edges[2, 2])
     words, seqs = np.empty(live, np.int64), np.empty(live, np.int64)
-    merge_live(*a, *b, edges, least, words, seqs)
+    merge_live(*a, *b, edges, least, words, seqs, np.empty(0, np.int64))
     return words, seqs
+
+
+def tops_of(words: Array) -> Array:
+    """The directory of a run: the last word of every full block."""
+    return np.ascontiguousarray(words[BLOCK - 1 :: BLOCK])
 
 
 @kernel

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.pairs import SEQ_BITS
-from streamjoin.kernels.batch.sorting import sort_entries
+from streamjoin.kernels.batch.sorting import BLOCK, BLOCK_BITS, sort_entries
 from streamjoin.kernels.flags import CHECKED, kernel, melted
 from streamjoin.kernels.machine import below_8, below_16, count_bits, emit_8, prefetch, upto_8
 from streamjoin.kernels.memory import words_at
@@ -30,8 +30,6 @@ SLACK = 8
 """The words behind an output that may be overwritten."""
 
 _LEAST = -(1 << 63)
-_BLOCK = 16
-_BLOCK_BITS = 4
 _HOPS = 8
 _LINE = 8
 _AHEAD = 12
@@ -39,15 +37,10 @@ _RING = 16
 _ALL = 255
 
 
-def tops_of(words: Array) -> Array:
-    """The directory of a run: the last word of every full block."""
-    return np.ascontiguousarray(words[_BLOCK - 1 :: _BLOCK])
-
-
 @kernel
 def _gallop(words: Array, at: int, word: int) -> int:
     n = words.size
-    step = _BLOCK * _HOPS
+    step = BLOCK * _HOPS
     while at + step < n and words[at + step] < word:
         at += step
         step *= 2
@@ -75,15 +68,15 @@ def skip(words: Array, others: Array, begin: int, low: int, stride: int) -> int:
         prefetch(words, ahead + line)
     prefetch(others, ahead)
     hops = 0
-    while begin + _BLOCK <= n and words[begin + _BLOCK - 1] < low:
-        begin += _BLOCK
+    while begin + BLOCK <= n and words[begin + BLOCK - 1] < low:
+        begin += BLOCK
         hops += 1
         if hops == _HOPS:
             begin = _gallop(words, begin, low)
-    if begin + _BLOCK <= n:
-        block = words[begin : begin + _BLOCK]
+    if begin + BLOCK <= n:
+        block = words[begin : begin + BLOCK]
         smaller = 0
-        for k in range(_BLOCK):
+        for k in range(BLOCK):
             smaller += block[k] < low
         begin += smaller
     return begin
@@ -184,8 +177,8 @@ def _next_block(tops: Array, block: int, low: int) -> int:
 @melted
 def _begin_in(words: Array, block: int, low: int) -> int:
     """The first place from the block on whose word is not below `low`: in the block, or behind it in the last one."""
-    begin = block << _BLOCK_BITS
-    if begin + _BLOCK <= words.size:
+    begin = block << BLOCK_BITS
+    if begin + BLOCK <= words.size:
         return begin + count_bits(below_16(words, begin, low))
     while begin < words.size and words[begin] < low:
         begin += 1
@@ -194,8 +187,8 @@ def _begin_in(words: Array, block: int, low: int) -> int:
 
 @melted
 def _fetch(words: Array, seqs: Array, block: int) -> None:
-    at = block << _BLOCK_BITS
-    for line in range(0, _BLOCK, _LINE):
+    at = block << BLOCK_BITS
+    for line in range(0, BLOCK, _LINE):
         prefetch(words, at + line)
         prefetch(seqs, at + line)
 
