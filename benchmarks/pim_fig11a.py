@@ -67,12 +67,18 @@ class TaskSize(ParallelExperiment):
                     by_size[1] < 0.75 * most,
                 ),
                 judge_claim(
-                    f"{at}: beyond tasks of eight throughput does not vary significantly",
-                    f"tasks of 8 give {by_size[_PAPER_ENOUGH] / most:.0%} of the best, of {max(by_size)} "
-                    f"{by_size[max(by_size)] / most:.0%}",
-                    "both at least 80 %",
-                    min(by_size[_PAPER_ENOUGH], by_size[max(by_size)]) >= 0.8 * most,
-                    "the tuples of a task are located together, so larger tasks hide more cache misses",
+                    f"{at}: tasks of eight are enough",
+                    f"{by_size[_PAPER_ENOUGH] / most:.0%} of the best",
+                    "at least 80 %",
+                    by_size[_PAPER_ENOUGH] >= 0.8 * most,
+                    "results are handed on task by task, by one thread at a time",
+                ),
+                judge_claim(
+                    f"{at}: larger ones do not make much of a difference",
+                    f"tasks of {max(by_size)} give {by_size[max(by_size)] / most:.0%} of the best",
+                    "at least 80 %",
+                    by_size[max(by_size)] >= 0.8 * most,
+                    "a lookup scans what is not indexed yet, and that is a task per thread",
                 ),
             ]
         return parts

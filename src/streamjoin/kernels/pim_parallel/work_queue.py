@@ -23,7 +23,7 @@ from __future__ import annotations
 from streamjoin.kernels.atomics import fence, load, store
 from streamjoin.kernels.crew import idle, lock, stand, try_lock, unlock
 from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow, cycles
+from streamjoin.kernels.machine import I64, borrow, cycles, prefetch
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
 
 # Rows of the array of tuples, `STRIDE` words apart.
@@ -31,6 +31,8 @@ OPS, WORD, LO, HI, SEQ, MIN_SEQ, UPTO, INDEXED, STAMP = range(9)
 ROWS = 9
 PADDING = 32  # words past a side's line that a scan may read
 GAP_WORDS = 8  # words between the blocks of the pool
+_AHEAD = 2  # tasks from the one that is handed on to the one whose results are loaded meanwhile
+_MOST_FETCHED = 64  # the words of it that are asked for; then the processor itself sees where this goes
 _RIGHT_INSERTS = 2  # how far ON_RIGHT is from INSERTS
 
 # Words of the queue. The first eight change under LOCK, which has their cache line.
@@ -412,6 +414,17 @@ def _head_is_done(queue: I64) -> bool:
     return done
 
 
+@melted
+def _fetch_done(queue: I64, pool: I64, task: int) -> None:
+    """Begin to load a task's results, if they are there: another core wrote them."""
+    slot = slot_of(queue, task)
+    if load(queue, slot + DONE) == task + 1:
+        block, apart = block_of(queue, slot), probes_apart(queue)
+        for at in range(block, block + min(_MOST_FETCHED, queue[slot + COUNT]), GAP_WORDS):
+            prefetch(pool, at)
+            prefetch(pool, at + apart)
+
+
 @kernel
 def propagate(queue: I64, tuples: I64, pool: I64, out_probe: I64, out_seq: I64) -> bool:
     """Propagate completed tasks in order, unless another thread does; False, with the lock, if the output is full."""
@@ -420,6 +433,7 @@ def propagate(queue: I64, tuples: I64, pool: I64, out_probe: I64, out_seq: I64) 
             head = queue[HEAD]
             slot = slot_of(queue, head)
             end = queue[slot + END]
+            _fetch_done(queue, pool, head + _AHEAD)
             if not hand_on(queue, tuples, pool, slot, end, out_probe, out_seq):
                 return False
             store(queue, PROPAGATED, end)
