@@ -19,6 +19,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "scan": [{}],
     "hashed": [{}],
     "btree": [{}, {"fanout": 3}, {"fanout": 5}],
+    "bw_tree": [{}, {"leaf_size": 4, "chain": 2}, {"leaf_size": 32, "chain": 16}],
     "immutable_btree": [{}, {"leaf_size": 8, "fanout": 8}],
     "b_chain": [{}, {"length": 5, "fanout": 4}],
     "ib_chain": [{}, {"length": 3, "fanout": 4, "leaf_size": 8, "immutable_fanout": 8}],

@@ -1,13 +1,15 @@
 """All index kinds by name: what `index=...` of a join accepts, and what the conformance tests go through.
 
-Invariant: a kind's name here is its class's `name`, and every kind can be created from a window size alone.
+Invariant: a kind's name here is its class's `name`, and every kind can be created from a window size alone. A kind that
+only comparisons use is imported when it is asked for.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from streamjoin.indexes.base import Index
 from streamjoin.indexes.btree import BTreeIndex
@@ -19,7 +21,7 @@ from streamjoin.indexes.pim_tree import PimTreeIndex
 from streamjoin.indexes.scan import ScanIndex
 from streamjoin.model.errors import SpecError
 
-INDEXES: dict[str, type[Index]] = {
+_KINDS: dict[str, type[Index]] = {
     kind.name: kind
     for kind in (
         ScanIndex,
@@ -32,6 +34,36 @@ INDEXES: dict[str, type[Index]] = {
         PimTreeIndex,
     )
 }
+_ON_DEMAND = {"bw_tree": ("streamjoin.indexes.bw_tree", "BwTreeIndex")}
+
+
+class Kinds(Mapping[str, type[Index]]):
+    """The kinds of index by name; those of `_ON_DEMAND` are imported by the first access."""
+
+    def __getitem__(self, name: str) -> type[Index]:
+        """The class of a kind."""
+        if name in _ON_DEMAND:
+            module, kind = _ON_DEMAND[name]
+            found: type[Index] = getattr(importlib.import_module(module), kind)
+            return found
+        return _KINDS[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter((*_KINDS, *_ON_DEMAND))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(_KINDS) + len(_ON_DEMAND)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a kind of this name; it is not imported for that."""
+        return name in _KINDS or name in _ON_DEMAND
+
+
+INDEXES = Kinds()
+INCREMENTAL = (*(name for name, kind in _KINDS.items() if kind.capabilities.incremental), *_ON_DEMAND)
+"""The kinds that take entries one by one."""
 
 
 def settings_of(name: str) -> dict[str, bool]:

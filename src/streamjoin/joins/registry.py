@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from streamjoin.indexes.registry import INDEXES
+from streamjoin.indexes.registry import INCREMENTAL
 from streamjoin.joins.base import Algorithm
 from streamjoin.joins.baselines.cell_join import CellJoin
 from streamjoin.joins.baselines.round_robin import RoundRobin
@@ -58,7 +58,6 @@ class AlgorithmKind:
     """Names that `options=` may hold; the algorithm checks their values."""
 
 
-INCREMENTAL = tuple(name for name, index in INDEXES.items() if index.capabilities.incremental)
 
 
 def _indexed(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Algorithm:  # noqa: ARG001
