@@ -28,10 +28,6 @@ MERGES = {BLOCKING: "blocking", PAPER_MERGE: "one_thread"}
 LOCKLESS = "pim_parallel, no sub-index locks"
 LEAST = {True: 1 << 16, False: 1 << 20}
 """Tuples measured at least, in a quick run and in a whole one."""
-NO_BW_TREE = (
-    "there is no Bw-Tree here (decision 38); in the paper PIM-Tree is 2.2 times as fast with 16 threads, and a public "
-    "Bw-Tree is slower than B+-trees with locks (Wang et al., SIGMOD 2018)"
-)
 LOAD = 0.4
 """The rate of paced arrivals, of what the same join does when all are there: a merge takes one of two cores away."""
 

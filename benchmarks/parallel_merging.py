@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from benchmarks.bw_tree_join import BW_TREE, OLDER, ratio, settled
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim, judge_claim, not_tested
 from benchmarks.index_experiment import mean, pick, power, values
@@ -16,18 +17,22 @@ from benchmarks.parallel_experiment import (
     BASELINE,
     BLOCKING,
     LEAST,
-    NO_BW_TREE,
     PAPER_MERGE,
     PARALLEL,
     ParallelExperiment,
+    answer,
     paced,
     thread_counts,
 )
 from benchmarks.parallel_join import ParallelJoin
 
+_BW_FROM = 1 << 14
+_BW_GAIN = 2.2
+_BW_OVER_ONE = 1.8
+
 
 class Merging(ParallelExperiment):
-    """`btree`, `pim_tree`, and `pim_parallel` with all threads and its merges."""
+    """`btree`, `pim_tree`, `pim_parallel` with all threads and its merges, and where the paper has it a Bw-Tree."""
 
     paper_from: ClassVar[int]
     """The smallest window of the paper's averages."""
@@ -38,15 +43,25 @@ class Merging(ParallelExperiment):
         """Windows from where threads hardly pay."""
         windows = (1 << 12,) if quick else (1 << 14, 1 << 17, 1 << 20)
         most = thread_counts()[-1]
-        systems = (("btree", 1), (BASELINE, 1), (PARALLEL, most), (PAPER_MERGE, most), (BLOCKING, most))
+        systems = [("btree", 1), (BASELINE, 1), (PARALLEL, most), (PAPER_MERGE, most), (BLOCKING, most)]
+        if not self.self_join:
+            systems.append((BW_TREE, most))
         return [{"window": w, "system": system, "threads": n} for w in windows for system, n in systems]
+
+    def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+        """Measure the join over the Bw-Trees as the others are."""
+        if cell["system"] != BW_TREE:
+            return super().run(cell, context)
+        window = cell["window"]
+        join = settled(self._kept, (context.seed, BW_TREE, window), window, context.seed, cell["threads"])
+        return {**answer(self.measured(join, context)), **self.explain(join, cell, context)}
 
     def explain(self, join: ParallelJoin, cell: Cell, context: Context) -> Mapping[str, Any]:  # noqa: ARG002
         """Latencies at a load that the join can bear."""
         return paced(join, LEAST[context.quick])
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Parallel over single-threaded, one merge against the others, and what is not here."""
+        """Parallel over single-threaded, one merge against the others, and over a Bw-Tree."""
         parts = []
         for window in values(rows, "window"):
             own = {row["system"]: row for row in pick(rows, window=window)}
@@ -72,9 +87,52 @@ class Merging(ParallelExperiment):
         if not self.self_join:
             parts += [
                 not_tested("at w = 2^25 they are 12 and 5.3 times", "the largest window here is 2^20"),
-                not_tested("PIM-Tree is 2.2 times a Bw-Tree with as many threads, from w = 2^14 on", NO_BW_TREE),
+                *_against_bw_tree(rows),
             ]
         return parts
+
+
+def _against_bw_tree(rows: Sequence[Row]) -> list[Finding]:
+    """The parallel join over PIM-Trees beside that over Bw-Trees, at each of the paper's windows and on average."""
+    on_average = f"from w = {power(_BW_FROM)} on PIM-Tree is {_BW_GAIN} times a Bw-Tree with as many threads, on average"
+    over_one = f"from w = {power(_BW_FROM)} on 16 threads over a Bw-Tree are 1.8 times one over a PIM-Tree, on average"
+    threads = pick(rows, system=PARALLEL)[0]["threads"]
+    ratios = {window: ratio(rows, window, PARALLEL, BW_TREE, threads) for window in values(rows, "window")}
+    known = {window: times for window, times in ratios.items() if times is not None and window >= _BW_FROM}
+    if not known:
+        measured = any(row["system"] == BW_TREE for row in rows)
+        reason = f"the windows here are smaller than {power(_BW_FROM)}" if measured else OLDER
+        return [not_tested(on_average, reason), not_tested(over_one, reason)]
+    findings = [
+        judge_claim(
+            f"w = {power(window)}, {threads} threads: PIM-Tree is ahead of a Bw-Tree",
+            f"{times:.2f} times",
+            "more than once",
+            times > 1,
+        )
+        for window, times in known.items()
+    ]
+    gains = [
+        pick(rows, window=window, system=BW_TREE)[0]["tuples_per_s"]
+        / pick(rows, window=window, system=BASELINE)[0]["tuples_per_s"]
+        for window in known
+    ]
+    return [
+        *findings,
+        judge_claim(
+            on_average,
+            f"{threads} threads: {mean(list(known.values())):.2f} times",
+            "as much or more",
+            mean(list(known.values())) >= _BW_GAIN,
+        ),
+        judge_claim(
+            over_one,
+            f"{threads} threads: {mean(gains):.2f} times",
+            "as much or more",
+            mean(gains) >= _BW_OVER_ONE,
+            allowed(threads),
+        ),
+    ]
 
 
 def _compared(at: str, own: Mapping[str, Row]) -> list[Finding]:

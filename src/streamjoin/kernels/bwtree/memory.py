@@ -81,6 +81,7 @@ RETIRED = 10
 LAST_RETIRED = 11
 RETIRED_COUNT = 12
 FREE_NODE = 13
+UNFINISHED = 14  # a node whose removal stopped for want of pages; 0: none
 THREAD_WORDS = 16
 
 OFFLINE = LARGEST

@@ -35,8 +35,8 @@ from streamjoin.kernels.bwtree.memory import (
     ROOT,
     SLOT,
     SLOTS,
-    SPARE,
     TABLE,
+    UNFINISHED,
     WORDS_AT,
     first_record,
     give_page,
@@ -69,9 +69,21 @@ _FOR_ONE = 8  # pages that one step of a removal may take; all of them together 
 @kernel
 def can_remove(mem: I64, me: int, at: int) -> bool:
     """Whether the node of a page may be removed: it has a left neighbour and a parent, and there are pages to do it."""
-    inside = mem[at + LOW_SEQ] >= 0 and load(mem, ROOT) & LEVEL_MASK > mem[at + LEVEL]
-    enough: bool = mem[thread_at(mem, me) + FREE_COUNT] >= _FOR_ONE
-    return inside and enough
+    inside: bool = mem[at + LOW_SEQ] >= 0 and load(mem, ROOT) & LEVEL_MASK > mem[at + LEVEL]
+    return inside and mem[thread_at(mem, me) + FREE_COUNT] >= _FOR_ONE
+
+
+@kernel
+def go_on_removing(mem: I64, me: int) -> None:
+    """Try the removal again that stopped for want of pages."""
+    stay_apart()
+    mine = thread_at(mem, me)
+    node = mem[mine + UNFINISHED]
+    mem[mine + UNFINISHED] = 0
+    state = state_of(mem, node)
+    # The number may be that of another node by now, which is as well removed if it is vacant.
+    if state and _is_vacant(mem, me, state):
+        remove(mem, me, node, state)
 
 
 @kernel
@@ -82,6 +94,8 @@ def remove(mem: I64, me: int, node: int, state: int) -> None:
     while True:
         at = page_of(mem, state)
         if state & FROZEN == 0 and not can_remove(mem, me, at):
+            if mem[thread_at(mem, me) + FREE_COUNT] < _FOR_ONE:
+                mem[thread_at(mem, me) + UNFINISHED] = node
             return
         level = mem[at + LEVEL]
         parent, _, _ = descend(mem, mem[at + LOW_WORD], mem[at + LOW_SEQ], level + 1)
@@ -90,7 +104,7 @@ def remove(mem: I64, me: int, node: int, state: int) -> None:
             return
         above = page_of(mem, parent_state)
         if mem[above + mem[WORDS_AT] + 2 * mem[INNER_APART]] == node:
-            if not _is_vacant(mem, me, parent, parent_state):
+            if not _is_vacant(mem, me, parent_state):
                 return
             node = parent
             state = parent_state
@@ -106,12 +120,12 @@ def remove(mem: I64, me: int, node: int, state: int) -> None:
             return
         node = following
         state = state_of(mem, node)
-        if not _is_vacant(mem, me, node, state):
+        if not _is_vacant(mem, me, state):
             return
 
 
 @kernel
-def _is_vacant(mem: I64, me: int, node: int, state: int) -> bool:
+def _is_vacant(mem: I64, me: int, state: int) -> bool:
     """Whether nothing is lost with a node: a leaf without entries, an inner node with one child, a frozen node."""
     at = page_of(mem, state)
     if state & FROZEN:

@@ -21,13 +21,15 @@ from streamjoin.kernels.bwtree.memory import (
     SLOT,
     SLOTS,
     TABLE,
+    UNFINISHED,
     first_record,
     page_of,
     state_of,
+    thread_at,
 )
 from streamjoin.kernels.bwtree.nodes import DONE, EMPTY, NO_ROOM, descend, post, put_record, renew, step_right, with_record
 from streamjoin.kernels.bwtree.pages import is_right_of
-from streamjoin.kernels.bwtree.removal import can_remove, remove
+from streamjoin.kernels.bwtree.removal import can_remove, go_on_removing, remove
 from streamjoin.kernels.flags import kernel
 from streamjoin.kernels.machine import I64, borrow
 
@@ -95,6 +97,8 @@ def update(mem: I64, me: int, leaf: int, kind: int, word: int, seq: int) -> bool
 def _consolidate(mem: I64, me: int, leaf: int, state: int) -> bool:
     """Consolidate a leaf, split it if it is too large, remove it if it is empty; False if there is no page left."""
     stay_apart()
+    if mem[thread_at(mem, me) + UNFINISHED]:
+        go_on_removing(mem, me)
     removable = can_remove(mem, me, page_of(mem, state))
     answer = renew(mem, me, leaf, state, 1 if removable else 0)
     if answer == EMPTY:
