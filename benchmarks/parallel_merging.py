@@ -94,7 +94,9 @@ class Merging(ParallelExperiment):
 
 def _against_bw_tree(rows: Sequence[Row]) -> list[Finding]:
     """The parallel join over PIM-Trees beside that over Bw-Trees, at each of the paper's windows and on average."""
-    on_average = f"from w = {power(_BW_FROM)} on PIM-Tree is {_BW_GAIN} times a Bw-Tree with as many threads, on average"
+    on_average = (
+        f"from w = {power(_BW_FROM)} on PIM-Tree is {_BW_GAIN} times a Bw-Tree with as many threads, on average"
+    )
     over_one = f"from w = {power(_BW_FROM)} on 16 threads over a Bw-Tree are 1.8 times one over a PIM-Tree, on average"
     threads = pick(rows, system=PARALLEL)[0]["threads"]
     ratios = {window: ratio(rows, window, PARALLEL, BW_TREE, threads) for window in values(rows, "window")}

@@ -5,21 +5,24 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Experiment, describe, measure
+from benchmarks.bw_tree_join import BW_TREE, BwTreeBandJoin
+from benchmarks.harness import Cell, Experiment, Row, describe, measure
 from benchmarks.index_join import IndexJoin
 from benchmarks.index_keys import keys_for
 from benchmarks.parallel_join import ParallelJoin, RoundRobinJoin
+from tests.benchmarks.invented import invented, judged, mentioning
 from tests.deadlock import no_deadlock
 
 NAMES = (
-    "pim_fig8a", "pim_fig9a", "pim_fig9d", "pim_fig11a", "pim_fig11b", "pim_fig12a", "pim_fig12b", "pim_fig12c",
-    "pim_fig13b", "pim_fig13c",
+    "bw_tree_sizes", "pim_fig8a", "pim_fig9a", "pim_fig9d", "pim_fig11a", "pim_fig11b", "pim_fig12a", "pim_fig12b",
+    "pim_fig12c", "pim_fig13b", "pim_fig13c",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
     name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
@@ -70,6 +73,74 @@ def test_it_joins_the_same_tuples_as_the_baseline(self_join: bool, threads: int)
             join.use(others, 7)
             assert join.run(1_500).matches == reference.run(1_500).matches
     join.close()
+
+
+@pytest.mark.parametrize("self_join", [False, True])
+def test_the_join_over_a_bw_tree_joins_the_same_tuples(self_join: bool) -> None:
+    keys = keys_for("uniform", WINDOW, match_rate=3.0)
+    reference = IndexJoin("btree", (WINDOW, WINDOW), keys, self_join=self_join)
+    for side, index in enumerate(reference.sides):
+        index.insert(keys.keys("right" if side else "left", 0, WINDOW), np.arange(WINDOW))
+    join = BwTreeBandJoin((WINDOW, WINDOW), keys, 3, {"leaf_size": 8, "chain": 4}, task=5, self_join=self_join)
+    with no_deadlock():
+        join.settle()
+        reference.advance(join.arrived)
+        assert join.run(5_000).matches == reference.run(5_000).matches
+        for threads in (2, 1, 4):
+            join.use(threads, 7)
+            assert join.run(1_500).matches == reference.run(1_500).matches
+    for tree in join.trees:
+        tree.check()
+    join.close()
+
+
+def test_the_claims_about_a_bw_tree_in_figure_8a() -> None:
+    experiment, claim = EXPERIMENTS["pim_fig8a"], "over a Bw-Tree"
+
+    def figure(better: float) -> Callable[[Cell], float]:
+        def of(cell: Cell) -> float:
+            speed: float = 1e6 * (1 + cell["threads"])
+            return speed * float(better * cell["window"] / (1 << 17)) if cell["system"] == BW_TREE else speed
+
+        return of
+
+    rows = invented(experiment, figure(1.0))
+    most = max(row["threads"] for row in rows)
+    if most == 1:
+        assert judged(experiment, rows, claim) == ["not tested"] * 3
+        return
+    for row in rows:
+        if row["system"] == BW_TREE and row["threads"] == most:
+            row["ratio"] = 1 + row["window"] / (1 << 20)
+    assert judged(experiment, rows, claim) == ["agrees", "agrees", "agrees"]
+    assert judged(experiment, invented(experiment, figure(100.0)), "65 % slower") == ["differs"]
+    flat = invented(experiment, lambda _: 1e6)
+    assert judged(experiment, flat, claim) == ["differs", "differs", "differs"]
+    older = [row for row in rows if row["system"] != BW_TREE]
+    assert judged(experiment, older, claim) == ["not tested"] * 3
+    assert {finding.reason for finding in mentioning(experiment, older, claim)} == {
+        "the result is older than the join over a Bw-Tree"
+    }
+
+
+def test_the_claims_about_a_bw_tree_in_figure_12b() -> None:
+    experiment = EXPERIMENTS["pim_fig12b"]
+
+    def rows_with(pim: float, bw: float) -> list[Row]:
+        speeds = {"pim_parallel": pim, BW_TREE: bw}
+        return invented(experiment, lambda cell: speeds.get(cell["system"], 1e6), p999_us=10.0)
+
+    assert judged(experiment, rows_with(5e6, 2e6), "times a Bw-Tree") == ["agrees"]
+    assert judged(experiment, rows_with(5e6, 2e6), "ahead of a Bw-Tree") == ["agrees"] * 3
+    assert judged(experiment, rows_with(5e6, 2e6), "16 threads over a Bw-Tree") == ["agrees"]
+    assert judged(experiment, rows_with(3e6, 1.5e6), "times a Bw-Tree") == ["differs"]
+    assert judged(experiment, rows_with(3e6, 1.5e6), "16 threads over a Bw-Tree") == ["differs"]
+    assert judged(experiment, rows_with(1e6, 2e6), "ahead of a Bw-Tree") == ["differs"] * 3
+    older = [row for row in rows_with(5e6, 2e6) if row["system"] != BW_TREE]
+    assert judged(experiment, older, "Bw-Tree") == ["not tested"] * 2
+    small = [{**row, "window": 1 << 12} for row in rows_with(5e6, 2e6) if row["window"] == 1 << 14]
+    assert judged(experiment, small, "Bw-Tree") == ["not tested"] * 2
+    assert all(cell["system"] != BW_TREE for cell in EXPERIMENTS["pim_fig12c"].cells(quick=False))
 
 
 def test_round_robin_finds_what_one_index_finds() -> None:

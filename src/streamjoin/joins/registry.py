@@ -58,8 +58,6 @@ class AlgorithmKind:
     """Names that `options=` may hold; the algorithm checks their values."""
 
 
-
-
 def _indexed(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Algorithm:  # noqa: ARG001
     if choice.index is None:
         raise AssertionError("indexed without an index")

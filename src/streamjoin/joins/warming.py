@@ -53,8 +53,12 @@ def alone() -> Iterator[None]:
 
 
 def warm() -> Iterator[str]:
-    """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done."""
+    """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done.
+
+    Indexes that only comparisons use are left out.
+    """
     # Spark's workers share this module and need no engine.
+    from streamjoin.indexes.registry import ON_DEMAND
     from streamjoin.joins.auto import choose, requests
     from streamjoin.joins.engine.compiled_step import patience
     from streamjoin.joins.engine.opening import open  # noqa: A004
@@ -67,6 +71,8 @@ def warm() -> Iterator[str]:
     table = sample()
     shuffled = table.take(pa.array([(7 * i) % _ROWS for i in range(_ROWS)]))
     for request in requests():
+        if request.index in ON_DEMAND:
+            continue
         for spec in _specs():
             try:
                 choose(with_comparisons(bind(spec, table.schema, table.schema)), request)

@@ -1,9 +1,9 @@
 """The loop of one thread of a join over two shared Bw-Trees: take a task, look up, index, delete what expired, hand on.
 
-Tasks come from the queue of the parallel PIM-Tree join (`work_queue`), which has no merges to give out here; results are
-exact by its rule: a lookup takes what lies before the edge from the tree and the rest of its window from the line. The
-leaves of a block's tuples are found before the first is looked up, so that their cache misses overlap; a leaf is a
-place to begin until the thread rests.
+Tasks come from the queue of the parallel PIM-Tree join (`work_queue`), which has no merges to give out here, and
+results are exact by its rule: a lookup takes what lies before the edge from the tree and the rest of its window from
+the line. The leaves of a block's tuples are found before the first is looked up, so that their cache misses overlap; a
+leaf is a place to begin until the thread rests.
 
 Every task deletes what no tuple that is not handed on can meet any more: nobody has to look at what is deleted. The
 words of a side lie in a ring by position. A thread deletes before it completes its task, so the ring has room for the
@@ -224,11 +224,7 @@ def _run_task(queue: I64, tuples: I64, desk: I64, pool: I64, left: I64, right: I
         if not _index(queue, tuples, desk, left, right, me, end, first):
             return MAKE_ROOM
     for side in range(2 - queue[SELF]):
-        if side:
-            kept = _delete(queue, tuples, desk, right, side, me)
-        else:
-            kept = _delete(queue, tuples, desk, left, side, me)
-        if not kept:
+        if not _delete(queue, tuples, desk, right if side else left, side, me):
             return MAKE_ROOM
     complete(queue, desk[MY_TASK])
     if last == desk[GRANT_END]:

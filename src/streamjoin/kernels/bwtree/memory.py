@@ -220,11 +220,17 @@ def reclaim(mem: I64, me: int) -> None:
 
 
 @kernel
+def add_epoch(mem: I64) -> None:
+    """Begin another epoch."""
+    add(mem, EPOCH, 1)
+
+
+@kernel
 def _renew(mem: I64, me: int) -> None:
     """Announce an epoch after all that this thread retired, and see to its free pages."""
     stay_apart()
     mine = thread_at(mem, me)
-    add(mem, EPOCH, 1)
+    add_epoch(mem)
     store(mem, mine + ANNOUNCED, load(mem, EPOCH))
     fence()
     reclaim(mem, me)

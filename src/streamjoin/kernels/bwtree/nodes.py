@@ -18,7 +18,6 @@ from streamjoin.kernels.atomics import add, load, store, swap_if
 from streamjoin.kernels.bwtree.apart import stay_apart
 from streamjoin.kernels.bwtree.memory import (
     BEFORE,
-    CHAIN,
     CHILD,
     COUNT,
     FROZEN,

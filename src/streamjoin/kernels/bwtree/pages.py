@@ -38,7 +38,6 @@ from streamjoin.kernels.machine import I64, below_32, borrow, count_bits, move_w
 _WIDE = 32
 
 
-
 @melted
 def kind_of(mem: I64, record: int) -> int:
     """Whether a record inserts or deletes."""

@@ -1,9 +1,9 @@
 """Removing emptied leaves from a Bw-Tree: windows slide, and keys that drift leave empty leaves behind.
 
 A leaf that is found empty is frozen by one compare-and-swap. Its left neighbour then takes over its range and its link
-(`absorb`), and the parent's entry is left out (`_detach`). Nobody waits for either: who wants to change something in the
-range does the first, a search that is led to a frozen node goes down further left, and any other removal below the
-same parent does the second. When both links are gone the page and the number are retired.
+(`absorb`), and the parent's entry is left out (`_detach`). Nobody waits for either: a thread that has to change
+something in the range does the first, a search that is led to a frozen node goes down further left, and any other
+removal below the same parent does the second. When both links are gone the page and the number are retired.
 
 The first child of a parent is not removed: its left neighbour has another parent, which would not be led to. But its
 right neighbours are absorbed by it, and once it is the only child its parent is frozen as a leaf would be, and the left

@@ -27,7 +27,17 @@ from streamjoin.kernels.bwtree.memory import (
     state_of,
     thread_at,
 )
-from streamjoin.kernels.bwtree.nodes import DONE, EMPTY, NO_ROOM, descend, post, put_record, renew, step_right, with_record
+from streamjoin.kernels.bwtree.nodes import (
+    DONE,
+    EMPTY,
+    NO_ROOM,
+    descend,
+    post,
+    put_record,
+    renew,
+    step_right,
+    with_record,
+)
 from streamjoin.kernels.bwtree.pages import is_right_of
 from streamjoin.kernels.bwtree.removal import can_remove, go_on_removing, remove
 from streamjoin.kernels.flags import kernel

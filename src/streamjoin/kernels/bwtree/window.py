@@ -34,11 +34,12 @@ RING_MASK = WINDOW_OWN + 3
 @melted
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry fits once everything below `own_min` is gone."""
-    room = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
+    room: bool = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
     if not room:
         room = mem[mem[RING] + 2 * (mem[FRONT] & mem[RING_MASK]) + 1] < own_min
     rest_alone(mem)
-    return room and mem[thread_at(mem, 0) + FREE_COUNT] >= SPARE
+    pages: bool = mem[thread_at(mem, 0) + FREE_COUNT] >= SPARE
+    return room and pages
 
 
 @melted
