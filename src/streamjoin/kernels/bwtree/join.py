@@ -346,12 +346,30 @@ def _delete(queue: I64, tuples: I64, desk: I64, mem: I64, side: int, me: int) ->
         desk[DELETE_AT + side] = begin
         desk[DELETE_END + side] = bound
     while desk[DELETE_AT + side] < desk[DELETE_END + side]:
-        seq = desk[DELETE_AT + side]
-        word = mem[mem[RING] + (seq & mem[RING_MASK])]
-        if not update(mem, me, leaf_to_change(mem, me, word, seq), DELETED, word, seq):
-            return False
-        desk[DELETE_AT + side] = seq + 1
+        begin = desk[DELETE_AT + side]
+        end = min(begin + BLOCK, desk[DELETE_END + side])
+        _locate_deleted(mem, desk, begin, end, me)
+        for seq in range(begin, end):
+            word = mem[mem[RING] + (seq & mem[RING_MASK])]
+            if not update(mem, me, desk[OWN_LEAF + seq - begin], DELETED, word, seq):
+                return False
+            desk[DELETE_AT + side] = seq + 1
     return True
+
+
+@kernel
+def _locate_deleted(mem: I64, desk: I64, begin: int, end: int, me: int) -> None:
+    """Find the leaves of a block of positions, and start loading what their records are added to."""
+    mem = borrow(mem)
+    desk = borrow(desk)
+    for seq in range(begin, end):
+        leaf = leaf_to_change(mem, me, mem[mem[RING] + (seq & mem[RING_MASK])], seq)
+        desk[OWN_LEAF + seq - begin] = leaf
+        prefetch(mem, mem[TABLE] + leaf)
+    for place in range(end - begin):
+        at = page_of(mem, state_of(mem, desk[OWN_LEAF + place]))
+        prefetch_to_write(mem, at)
+        prefetch_to_write(mem, at + SLOTS)
 
 
 @kernel
