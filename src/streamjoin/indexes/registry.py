@@ -34,36 +34,36 @@ _KINDS: dict[str, type[Index]] = {
         PimTreeIndex,
     )
 }
-ON_DEMAND = {"bw_tree": ("streamjoin.indexes.bw_tree", "BwTreeIndex")}
-"""Kinds that only comparisons use: module and class."""
+# Kinds that only comparisons use: module and class.
+_ON_DEMAND = {"bw_tree": ("streamjoin.indexes.bw_tree", "BwTreeIndex")}
 
 
 class Kinds(Mapping[str, type[Index]]):
-    """The kinds of index by name; those of `ON_DEMAND` are imported by the first access."""
+    """The kinds of index by name; those of `_ON_DEMAND` are imported by the first access."""
 
     def __getitem__(self, name: str) -> type[Index]:
         """The class of a kind."""
-        if name in ON_DEMAND:
-            module, kind = ON_DEMAND[name]
+        if name in _ON_DEMAND:
+            module, kind = _ON_DEMAND[name]
             found: type[Index] = getattr(importlib.import_module(module), kind)
             return found
         return _KINDS[name]
 
     def __iter__(self) -> Iterator[str]:
         """The names."""
-        return iter((*_KINDS, *ON_DEMAND))
+        return iter((*_KINDS, *_ON_DEMAND))
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(_KINDS) + len(ON_DEMAND)
+        return len(_KINDS) + len(_ON_DEMAND)
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a kind of this name; it is not imported for that."""
-        return name in _KINDS or name in ON_DEMAND
+        return name in _KINDS or name in _ON_DEMAND
 
 
 INDEXES = Kinds()
-INCREMENTAL = (*(name for name, kind in _KINDS.items() if kind.capabilities.incremental), *ON_DEMAND)
+INCREMENTAL = (*(name for name, kind in _KINDS.items() if kind.capabilities.incremental), *_ON_DEMAND)
 """The kinds that take entries one by one."""
 
 
