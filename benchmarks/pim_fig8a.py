@@ -126,7 +126,6 @@ def _against_bw_tree(rows: Sequence[Row], windows: Sequence[int], most: int) -> 
             f"{most} threads: {at_least:.2f} times as fast",
             "slower",
             at_least < 1,
-            "round robin over so few threads searches for a tuple only that often, and each of its trees is smaller",
         )
     ]
     if small == large:

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.indexes.bw_shared import Shape, check_bw_tree, empty_tree, lay_tree, settle_pages
+from streamjoin.indexes.bw_shared import BwTreeSizes, check_bw_tree, empty_tree, lay_tree, settle_pages
 from streamjoin.kernels.bwtree import memory
 from streamjoin.kernels.bwtree.nodes import LEVEL_MASK
 from streamjoin.kernels.bwtree.pages import scan
@@ -54,7 +54,7 @@ def slide(mem: I64, me: int, words: I64, seqs: I64, begin: int, end: int, keep: 
 class Tree:
     """A tree for one thread of the test, or for several that the test starts."""
 
-    def __init__(self, shape: Shape, pages: int = 1_000, threads: int = 1) -> None:
+    def __init__(self, shape: BwTreeSizes, pages: int = 1_000, threads: int = 1) -> None:
         self.mem, _ = lay_tree(shape, pages, threads, 0)
         empty_tree(self.mem)
         memory.come_online(self.mem, 0)
@@ -80,7 +80,7 @@ class Tree:
         return int(self.mem[memory.ROOT]) & LEVEL_MASK
 
 
-def drift(shape: Shape, window: int, turns: int, rising: bool) -> list[int]:
+def drift(shape: BwTreeSizes, window: int, turns: int, rising: bool) -> list[int]:
     """Pages in use after each turn of a window over keys that only rise, or only fall."""
     tree, used = Tree(shape, pages=4_000), []
     for turn in range(turns):
@@ -97,7 +97,7 @@ def churn(seed: int, threads: int, n: int, keys: str = "uniform") -> None:
     """Each thread slides a window of its own over its part of the keys; a few entries stay in the end."""
     rng = np.random.default_rng(seed)
     leaf_size = int(rng.choice([4, 8, 32]))
-    tree = Tree(Shape(leaf_size, int(rng.choice([2, leaf_size // 2]))), pages=40 * n, threads=threads)
+    tree = Tree(BwTreeSizes(leaf_size, int(rng.choice([2, leaf_size // 2]))), pages=40 * n, threads=threads)
     memory.go_offline(tree.mem, 0)
     words: npt.NDArray[np.int64] = {
         "uniform": rng.integers(0, 1 << 30, n),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.indexes.bw_shared import Shape, check_bw_tree, settle_pages
+from streamjoin.indexes.bw_shared import BwTreeSizes, check_bw_tree, settle_pages
 from streamjoin.kernels.bwtree import memory
 from streamjoin.kernels.trees.entries import LARGEST
 from tests.deadlock import no_deadlock
@@ -27,14 +27,14 @@ inserts = st.tuples(st.just("insert"), words, st.integers(1, 30))
 deletes = st.tuples(st.just("delete"), st.floats(0, 1), st.integers(1, 30))
 again = st.tuples(st.just("again"), st.floats(0, 1), st.integers(1, 3))
 searches = st.tuples(st.just("search"), words, words)
-SHAPES = [Shape(4, 2), Shape(8, 4), Shape(32, 16)]
+SHAPES = [BwTreeSizes(4, 2), BwTreeSizes(8, 4), BwTreeSizes(32, 16)]
 
 
 @settings(deadline=None, max_examples=examples(60))
 @given(
     shape=st.sampled_from(SHAPES), steps=st.lists(st.one_of(inserts, inserts, deletes, again, searches), max_size=40)
 )
-def test_any_order_of_inserts_deletes_and_searches(shape: Shape, steps: list[tuple[str, float, int]]) -> None:
+def test_any_order_of_inserts_deletes_and_searches(shape: BwTreeSizes, steps: list[tuple[str, float, int]]) -> None:
     tree, next_seq = Tree(shape), 0
     held: list[tuple[int, int]] = []
     for what, where, count in steps:
@@ -59,7 +59,7 @@ def test_any_order_of_inserts_deletes_and_searches(shape: Shape, steps: list[tup
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_deleting_what_is_not_there_changes_nothing(shape: Shape) -> None:
+def test_deleting_what_is_not_there_changes_nothing(shape: BwTreeSizes) -> None:
     tree = Tree(shape)
     for word in range(200):
         tree.insert(word, word)
@@ -69,7 +69,7 @@ def test_deleting_what_is_not_there_changes_nothing(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_tree_that_was_emptied_keeps_a_few_pages(shape: Shape) -> None:
+def test_a_tree_that_was_emptied_keeps_a_few_pages(shape: BwTreeSizes) -> None:
     tree, n = Tree(shape, pages=2_000), 1_500
     order = np.random.default_rng(1).permutation(n).tolist()
     for k in order:
@@ -86,14 +86,14 @@ def test_a_tree_that_was_emptied_keeps_a_few_pages(shape: Shape) -> None:
 
 @pytest.mark.parametrize("rising", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_drifting_keys_use_no_more_pages_than_at_first(shape: Shape, rising: bool) -> None:
+def test_drifting_keys_use_no_more_pages_than_at_first(shape: BwTreeSizes, rising: bool) -> None:
     window = 300
     pages = drift(shape, window, turns=20, rising=rising)
     assert max(pages[5:]) <= 1.3 * max(pages[:5]) + 8
 
 
 def test_an_insert_without_pages_says_so_and_changes_nothing() -> None:
-    tree, held = Tree(Shape(4, 2), pages=100), []
+    tree, held = Tree(BwTreeSizes(4, 2), pages=100), []
     for k in range(10_000):
         if not tree.try_insert(k * 7919 % 10_007, k):
             break
@@ -106,7 +106,7 @@ def test_an_insert_without_pages_says_so_and_changes_nothing() -> None:
 
 
 def test_a_page_is_not_free_while_a_thread_may_read_it() -> None:
-    tree = Tree(Shape(4, 2), threads=2)
+    tree = Tree(BwTreeSizes(4, 2), threads=2)
     memory.come_online(tree.mem, 1)
     retired = memory.take_page(tree.mem, 0)
     memory.retire(tree.mem, 0, retired, 0)

@@ -34,7 +34,7 @@ Entry = tuple[int, int, int]
 """Word, seq and, in an inner node, child."""
 
 
-class Shape(NamedTuple):
+class BwTreeSizes(NamedTuple):
     """What the pages of a tree look like."""
 
     leaf_size: int = LEAF_SIZE
@@ -74,7 +74,7 @@ class Shape(NamedTuple):
         return leaves + leaves // min(_LEAST_CHILDREN, self.inner_room // 3) + 1
 
 
-def lay_tree(shape: Shape, n_pages: int, threads: int, ring: int) -> tuple[I64, int]:
+def lay_tree(shape: BwTreeSizes, n_pages: int, threads: int, ring: int) -> tuple[I64, int]:
     """An arena for a tree, and where in it `ring` words lie that are the caller's."""
     n_pages += 1  # page 0 stands for none
     threads_at = HEAD_WORDS
@@ -141,7 +141,7 @@ def settle_pages(mem: I64) -> int:
         if mem[_page_at(mem, int(states[node]) >> m.PAGE_SHIFT) + m.LINKS] == nodes.DETACHED | nodes.UNLINKED:
             states[node] = 0
     threads = _threads(mem)
-    threads[:, m.FREE :] = 0
+    threads[:, m.FREE : m.UNFINISHED] = 0
     in_use = np.zeros(int(mem[m.USED_PAGES]), bool)
     in_use[states[states != 0] >> m.PAGE_SHIFT] = True
     in_use[0] = True

@@ -13,7 +13,7 @@ from streamjoin.indexes.bw_shared import (
     CHAIN,
     LEAF_SIZE,
     SPARE_PAGES,
-    Shape,
+    BwTreeSizes,
     check_bw_tree,
     empty_tree,
     free_pages,
@@ -46,7 +46,7 @@ class SharedBwTree:
     ) -> None:
         if window < 1:
             raise SpecError(f"window={window} of a side is not 1 or more")
-        self.shape, self.window, self.retired = Shape(leaf_size, chain), window, retired
+        self.shape, self.window, self.retired = BwTreeSizes(leaf_size, chain), window, retired
         self.shape.check()
         self._lay(threads, under_way, self._pages(threads))
         empty_tree(self.mem)

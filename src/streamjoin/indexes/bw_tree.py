@@ -12,7 +12,7 @@ from streamjoin.indexes.bw_shared import (
     CHAIN,
     LEAF_SIZE,
     SPARE_PAGES,
-    Shape,
+    BwTreeSizes,
     check_bw_tree,
     empty_tree,
     free_pages,
@@ -35,7 +35,7 @@ class BwTreeIndex(Index):
     task = staticmethod(kernels.task)
 
     def __init__(self, window: int | None = None, leaf_size: int = LEAF_SIZE, chain: int = CHAIN) -> None:
-        self.shape = Shape(leaf_size, chain)
+        self.shape = BwTreeSizes(leaf_size, chain)
         self.shape.check()
         self._lay(max(_SMALLEST, window or 0), self.shape.pages_for(window or 0) + SPARE_PAGES)
         self.reset()
