@@ -87,7 +87,9 @@ def _change(mem: I64, kind: int, word: int, seq: int) -> None:
     """Add a record for an entry; what the thread has to spare is enough for one, see `ready`."""
     mem = borrow(mem)
     rest_alone(mem)
-    update(mem, 0, leaf_to_change(mem, 0, word, seq), kind, word, seq)
+    if not update(mem, 0, leaf_to_change(mem, 0, word, seq), kind, word, seq):
+        # Rather than losing the entry.
+        raise MemoryError("a Bw-Tree has no page left")
     note(mem, DELETE if kind == DELETED else INSERT, (mem[ROOT] & LEVEL_MASK) + 1)
 
 
