@@ -35,6 +35,8 @@ _SECONDS = 0.08
 # A scan of more pairs per push than this is out of the question.
 _MOST_PAIRS = 1 << 29
 _POOL = 8
+# Of the whole grid every so many-th point is measured, so that all pairs of values occur.
+_EVERY = 3
 
 
 class AutoRegret(Experiment):
@@ -53,10 +55,11 @@ class AutoRegret(Experiment):
         pushes = (2, 64, 4096) if quick else (2, 64, 1024, 8192, 1 << 17)
         matches = (2.0,) if quick else (0.1, 2.0, 10.0)
         workers = (1,) if quick else sorted({1, thread_counts()[-1]})
-        return [
-            dict(zip(("condition", "window", "push", "matches", "workers"), point, strict=True))
-            for point in itertools.product(conditions, windows, pushes, matches, workers)
-        ]
+        grid = itertools.product(*(enumerate(values) for values in (conditions, windows, pushes, matches)))
+        every = 1 if quick else _EVERY
+        points = [[value for _, value in point] for point in grid if sum(place for place, _ in point) % every == 0]
+        names = ("condition", "window", "push", "matches", "workers")
+        return [dict(zip(names, (*point, n), strict=True)) for point in points for n in workers]
 
     def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
         """None: a point holds its own rivals."""
