@@ -18,7 +18,9 @@ from streamjoin.windows.workers import Workers
 
 Pieces = list[tuple[Array, Array]]
 
+# The pairs of a scan in one round, unless those of a single tuple are more, and of all scans together.
 _ROOM = 1 << 14
+_MOST_ROOM = 1 << 22
 _ALL = np.empty(0, np.bool_)
 
 
@@ -77,6 +79,7 @@ def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers
     pieces: Pieces = []
     while unfinished := [scan for scan in scans if not scan.is_over]:
         room = max(scan.room for scan in unfinished)
+        del unfinished[max(1, _MOST_ROOM // room) :]
         pairs = workers.memory.take(2 * room * len(unfinished)).reshape(2, -1, room)
         states = np.stack([scan.state for scan in unfinished])
         groups, at = [], 0
