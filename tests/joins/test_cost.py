@@ -106,7 +106,7 @@ def test_index_settings_are_checked() -> None:
         ("indexed", "btree", {"size": 1}, "'size'; it takes fanout"),
         ("indexed", "btree", {"window": 1}, "'window'; it takes fanout"),
         ("indexed", "hashed", {"size": 1}, "'size'; it takes none"),
-        ("indexed", None, {"merge_ration": 0.1}, "the indexes of 'indexed' take fanout"),
+        ("indexed", None, {"merge_ration": 0.1}, "the indexes of 'indexed' take chain, fanout"),
         ("round_robin", None, {"fan": 3}, "the indexes of 'round_robin' take fanout"),
         ("scalejoin", None, {"fanout": 3}, "needs index="),
         ("low_latency_handshake", "pim_tree", {1: 2}, "does not know 1"),
