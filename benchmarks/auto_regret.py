@@ -36,7 +36,7 @@ _SECONDS = 0.08
 _MOST_PAIRS = 1 << 29
 _POOL = 8
 # Of the whole grid every so many-th point is measured, so that all pairs of values occur.
-_EVERY = 3
+_EVERY = 6
 
 
 class AutoRegret(Experiment):
