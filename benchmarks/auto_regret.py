@@ -1,7 +1,7 @@
 """What `auto` chooses beside the algorithms it could have chosen: windows, pushes, match rates, workers, conditions.
 
 At each point the windows are filled by large pushes, as from history, and then every algorithm and `auto` get the same
-pushes of the point's size, in turns. The first turns are not counted: there `auto` may change its mind. Its regret is
+pushes of the point's size, in turns. What comes before is not counted: there `auto` may change its mind. Its regret is
 how many times as long as the fastest it takes. One worker is measured in CPU time, which other processes do not
 disturb, several by the clock.
 """
@@ -31,9 +31,12 @@ _KEY, _BAND, _KEY_BAND, _PLANE = "key", "band", "key and band", "two bands"
 _FILL = 1 << 14
 # Turns of each algorithm that are not counted, and that are; a turn takes about this many seconds.
 _SETTLING, _TURNS = 3, 4
+# Before that, for each tuple of a window: `auto` moves to another algorithm once it has lost as much as moving costs.
+_CHOOSING = 2e-6
 _SECONDS = 0.08
-# A scan of more pairs per push than this is out of the question.
+# A scan of more pairs per push than this is out of the question, and so is filling a larger window by scans.
 _MOST_PAIRS = 1 << 29
+_LARGEST_SCANNED = 1 << 17
 _POOL = 8
 # Of the whole grid every so many-th point is measured, so that all pairs of values occur.
 _EVERY = 6
@@ -81,6 +84,7 @@ class AutoRegret(Experiment):
         spent = dict.fromkeys(joins, 0.0)
         pushed = dict.fromkeys(joins, 0)
         clock = time.process_time if cell["workers"] == 1 else time.perf_counter
+        _push_for(_CHOOSING * cell["window"], joins[_AUTO], pool)
         for turn in range(_SETTLING + _TURNS):
             for name, join in joins.items():
                 begin, n = clock(), 0
@@ -149,6 +153,14 @@ class AutoRegret(Experiment):
         return parts
 
 
+def _push_for(seconds: float, join: sj.Join, pool: Sequence[tuple[pa.Table, pa.Table]]) -> None:
+    end = time.perf_counter() + seconds
+    for left, right in itertools.cycle(pool):
+        if time.perf_counter() >= end:
+            return
+        join.push(left, right)
+
+
 def _spec(cell: Cell) -> sj.JoinSpec:
     """The join of a point; the band gives a tuple that many partners in a full window."""
     width = int(cell["matches"] * _DOMAIN / (2 * cell["window"]))
@@ -182,7 +194,7 @@ def _rivals(cell: Cell) -> dict[str, dict[str, Any]]:
     rivals: dict[str, dict[str, Any]] = {_AUTO: {}, "sweep": {"algorithm": "sweep"}}
     indexes = ("hashed",) if cell["condition"] == _KEY else ("pim_tree", "btree")
     rivals |= {f"indexed over {index}": {"algorithm": "indexed", "index": index} for index in indexes}
-    if cell["push"] * cell["window"] <= _MOST_PAIRS:
+    if cell["push"] * cell["window"] <= _MOST_PAIRS and cell["window"] <= _LARGEST_SCANNED:
         rivals["nested_loop"] = {"algorithm": "nested_loop"}
     if cell["workers"] > 1 and cell["condition"] != _KEY:
         rivals["pim_parallel"] = {"algorithm": "pim_parallel"}
