@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,18 @@ def main(argv: Sequence[str] | None = None, package: str = "benchmarks") -> int:
         return 0
     if len(options.experiments) > 1:
         return _run_each(out, options, package, arguments)
-    return _run_one(out, options, package, shlex.join(["python", "-m", "benchmarks", *arguments]))
+    return _run_one(out, options, package, shlex.join(["python", "-m", "benchmarks", *_without_places(arguments)]))
+
+
+def _without_places(arguments: Sequence[str]) -> list[str]:
+    """The arguments that say what is measured, not where it is written.
+
+    >>> _without_places(["nested", "--out", "here", "--keep", "--results=there"])
+    ['nested', '--keep']
+    """
+    places = ("--out", "--results")
+    kept = [argument for before, argument in pairwise(["", *arguments]) if before not in places]
+    return [argument for argument in kept if argument.partition("=")[0] not in places]
 
 
 def _keeping_refused(options: argparse.Namespace, experiment: Experiment) -> str | None:

@@ -205,7 +205,7 @@ def test_a_run_prints_a_table_with_verdict_and_writes_json_and_picture(
     assert "The paper: fast is twice as fast (figure 0)" in printed
     assert printed.count("- aim 1.5 times slow: met") == 2
     record = json.loads((out / "toy.json").read_text())
-    assert record["command"].startswith("python -m benchmarks toy --seed 2 --repeats 2")
+    assert record["command"] == "python -m benchmarks toy --seed 2 --repeats 2"
     assert record["seed"] == 2 and record["quick"] is False
     assert [row["rate"] for row in record["rows"]] == [10, 18, 66, 130]
     assert record["machine"]["cores"] >= 1 and record["machine"]["versions"]["streamjoin"]
