@@ -30,7 +30,7 @@ _DOMAIN, _GROUPS = 1 << 40, 16
 _KEY, _BAND, _KEY_BAND, _PLANE = "key", "band", "key and band", "two bands"
 _FILL = 1 << 14
 # Turns of each algorithm that are not counted, and that are; a turn takes about this many seconds.
-_SETTLING, _TURNS = 3, 4
+_SETTLING, _TURNS = 2, 3
 # Before that, for each tuple of a window: `auto` moves to another algorithm once it has lost as much as moving costs.
 _CHOOSING = 2e-6
 _SECONDS = 0.08

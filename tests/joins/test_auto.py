@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins import auto
+from streamjoin.joins.cost import Found
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate
@@ -77,9 +78,9 @@ def test_the_first_small_pushes_are_scanned_whatever_is_compiled(monkeypatch: py
     monkeypatch.setattr(auto, "is_compiled", lambda _: True)
     assert auto.begin(BOUND, auto.AlgorithmRequest(), 6).provisional
     assert auto.begin(BOUND, auto.AlgorithmRequest()).provisional
-    assert auto.successor(BOUND, 6, 500, 0, 3) is None
+    assert auto.successor(BOUND, 6, 200, 0, 3) is None
     # A join that goes on gets the index, whose small pushes are compiled.
-    assert auto.successor(BOUND, 6, 500, 0, 1_000) is not None
+    assert auto.successor(BOUND, 6, 200, 0, 1_000) is not None
 
 
 def test_the_index_depends_on_window_and_condition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,30 @@ def test_the_index_depends_on_window_and_condition(monkeypatch: pytest.MonkeyPat
         choice = auto.successor(bound, 6, 20_000, 0, 1_000)
         assert choice is not None
         assert choice.index == index
-        assert auto.choose(bound, auto.AlgorithmRequest(), 10**6).rival == index
+        large = auto.choose(bound, auto.AlgorithmRequest(), 10**6)
+        assert (large.index or large.rival) == index
+
+
+def test_sorting_pays_sooner_the_more_pairs_a_tuple_finds() -> None:
+    bound = bind(sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(2**20)), *(pa.schema({"k": pa.int64()}),) * 2)
+    chosen = [auto.choose(bound, auto.AlgorithmRequest(), 8_192, found=Found(n, n)).name for n in (0.1, 2.0, 10.0)]
+    assert chosen == ["indexed", "indexed", "sweep"]
+
+
+def test_a_join_moves_to_the_sweep_as_its_tuples_find_more_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pushes of one size: only the number of pairs changes."""
+    monkeypatch.setattr(auto, "is_compiled", lambda _: True)
+    rng = np.random.default_rng(0)
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(1 << 15))
+    with sj.open(spec, max_rows=None) as join, sj.open(spec, "sweep", max_rows=None) as other:
+        used = []
+        for keys in (1 << 19, 1 << 12):
+            for _ in range(80):
+                tables = [pa.table({"k": rng.integers(0, keys, 4_096)}) for _ in range(2)]
+                assert join.push(*tables).equals(other.push(*tables))
+            used.append(join.explain().partition("algorithm")[2].partition(":")[0].strip())
+    assert used[0].startswith("indexed")
+    assert used[1] == "sweep"
 
 
 def test_what_is_compiled_takes_over_as_soon_as_it_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from streamjoin.windows.workers import Workers
 
 # Fewer entries of the larger run are not worth a thread of their own.
 _LEAST_PART = 1 << 15
-_MOST_HELD = 1.25
+# Entries held for each live one, at most; directories take another three hundredths.
+_MOST_HELD = 1.21
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,11 @@ def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:
     while due := [runs for runs in sides if runs.due()]:
         shares = [max(1, min(workers.n // len(due), runs.runs[-2].words.size // _LEAST_PART)) for runs in due]
         merges = [runs.merge(share) for runs, share in zip(due, shares, strict=True)]
-        workers.call(count_ranges, *(merge.counting() for merge in merges))
-        for merge in merges:
-            merge.lay_out(workers.memory)
-        workers.call(merge_live, *(merge.writing() for merge in merges))
+        with workers.sharing(sum(run.words.size for runs in due for run in runs.runs[-2:])):
+            workers.call(count_ranges, *(merge.counting() for merge in merges))
+            for merge in merges:
+                merge.lay_out(workers.memory)
+            workers.call(merge_live, *(merge.writing() for merge in merges))
         for runs, merge in zip(due, merges, strict=True):
             runs.replace_merged(merge)
 

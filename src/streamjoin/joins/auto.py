@@ -2,8 +2,9 @@
 
 Batches with an index word use the sweep, whose cost per tuple grows with the logarithm of the window. If pushes are so
 small that, by the cost model, sorting does not pay, an index is used instead: a hash table where single words are
-looked up, a B+-tree for small windows, else the PIM-Tree. With several workers the parallel join over PIM-Trees is
-the third candidate: it does not sort, and its threads share the lookups. Without an index word the nested loop runs.
+looked up, a B+-tree for small windows, else the PIM-Tree. The more pairs a tuple finds, the sooner sorting pays. With
+several workers the parallel join over PIM-Trees is the third candidate: it does not sort, and its threads share the
+lookups. Without an index word the nested loop runs.
 
 The candidates take over from each other when the size of pushes changes for long enough: a window that was filled from
 history in large batches is then probed by small ones.
@@ -24,7 +25,7 @@ from typing import Any
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
 from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
-from streamjoin.joins.cost import PUSH_NS, algorithm_cost, index_cost, sweep_cost
+from streamjoin.joins.cost import PUSH_NS, UNKNOWN, Found, algorithm_cost, index_cost, sweep_cost
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.kinds.interval_sweep import IntervalSweep
 from streamjoin.joins.parallel.pim_parallel import PimParallel
@@ -119,7 +120,13 @@ def names() -> tuple[str, ...]:
     return ("auto", *KINDS)
 
 
-def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None, workers: int = 1) -> AlgorithmChoice:
+def choose(
+    bound: BoundSpec,
+    request: AlgorithmRequest,
+    batch: int | None = None,
+    workers: int = 1,
+    found: Found = UNKNOWN,
+) -> AlgorithmChoice:
     """The algorithm for `bound`: the requested one, or the cheapest for pushes of about `batch` tuples."""
     name = request.algorithm
     kind = KINDS.get(name)
@@ -155,7 +162,7 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
     if not bound.index:
         return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     window, index = expected_window(bound), _cheapest_index(bound)
-    costs = _costs(window, index, batch, workers) if batch is not None and batch > 0 else {Sweep.name: 0.0}
+    costs = _costs(window, index, batch, workers, found) if batch is not None and batch > 0 else {Sweep.name: 0.0}
     cheapest = min(costs, key=costs.__getitem__)
     if cheapest == Indexed.name:
         why = f"pushes of {batch:,} tuples are too small to sort"
@@ -167,12 +174,15 @@ def choose(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None
     return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True, rival=index)
 
 
-def _costs(window: float, index: str, batch: int, workers: int) -> dict[str, float]:
+def _costs(window: float, index: str, batch: int, workers: int, found: Found) -> dict[str, float]:
     """Nanoseconds per tuple of the algorithms that take over from each other."""
-    costs = {name: algorithm_cost(name, window, batch, workers, index) for name in (Sweep.name, Indexed.name)}
+    names = [Sweep.name, Indexed.name]
     # A hash table finds single words faster than any tree.
     if workers > 1 and index == "pim_tree":
-        costs[PimParallel.name] = _THREADS_PAY * algorithm_cost(PimParallel.name, window, batch, workers)
+        names.append(PimParallel.name)
+    costs = {name: algorithm_cost(name, window, batch, workers, index, found) for name in names}
+    if PimParallel.name in costs:
+        costs[PimParallel.name] *= _THREADS_PAY
     return costs
 
 
@@ -206,24 +216,24 @@ def successor(
     return later if _is_worth_compiling(bound, later, arriving, held, compared, pushes) else None
 
 
-def excess(window: float, choice: AlgorithmChoice, arriving: int, workers: int = 1) -> float:
+def excess(window: float, choice: AlgorithmChoice, arriving: int, workers: int = 1, found: Found = UNKNOWN) -> float:
     """What a push costs beyond the cheapest other candidate, in nanoseconds; called for every push."""
     if not arriving:
         return 0.0
     index = choice.index or choice.rival
     if index is None:
         raise AssertionError("an adaptive algorithm without an index beside it")
-    costs = _costs(window, index, arriving, workers)
+    costs = _costs(window, index, arriving, workers, found)
     own = costs.pop(choice.name)
     return arriving * (own - min(costs.values()))
 
 
-def most_for_index(window: float, index: str, most: int, workers: int = 1) -> int:
+def most_for_index(window: float, index: str, most: int, workers: int = 1, found: Found = UNKNOWN) -> int:
     """The largest push, of at most `most` tuples, for which nothing is cheaper than the index."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
-        costs = _costs(window, index, middle, workers)
+        costs = _costs(window, index, middle, workers, found)
         if costs[Indexed.name] <= min(costs.values()):
             least = middle
         else:
@@ -232,7 +242,13 @@ def most_for_index(window: float, index: str, most: int, workers: int = 1) -> in
 
 
 def rival(
-    bound: BoundSpec, choice: AlgorithmChoice, arriving: int, held: int, wasted: float, workers: int = 1
+    bound: BoundSpec,
+    choice: AlgorithmChoice,
+    arriving: int,
+    held: int,
+    wasted: float,
+    workers: int = 1,
+    found: Found = UNKNOWN,
 ) -> AlgorithmChoice | None:
     """The candidate that takes over from `choice`, once moving `held` stored tuples to it pays.
 
@@ -240,7 +256,7 @@ def rival(
     """
     if wasted < _MOVING_NS * held:
         return None
-    other = choose(bound, AlgorithmRequest(), arriving, workers)
+    other = choose(bound, AlgorithmRequest(), arriving, workers, found)
     if other.name == choice.name or not (is_compiled(_kernel(other)) or wasted >= _COMPILING_NS):
         return None
     return other

@@ -14,11 +14,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from streamjoin.indexes.base import I64, Index
 from streamjoin.indexes.registry import make_index
+from streamjoin.windows.workers import least_shared
 
 _LARGEST_CALIBRATION = 1 << 18
 _SMALLEST_CALIBRATION = 1 << 12
@@ -125,66 +127,114 @@ EQUATIONS = {"btree": 2, "b_chain": 3, "ib_chain": 3, "round robin": 4, "im_tree
 PUSH_NS = 120_000.0
 """The cost of a push to the scan beyond an index, whose steps are compiled as one."""
 
-# The costs below are those of whole pushes through the public API with two matches per tuple, rows gathered: fitted to
-# `cost_model` on sixteen cores and to `sweep` on two. They are compared with each other, not with `Constants`.
+# The costs below are those of whole pushes through the public API, rows gathered: fitted to `auto_regret` on two cores
+# and to `cores` and `cost_model` on sixteen. They are compared with each other, not with `Constants`.
 
+
+class Found(NamedTuple):
+    """Pairs of a tuple, on average; the defaults are for joins of which nothing is known yet."""
+
+    candidates: float = Workload.matches
+    """Those whose words match; they are tested if the condition asks for more."""
+    results: float = Workload.matches
+
+    def weighed(self, tested: float) -> float:
+        """Results, and other candidates at what testing one costs beside putting it in order and gathering it."""
+        return self.results + tested * max(0.0, self.candidates - self.results)
+
+
+UNKNOWN = Found()
+_SWEEP_TESTED, _INDEX_TESTED = 0.6, 1.25
 # Beyond this many tuples a window no longer fits the caches, and every doubling costs a tuple so much more.
 _FITS = 1 << 17
-_INDEX_STEPS, _INDEX_PUSH_NS, _INDEX_MISS_NS = 1.4, 30_000.0, 55.0
-_SWEEP_PUSH_NS, _SWEEP_TUPLE_NS, _SWEEP_MISS_NS = 250_000.0, 115.0, 42.0
+_INDEX_STEPS, _INDEX_PUSH_NS, _INDEX_MISS_NS = 0.8, 30_000.0, 15.0
+_INDEX_PAIR_NS, _INDEX_PAIR_MISS_NS = 28.0, 11.0
+_SWEEP_PUSH_NS, _SWEEP_TUPLE_NS, _SWEEP_MISS_NS = 650_000.0, 65.0, 12.0
+# Pairs of a sweep, and those of a hash table, lie far apart in windows that are larger than this.
+_PAIRS_FIT = 1 << 14
+_SWEEP_PAIR_NS, _SWEEP_PAIR_MISS_NS = 22.0, 3.0
 # A tuple visits every run, and the more runs there are, the farther apart lie the words that it meets in the largest.
 _SWEEP_RUNS_NS = 3.0
 # Workers: handing steps over, per push and per worker; the share that one does alone; tuples that make waking one pay.
-_SWEEP_CREW_NS, _SWEEP_WORKER_NS, _SWEEP_SERIAL, _SWEEP_SHARE = 200_000.0, 10_000.0, 0.3, 1 << 14
-# Windows of fewer tuples cut large pushes into chunks of this many.
-_LEAST_CHUNK = 1 << 12
-# A hash table is looked up in one step, until it no longer fits the caches.
-_HASHED_NS, _HASHED_MISS_NS, _HASHED_FITS = 125.0, 40.0, 1 << 14
+_SWEEP_CREW_NS, _SWEEP_WORKER_NS, _SWEEP_SERIAL, _SWEEP_SHARE = 200_000.0, 10_000.0, 0.2, 1 << 14
+# Windows of fewer tuples cut large pushes into chunks of this many; an index joins chunks by steps that are slower.
+_LEAST_CHUNK, _LEAST_CHUNK_INDEXED, _INDEX_CHUNKS_NS = 1 << 12, 1 << 14, 70.0
+# A hash table is looked up in one step.
+_HASHED_NS, _HASHED_MISS_NS, _HASHED_PAIR_NS, _HASHED_PAIR_MISS_NS = 100.0, 10.0, 27.0, 13.0
 # The parallel join over PIM-Trees: a push, and waking each worker; what one thread does per tuple, and what they share.
-_CREW_NS, _WORKER_NS, _CREW_TUPLE_NS, _SHARED_NS, _CREW_SHARE = 250_000.0, 70_000.0, 70.0, 420.0, 1 << 12
+_CREW_NS, _WORKER_NS, _CREW_TUPLE_NS, _SHARED_NS, _CREW_SHARE = 800_000.0, 40_000.0, 40.0, 160.0, 1 << 12
+_SHARED_MISS_NS = 20.0
 _ONE_TASK = 64  # tuples that are joined without waking anyone
 # In small windows threads wait for each other's merges.
 _MERGES_NS, _MERGES_WINDOW, _MERGES_POWER = 12.5, 1 << 14, 0.75
 
 
-def sweep_cost(window: float, batch: float, workers: int = 1) -> float:
-    """Nanoseconds per tuple of the sweep for pushes of `batch` tuples."""
+def sweep_cost(window: float, batch: float, workers: int = 1, found: Found = UNKNOWN) -> float:
+    """Nanoseconds per tuple of the sweep for pushes of `batch` tuples that find so many pairs."""
     chunk = min(batch, max(_LEAST_CHUNK, 2 * window))
     runs = max(0.0, math.log2(max(window / chunk, 1.0)))
     # Most of a chunk that is larger than the window is compared in vain.
     vain = max(0.0, math.log2(chunk / (2 * window))) if chunk > 2 * window else 0.0
-    each = _SWEEP_TUPLE_NS + _SWEEP_MISS_NS * _beyond_caches(window) + _SWEEP_RUNS_NS * (runs + vain) ** 2
-    push = _SWEEP_PUSH_NS + (_SWEEP_CREW_NS + _SWEEP_WORKER_NS * workers if workers > 1 else 0.0)
-    awake = max(1.0, min(workers, chunk / _SWEEP_SHARE))
+    each = _SWEEP_TUPLE_NS + _SWEEP_MISS_NS * _doublings(window, _FITS) + _SWEEP_RUNS_NS * (runs + vain) ** 2
+    pair = _SWEEP_PAIR_NS + _SWEEP_PAIR_MISS_NS * _doublings(window, _PAIRS_FIT)
+    each += found.weighed(_SWEEP_TESTED) * pair
+    push = _SWEEP_PUSH_NS
+    awake = 1.0
+    if chunk >= least_shared(workers):
+        push += _SWEEP_CREW_NS + _SWEEP_WORKER_NS * workers
+        awake = max(1.0, min(workers, chunk / _SWEEP_SHARE))
     return push / chunk + each * (_SWEEP_SERIAL + (1 - _SWEEP_SERIAL) / awake)
 
 
-@cache
-def index_cost(index: str, window: float) -> float:
+def index_cost(index: str, window: float, found: Found = UNKNOWN) -> float:
     """Nanoseconds per tuple of an index, without what a push costs."""
+    pairs = found.weighed(_INDEX_TESTED)
     if index == "hashed":
-        return _HASHED_NS + _HASHED_MISS_NS * max(0.0, math.log2(window / _HASHED_FITS))
-    return _INDEX_STEPS * model(Workload(window), Constants())[index].total + _INDEX_MISS_NS * _beyond_caches(window)
+        far = _doublings(window, _PAIRS_FIT)
+        return _HASHED_NS + _HASHED_MISS_NS * far + pairs * (_HASHED_PAIR_NS + _HASHED_PAIR_MISS_NS * far)
+    return _traversal(index, window) + pairs * _index_pair(window)
 
 
-def parallel_cost(window: float, batch: float, workers: int) -> float:
+@cache
+def _traversal(index: str, window: float) -> float:
+    """What the steps of equation 1 take without matches."""
+    steps = model(Workload(window, matches=0.0), Constants())[index].total
+    return _INDEX_STEPS * steps + _INDEX_MISS_NS * _doublings(window, _FITS)
+
+
+def _index_pair(window: float) -> float:
+    return _INDEX_PAIR_NS + _INDEX_PAIR_MISS_NS * _doublings(window, _FITS)
+
+
+def parallel_cost(window: float, batch: float, workers: int, found: Found = UNKNOWN) -> float:
     """Nanoseconds per tuple of the parallel join over PIM-Trees for pushes of `batch` tuples."""
     push = _CREW_NS + (_WORKER_NS * workers if batch > _ONE_TASK else 0.0)
     awake = max(1.0, min(workers, batch / _CREW_SHARE))
     waiting = _MERGES_NS * workers * min(1.0, _MERGES_WINDOW / window) ** _MERGES_POWER if workers > 1 else 0.0
-    return push / batch + _CREW_TUPLE_NS + _SHARED_NS / awake + waiting
+    shared = _SHARED_NS + _SHARED_MISS_NS * _doublings(window, _FITS)
+    shared += found.weighed(_INDEX_TESTED) * _index_pair(window)
+    return push / batch + _CREW_TUPLE_NS + shared / awake + waiting
 
 
-def algorithm_cost(algorithm: str, window: float, batch: float, workers: int = 1, index: str = "pim_tree") -> float:
+def algorithm_cost(
+    algorithm: str,
+    window: float,
+    batch: float,
+    workers: int = 1,
+    index: str = "pim_tree",
+    found: Found = UNKNOWN,
+) -> float:
     """Nanoseconds per tuple of one of the algorithms that `auto` compares."""
     if algorithm == "indexed":
-        return _INDEX_PUSH_NS / batch + index_cost(index, window)
-    return parallel_cost(window, batch, workers) if algorithm == "pim_parallel" else sweep_cost(window, batch, workers)
+        in_chunks = _INDEX_CHUNKS_NS if batch > max(_LEAST_CHUNK_INDEXED, 2 * window) else 0.0
+        return _INDEX_PUSH_NS / batch + in_chunks + index_cost(index, window, found)
+    cost = parallel_cost if algorithm == "pim_parallel" else sweep_cost
+    return cost(window, batch, workers, found)
 
 
-def _beyond_caches(window: float) -> float:
-    """How many times a window is twice as large as what the caches hold."""
-    return max(0.0, math.log2(max(window, 1.0) / _FITS))
+def _doublings(window: float, size: int) -> float:
+    """How many times a window is twice as large as `size`."""
+    return max(0.0, math.log2(max(window, 1.0) / size))
 
 
 def calibrate(window: float) -> Constants:

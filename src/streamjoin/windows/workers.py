@@ -2,7 +2,8 @@
 
 A thread that needs the interpreter's lock waits for the one that has it, and being woken takes longer than many a
 step. So a step should be calls of one kernel (`Workers.call`): the threads that carry them out never go back to the
-interpreter. A step in Python (`Workers.map`) wakes each worker once, and only the last one wakes the caller.
+interpreter. A step in Python (`Workers.map`) wakes each worker once, and only the last one wakes the caller. Where
+there is little to do, handing it over takes longer than doing it: see `Workers.sharing`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count, pairwise
+from math import inf
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -22,6 +25,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Orders = SimpleQueue[Callable[[], None] | None]
+# Handing a step over takes a tenth of a millisecond, in which one thread does most steps for a few thousand tuples. A
+# single helper gains half of what is left, many gain nearly all of it.
+_LEAST_SHARED, _LEAST_SHARED_BY_TWO = 1 << 14, 1 << 16
 
 
 class Workers:
@@ -31,6 +37,8 @@ class Workers:
         """With `reuses`, arrays and results that nobody refers to any more are used again."""
         self.n = n
         self.memory = Memory(reuses)
+        self._alone = n == 1
+        self._least = least_shared(n)
         self._orders: list[Orders] = []
         self._threads: list[threading.Thread] = []
         self._helpers: list[threading.Thread] = []
@@ -42,7 +50,7 @@ class Workers:
     def call(self, kernel: Callable[..., Any], *groups: KernelCalls) -> list[Any]:
         """Carry out calls of a kernel side by side; what they return, which is an integer or nothing."""
         n = sum(group.n for group in groups)
-        if self.n == 1 or n < 2 or not are_possible():
+        if self._alone or n < 2 or not are_possible():
             return self.map(lambda arguments: kernel(*arguments), _listed(groups))
         if not self._calling.acquire(blocking=False):
             # Another thread has the board.
@@ -52,6 +60,15 @@ class Workers:
             return run_calls(self._board, kernel, [group for group in groups if group.n])
         finally:
             self._calling.release()
+
+    @contextmanager
+    def sharing(self, tuples: int | None) -> Iterator[None]:
+        """Share the steps inside only if they are for enough tuples; with None, all of them."""
+        before, self._alone = self._alone, self.n == 1 or (tuples is not None and tuples < self._least)
+        try:
+            yield
+        finally:
+            self._alone = before
 
     def _hire_helpers(self, n: int) -> None:
         if n > 0 and not self._has_helpers:
@@ -67,7 +84,7 @@ class Workers:
     def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """`step` of every part, in order. With more than one worker, each takes the next part that nobody has taken."""
         helpers = min(self.n, len(parts)) - 1
-        if helpers < 1:
+        if helpers < 1 or self._alone:
             return [step(part) for part in parts]
         results: list[R | None] = [None] * len(parts)
         untaken = iter(range(len(parts)))
@@ -157,6 +174,11 @@ def _serve(orders: Orders) -> None:
 
 def _nothing() -> None:
     """An order that every thread carries out after those before it."""
+
+
+def least_shared(n: int) -> float:
+    """The least number of tuples whose steps are worth sharing among `n` workers."""
+    return max(_LEAST_SHARED, _LEAST_SHARED_BY_TWO / (n - 1)) if n > 1 else inf
 
 
 def cuts(n: int, parts: int) -> list[tuple[int, int]]:

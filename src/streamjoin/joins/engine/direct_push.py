@@ -32,7 +32,7 @@ class DirectPush:
     ) -> None:
         self._operator, self._compiled, self._algorithm = operator, compiled, algorithm
         self._schemas = schemas
-        self._counts = operator.counts
+        self._counts, self._adapting = operator.counts, operator.adapting
         self._stores = operator.stores
         self._sizes = [window.size for window in operator.bound.windows]
         self._most = _MOST_TUPLES
@@ -40,7 +40,7 @@ class DirectPush:
         if operator.choice.adaptive and index is not None:
             # Beyond this many tuples the operator may want another algorithm.
             window = auto.expected_window(operator.bound)
-            self._most = auto.most_for_index(window, index, _MOST_TUPLES, operator.workers)
+            self._most = auto.most_for_index(window, index, _MOST_TUPLES, operator.workers, operator.adapting.found)
         self._numpy = NumpyReader(), NumpyReader()
         self._nothing = tuple(pa.RecordBatch.from_pylist([], schema=schema) for schema in schemas)
         self._make_room(1)
@@ -96,7 +96,7 @@ class DirectPush:
         compiled, counts, algorithm = self._compiled, self._counts, self._algorithm
         begin = counts.now()
         left_batch, right_batch = self._batch(0, left), self._batch(1, right)
-        if left_batch is None or right_batch is None or self._operator.wasted:
+        if left_batch is None or right_batch is None or self._adapting.wasted:
             return None
         n_left, n_right = left_batch.num_rows, right_batch.num_rows
         n = n_left + n_right

@@ -1,7 +1,7 @@
 """What pushes have cost with each algorithm of one join: corrects a cost model that does not fit the data.
 
-The model behind `auto` knows windows and sizes of pushes. It does not know how many candidates a condition leaves to be
-tested, nor what a core is worth at the moment. So a join remembers by which factor each of its algorithms was slower
+The model behind `auto` knows windows, sizes of pushes and how many pairs they find. It does not know what testing one
+costs, nor what a core is worth at the moment. So a join remembers by which factor each of its algorithms was slower
 than the model says, and neither moves to one that is more expensive by that nor stays with it. Invariant: only
 measurements at about the present size of the windows count.
 """
@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from streamjoin.joins.batch.sweep import Sweep
-from streamjoin.joins.cost import algorithm_cost
+from streamjoin.joins.cost import UNKNOWN, Found, algorithm_cost
 from streamjoin.joins.parallel.pim_parallel import PimParallel
 from streamjoin.joins.registry import AlgorithmChoice
 
@@ -57,23 +57,26 @@ class MeasuredCosts:
         self._factors: dict[str, _Factor] = {}
         self._held = 1.0
 
-    def add(self, choice: AlgorithmChoice, tuples: int, held: int, seconds: float) -> None:
-        """Record a push of so many tuples, joined with `held` stored ones."""
+    def add(self, choice: AlgorithmChoice, tuples: int, held: int, seconds: float, found: Found = UNKNOWN) -> None:
+        """Record a push of so many tuples, joined with `held` stored ones, and the pairs that each found."""
         if not self._held / _OTHER_WINDOW <= held + 1 <= self._held * _OTHER_WINDOW:
             self._factors.clear()
             self._held = held + 1.0
-        model = tuples * self._model(choice, tuples)
+        model = tuples * self._model(choice, tuples, found)
         self._factors.setdefault(choice.name, _Factor()).add(1e9 * seconds / max(1.0, model), seconds)
 
-    def is_more_expensive(self, choice: AlgorithmChoice, other: AlgorithmChoice, tuples: int) -> bool:
+    def is_more_expensive(
+        self, choice: AlgorithmChoice, other: AlgorithmChoice, tuples: int, found: Found = UNKNOWN
+    ) -> bool:
         """Whether pushes of this size are known to cost more with one algorithm than with another."""
         own, others = (self._factors.get(known.name, _Factor()).value for known in (choice, other))
         if own is None or others is None:
             return False
-        return own * self._model(choice, tuples) > _CHEAPER * others * self._model(other, tuples)
+        own_model, others_model = (self._model(known, tuples, found) for known in (choice, other))
+        return own * own_model > _CHEAPER * others * others_model
 
-    def _model(self, choice: AlgorithmChoice, tuples: int) -> float:
+    def _model(self, choice: AlgorithmChoice, tuples: int, found: Found) -> float:
         """The nanoseconds of a tuple by the model; those of an index for what the model does not know."""
         name = choice.name if choice.name in (Sweep.name, PimParallel.name) else "indexed"
         index = choice.index or choice.rival or "pim_tree"
-        return algorithm_cost(name, self._window, max(1, tuples), self._workers, index)
+        return algorithm_cost(name, self._window, max(1, tuples), self._workers, index, found)

@@ -19,10 +19,11 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins import auto
 from streamjoin.joins.base import Algorithm, Chunk, Elastic, Fillable, Keep, Overflow, Pairs, SidePart
+from streamjoin.joins.batch.sweep import Sweep
+from streamjoin.joins.engine.adapting import Adapting, Counted
 from streamjoin.joins.engine.chunks_again import chunks_again
 from streamjoin.joins.engine.compiled_step import CompiledStep
 from streamjoin.joins.engine.later import later
-from streamjoin.joins.engine.measured_costs import MeasuredCosts
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.engine.refine import Refinement, Tally, positions
@@ -31,6 +32,7 @@ from streamjoin.joins.indexed import Indexed
 from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail
 from streamjoin.joins.kinds.gathering import gather_kind, interleaved
 from streamjoin.joins.kinds.layers import kind_layer
+from streamjoin.joins.parallel.pim_parallel import PimParallel
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below, sides_of_pairs
 from streamjoin.kernels.positions import UPTO
@@ -43,7 +45,8 @@ from streamjoin.windows.workers import Workers
 
 _STEPS = ("encode", "store", "pair", "gather")
 _NO_POSITIONS = (0, 0)
-_LEAST_CHUNK = 1 << 12
+# An index looks at few tuples beyond the windows, whatever the size of a chunk.
+_LEAST_CHUNK, _LEAST_CHUNK_INDEXED = 1 << 12, 1 << 14
 _LARGEST_CHUNK = 1 << 18
 # A step costs each worker some time however little it has to do.
 _LARGEST_SHARED_CHUNK = 1 << 19
@@ -52,6 +55,8 @@ _MANY_WORKERS = 4
 # the steps before and after column by column, which is faster for long columns.
 _LARGEST_COMPILED = 1 << 14
 _LARGEST_COMPILED_INDEXED = 1 << 17
+# What these do with a few tuples is less than handing it to other threads; a scan is not.
+_CHEAP = (Sweep, Indexed, PimParallel)
 
 
 class Operator:
@@ -82,16 +87,9 @@ class Operator:
         self._counted: dict[str, int] = {}
         self.pairing = False
         """Whether the algorithm has begun to change since the state was saved."""
-        self.wasted = 0.0
-        """Nanoseconds that pushes cost beyond another algorithm: see `auto.rival`."""
-        # The algorithm that another one took over from; of the newest push its size, the position before it and the
-        # time of pairing.
-        self._left_for: dict[str, AlgorithmChoice] = {}
-        self._pushed = (0, 0, 0.0)
         # The pushes that were scanned until another algorithm takes over.
         self._scans = 0
-        self._window = auto.expected_window(bound)
-        self._measured = MeasuredCosts(self._window, self.workers)
+        self.adapting = Adapting(bound, self.workers)
         # The position from which a side's ticks are sorted.
         self._descent = [0, 0]
         self._kind = kind_layer(bound, self.stores)
@@ -137,12 +135,17 @@ class Operator:
         Raises:
             Overflow: the chunk has more than `limit` rows; none was gathered.
         """
-        ordered, at = work.ordered, list(work.at)
-        n = ordered.is_right.size
+        n = work.ordered.is_right.size
         if work.ready or (work.begin == n and work.tail is not None):
             return self._beside(work, limit)
         end = min(n, work.begin + min(self._chunk_size(), most or n))
         work.tried = end - work.begin
+        with self._workers.sharing(work.tried if isinstance(self.algorithm, _CHEAP) else None):
+            return self._joined(work, end, limit)
+
+    def _joined(self, work: Work, end: int, limit: int | None) -> pa.Table:
+        ordered, at = work.ordered, list(work.at)
+        n = ordered.is_right.size
         if self._compiled is not None and work.tried == n <= self._most_compiled() and self._compiled.is_due():
             compiled_rows = self._step_compiled(self._compiled, work, limit)
             if compiled_rows is not None:
@@ -166,9 +169,6 @@ class Operator:
 
     def _most_compiled(self) -> int:
         """The largest push that takes the compiled steps, where the join has them."""
-        if self._workers.n > 1:
-            # They run in one thread; the general ones share large chunks among the workers.
-            return _LEAST_CHUNK
         return _LARGEST_COMPILED_INDEXED if isinstance(self.algorithm, Indexed) else _LARGEST_COMPILED
 
     def _encoded(self, work: Work) -> list[Encoded]:
@@ -255,34 +255,15 @@ class Operator:
 
     def _adapt(self, arriving: int) -> None:
         """Switch between the sweep, an index and the parallel join once it pays; a failure changes nothing."""
-        if self._returns(arriving):
+        if not self.adapting.is_due(arriving):
             return
-        self.wasted = max(0.0, self.wasted + auto.excess(self._window, self.choice, arriving, self.workers))
-        if not self.wasted:
-            return
-        held = sum(store.count - store.base for store in self.stores)
-        choice = auto.rival(self.bound, self.choice, arriving, held, self.wasted, self.workers)
+        counts, stores = self.counts, self.stores
+        stored = sum(store.count for store in stores[: 1 if self._self_join else 2])
+        counted = Counted(stored, counts.compared, counts.results, counts.seconds.get("pair", 0.0))
+        held = sum(store.count - store.base for store in stores)
+        choice = self.adapting.look(self.choice, arriving, counted, held)
         if choice is not None:
-            if not self._measured.is_more_expensive(choice, self.choice, arriving):
-                self._left_for[choice.name] = self.choice
-                self._move(choice)
-            self.wasted = 0.0
-
-    def _returns(self, arriving: int) -> bool:
-        """Measure the push before; whether another algorithm had been cheaper for such pushes and is back."""
-        paired, held = self.counts.seconds.get("pair", 0.0), sum(store.count - store.base for store in self.stores)
-        stored = sum(store.count for store in self.stores[: 1 if self._self_join else 2])
-        pushed, self._pushed = self._pushed, (arriving, stored, paired)
-        # Not if others that did not come here were joined as well.
-        if pushed[0] and stored - pushed[1] == pushed[0]:
-            self._measured.add(self.choice, pushed[0], held, paired - pushed[2])
-        before = self._left_for.get(self.choice.name)
-        if before is None or not self._measured.is_more_expensive(self.choice, before, arriving):
-            return False
-        del self._left_for[self.choice.name]
-        self._move(before)
-        self.wasted = 0.0
-        return True
+            self._move(choice)
 
     def _move(self, choice: AlgorithmChoice) -> None:
         """Let another algorithm take over."""
@@ -320,7 +301,7 @@ class Operator:
         for window, store in zip(self.bound.windows, self.stores, strict=True):
             live += window.size if window.kind == "count" else store.count - store.base
         largest = _LARGEST_SHARED_CHUNK if self._workers.n > _MANY_WORKERS else _LARGEST_CHUNK
-        return max(_LEAST_CHUNK, min(largest, live))
+        return max(_LEAST_CHUNK_INDEXED if isinstance(self.algorithm, Indexed) else _LEAST_CHUNK, min(largest, live))
 
     def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
         with self.counts.step("store"):
