@@ -47,7 +47,7 @@ SPARK_SETTINGS: Final = {
 }
 _POLL: Final = 0.02
 _Compare = Callable[[Any, Any], Any]
-_OPERATORS: Final[dict[str, _Compare]] = {
+OPERATORS: Final[dict[str, _Compare]] = {
     "=": operator.eq,
     "<": operator.lt,
     ">": operator.gt,
@@ -229,7 +229,7 @@ def spark_join(frames: Sequence[DataFrame], query: ajoin.AJoinQuery) -> DataFram
 
 def _selected(frame: DataFrame, selection: ajoin.Selection) -> DataFrame:
     column = frame[f"a{selection.attribute}"]
-    return frame.where(_OPERATORS[selection.operator](column, selection.value))
+    return frame.where(OPERATORS[selection.operator](column, selection.value))
 
 
 def start_counted(frame: DataFrame, checkpoint: Path) -> StreamingQuery:

@@ -84,7 +84,7 @@ class Programs:
     """The systems' programs; `limit` is the longest that a task may take, in seconds."""
 
     def __init__(self, limit: float = 300.0, folder: Path = _PROGRAMS) -> None:
-        self._limit, self._folder = limit, folder
+        self.limit, self._folder = limit, folder
         self._running: tuple[str, _Program] | None = None
 
     def run(
@@ -95,7 +95,7 @@ class Programs:
             home = Path(directory)
             described = [_write(stream, home, system) for stream in streams]
             (home / "out").mkdir()
-            answer = self._program(system).ask({**task, "streams": described, "out": str(home / "out")}, self._limit)
+            answer = self._program(system).ask({**task, "streams": described, "out": str(home / "out")}, self.limit)
             tables = [_read(home / "out", number, schema) for number, schema in enumerate(outputs)]
         start_up, took = answer["start_up"], answer["seconds"]
         at_least = start_up > took / 2
@@ -103,7 +103,7 @@ class Programs:
 
     def ask(self, system: str, task: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a task without streams."""
-        return self._program(system).ask(task, self._limit)
+        return self._program(system).ask(task, self.limit)
 
     def close(self) -> None:
         """End the program that runs."""

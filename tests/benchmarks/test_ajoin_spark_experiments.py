@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
 from benchmarks import ajoin_fig15, ajoin_fig18
+from benchmarks.ajoin_flink import run_flink
 from benchmarks.ajoin_live import Asked, Latencies, Outcome
-from benchmarks.ajoin_spark import Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
+from benchmarks.ajoin_spark import OPERATORS, Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
 from benchmarks.harness import Context, Row
+from benchmarks.rival_runs import Programs, RivalError, RivalRun, Stream
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord
 from streamjoin.testing import ajoin_workload as ajoin
 from tests.benchmarks.invented import invented, judged, mentioning
@@ -48,7 +53,7 @@ def test_the_grids_have_every_cell_once_and_its_baseline(experiment: Any, quick:
 
 def rates(experiment: ajoin_fig15.Figure15, at_100: float, each: float, joined: float) -> list[Row]:
     def rate(cell: Any) -> float:
-        if cell["system"] == ajoin_fig15.SPARK:
+        if cell["system"] in (ajoin_fig15.SPARK, ajoin_fig15.FLINK):
             return each
         return joined if cell["system"] == ajoin_fig15.JOIN else at_100 if cell["queries"] == 100 else 90.0
 
@@ -66,6 +71,11 @@ def test_the_aims_of_figure_15_are_judged() -> None:
         assert ours in finding.ours
         assert finding.judgement in ("met", "agrees")
     assert "some had started" in mentioning(experiment, rows, "500 queries")[0].ours
+    (flink,) = mentioning(experiment, rows, "one Flink query each")
+    assert flink.ours == "1 queries: 22.50 times; 20 queries: 22.50 times; 100 queries: 11.25 times"
+    assert flink.judgement == "differs"
+    cut = [{**row, "whole": row["system"] != ajoin_fig15.FLINK} for row in rows]
+    assert "(some had started)" in mentioning(experiment, cut, "one Flink query each")[0].ours
     assert judged(experiment, rows, "faster than no sharing") == ["differs"]
     slow = rates(experiment, 29.0, 5.0, 200.0)
     assert [judged(experiment, slow, aim)[0] for aim in aims[1:]] == ["missed", "missed", "differs"]
@@ -134,6 +144,50 @@ def test_latency_is_from_the_newest_event_of_a_row() -> None:
     found = Latencies(clock=lambda: 100.0)
     found.take(0, pa.Table.from_arrays(stamps, ["ts_left", "ts_right"]))
     assert (found.rows, found.mean, found.least, found.most) == (2, 2500.0, 2000.0, 3000.0)
+
+
+class InDuckDB(Programs):
+    """Runs Flink's statements in DuckDB, whose rows are the same."""
+
+    def run(
+        self, system: str, task: Mapping[str, Any], streams: Sequence[Stream], outputs: Sequence[pa.Schema]
+    ) -> RivalRun:
+        assert system == "flink"
+        if self.limit < 1:
+            raise RivalError(f"no answer within {self.limit:g} s")
+        with duckdb.connect() as connection:
+            for stream in streams:
+                connection.register(f"{stream.name}_rows", stream.table)
+                columns = "*, make_timestamp(1000 * ms) AS ms_at"
+                connection.execute(f"CREATE TABLE {stream.name} AS SELECT {columns} FROM {stream.name}_rows")
+            tables = [connection.sql(query["sql"]).to_arrow_table() for query in task["queries"]]
+        for query, table in zip(task["queries"], tables, strict=True):
+            assert len(query["columns"]) == table.num_columns
+        assert task.get("discard", False) == (not outputs)
+        return RivalRun(0.5, 0.1, "2.3.0", tables)
+
+
+def test_flinks_statements_have_the_rows_of_the_queries() -> None:
+    generator = ajoin.QueryGenerator(2, 50, seed=3, selectivity=0.5)
+    queries = generator.queries(4)
+    files = StreamFiles(Path("unused"), generator.pattern.streams, 400, 2, 100.0, 3)
+    ran = run_flink(InDuckDB(), files, queries, 2)
+    assert ran.tuples_per_s == files.tuples / 0.5
+    tables = [ajoin.tuples(n, 800, 3, rate=100.0) for n in (0, 1)]
+    values = [{name: np.asarray(table[name]) for name in table.column_names} for table in tables]
+    for query, rows in zip(queries, ran.rows, strict=True):
+        (left, right), (a, b) = values, query.links[0]
+        chosen = [
+            OPERATORS[test.operator](side[f"a{test.attribute}"], test.value)
+            for side, test in zip(values, query.selections, strict=True)
+        ]
+        apart = np.abs(left["ts"][:, None] - right["ts"]) <= np.timedelta64(query.window_seconds, "s")
+        same = left[f"a{a}"][:, None] == right[f"a{b}"]
+        assert rows == np.count_nonzero(apart & same & chosen[0][:, None] & chosen[1])
+    assert sum(ran.rows) > 0
+    slow = run_flink(InDuckDB(0.5), files, queries, 2)
+    assert not slow.whole
+    assert slow.how == "of 4 queries: no answer within 0.5 s"
 
 
 @pytest.mark.spark

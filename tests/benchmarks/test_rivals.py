@@ -104,7 +104,7 @@ def test_a_program_answers_many_tasks_and_starts_again_after_a_failure(programs:
         with pytest.raises(RivalError, match=r"^ValueError: no such join$"):
             ask(programs, "fail")
         assert ask(programs, "join").tables != first.tables
-        programs._limit = 0.5
+        programs.limit = 0.5
         with pytest.raises(RivalError, match=r"^no answer within 0.5 s$"):
             ask(programs, "wait")
     finally:
