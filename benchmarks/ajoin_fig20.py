@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.ajoin_rate import RateExperiment, judge_ratio, ratio
+from benchmarks.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
 from benchmarks.ajoin_runs import ALL, APART, SHARED, Workload, template
 from benchmarks.harness import Cell, Context, Finding, Row
 
@@ -82,6 +82,8 @@ class Figure20(RateExperiment):
                 "first",
                 None if sharp is None or mild is None else mild / sharp,
                 1.0,
+                reason="every way adds rows: per tuple "
+                + of_each(rows, "rows_per_tuple", *({"system": SHARED, "ways": n} for n in WAYS[:3])),
             )
         )
         groups = sorted({row["groups"] for row in rows if "groups" in row})
@@ -95,6 +97,8 @@ class Figure20(RateExperiment):
                 else ratio(rows, {"system": SHARED, "groups": groups[-1]}, {"system": SHARED, "groups": groups[0]}),
                 0.0,
                 1.0,
+                "the more groups, the fewer tuples each selects: rows per tuple "
+                + of_each(rows, "rows_per_tuple", *({"system": SHARED, "groups": n} for n in (groups[0], groups[-1]))),
             ),
             judge_ratio(
                 f"{groups[-1]} groups: grouping by cost beside sharing everything",

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim, not_tested
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_claim, not_tested
 from benchmarks.report_lines import draw_lines
 from streamjoin.adhoc import Settings
 
@@ -81,6 +81,7 @@ class RateExperiment(Experiment):
             "rows_per_s": found.rows / max(found.worked, 1e-9),
             "load": found.load,
             "slowest_ms": found.slowest * 1e3,
+            **{f"{part}_share": found.parts[part] / max(1e-9, found.worked) for part in ("joins", "rows", "optimize")},
         }
 
     def draw(self, rows: Sequence[Row], figure: Figure, *across: str) -> None:
@@ -101,6 +102,15 @@ def ratio(
 
     first, second = rate(one), rate(two)
     return None if first is None or second is None else first / second
+
+
+def of_each(rows: Sequence[Row], measure: str, *points: Mapping[str, Any]) -> str:
+    """A measure at some points, for a reason; no text without all of them."""
+    found = [[row for row in rows if all(row.get(key) == value for key, value in point.items())] for point in points]
+    if not all(found):
+        return ""
+    names = [{key: value for key, value in point.items() if key != "system"} for point in points]
+    return ", ".join(f"{own[0][measure]:.3g} at {describe(name)}" for own, name in zip(found, names, strict=True))
 
 
 def judge_ratio(claim: str, figure: float | None, at_least: float, at_most: float = inf, reason: str = "") -> Finding:

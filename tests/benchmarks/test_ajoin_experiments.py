@@ -49,7 +49,8 @@ def test_verdict_and_plot_of_a_whole_grid(name: str) -> None:
     experiment = EXPERIMENTS[name]
     shares = {f"{part}_share": 0.1 for part in ("arrive", "sets", "joins", "rows", "settle", "optimize", "changes")}
     sizes = {f"{part}_mb_per_s": 1.0 for part in ("tuples", "columns", "indexes", "sets")}
-    rows = invented(experiment, lambda cell: 100.0 + len(str(cell)), **shares, **sizes, rows_per_s=10.0)
+    sizes |= {"rows_per_s": 10.0, "rows_per_tuple": 3.0, "change_ms": 1.0, "batch_ms": 9.0}
+    rows = invented(experiment, lambda cell: 100.0 + len(str(cell)), **shares, **sizes)
     lines = experiment.verdict(rows)
     assert lines and not any("nan" in line for line in lines)
     figure = Figure()

@@ -128,7 +128,7 @@ def test_the_claims_about_a_bw_tree_in_figure_12b() -> None:
 
     def rows_with(pim: float, bw: float) -> list[Row]:
         speeds = {"pim_parallel": pim, BW_TREE: bw}
-        return invented(experiment, lambda cell: speeds.get(cell["system"], 1e6), p999_us=10.0)
+        return invented(experiment, lambda cell: speeds.get(cell["system"], 1e6), p999_us=10.0, arrivals_per_s=1e6)
 
     assert judged(experiment, rows_with(5e6, 2e6), "times a Bw-Tree") == ["agrees"]
     assert judged(experiment, rows_with(5e6, 2e6), "ahead of a Bw-Tree") == ["agrees"] * 3
