@@ -36,7 +36,9 @@ _CHOOSING = 2e-6
 _SECONDS = 0.08
 # A scan of more pairs per push than this is out of the question, and so is filling a larger window by scans.
 _MOST_PAIRS = 1 << 29
-_LARGEST_SCANNED = 1 << 17
+_LARGEST_SCANNED = 1 << 14
+# Two bands in a large window leave thousands of candidates for each tuple, and take minutes to fill.
+_MOST_CANDIDATES = 1200
 _POOL = 8
 # Of the whole grid every so many-th point is measured, so that all pairs of values occur.
 _EVERY = 6
@@ -62,7 +64,8 @@ class AutoRegret(Experiment):
         every = 1 if quick else _EVERY
         points = [[value for _, value in point] for point in grid if sum(place for place, _ in point) % every == 0]
         names = ("condition", "window", "push", "matches", "workers")
-        return [dict(zip(names, (*point, n), strict=True)) for point in points for n in workers]
+        cells = [dict(zip(names, (*point, n), strict=True)) for point in points for n in workers]
+        return [cell for cell in cells if cell["condition"] != _PLANE or _candidates(cell) <= _MOST_CANDIDATES]
 
     def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
         """None: a point holds its own rivals."""
@@ -172,6 +175,11 @@ def _spec(cell: Cell) -> sj.JoinSpec:
         _PLANE: sj.Band("x", "x", _side(cell)) & sj.Band("y", "y", _side(cell)),
     }[cell["condition"]]
     return sj.JoinSpec(on=on, window=sj.CountWindow(cell["window"]))
+
+
+def _candidates(cell: Cell) -> float:
+    """Those of a tuple where one of two bands finds them."""
+    return float((cell["matches"] * cell["window"]) ** 0.5)
 
 
 def _side(cell: Cell) -> int:
