@@ -6,8 +6,8 @@ looked up, a B+-tree for small windows, else the PIM-Tree. The more pairs a tupl
 several workers the parallel join over PIM-Trees is the third candidate: it does not sort, and its threads share the
 lookups. Without an index word the nested loop runs.
 
-The candidates take over from each other when the size of pushes changes for long enough: a window that was filled from
-history in large batches is then probed by small ones.
+The candidates take over from each other when pushes change for long enough, in size or in what they find: a window that
+was filled from history in large batches is then probed by small ones (`joins/engine/adapting.py`).
 
 A join starts with the nested loop, which is by far the fastest to compile, and switches once scanning costs more than
 the other algorithm would; after some pushes that includes what a push without compiled steps costs. If that algorithm
@@ -217,7 +217,7 @@ def successor(
 
 
 def excess(window: float, choice: AlgorithmChoice, arriving: int, workers: int = 1, found: Found = UNKNOWN) -> float:
-    """What a push costs beyond the cheapest other candidate, in nanoseconds; called for every push."""
+    """What a push costs beyond the cheapest other candidate, in nanoseconds."""
     if not arriving:
         return 0.0
     index = choice.index or choice.rival
