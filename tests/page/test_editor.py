@@ -86,6 +86,14 @@ def test_what_is_written_while_a_query_is_created_stays(service: LightService, v
     expect(page.locator("#sql")).to_have_value(f"{NEAR} AND t.qty > 2")
     expect(page.get_by_role("button", name="Create query")).to_be_enabled()
 
+    page.get_by_role("button", name="Create query").click()
+    expect(page.get_by_role("button", name="Creating …")).to_be_disabled()
+    page.locator('.node[tabindex="0"]').focus()
+    waiting[1].continue_()
+    expect(page.locator("#queries tbody tr")).to_have_count(2)
+    expect(page.get_by_role("button", name="Creating …")).to_have_count(0)
+    expect(page.locator(".node:focus")).to_have_count(1)
+
 
 def test_streams_and_columns_are_completed(service: LightService, visit: Visit, picture: Picture) -> None:
     page = live(visit(service.address))

@@ -194,7 +194,7 @@ class Editor {
     outcome();
   }
 
-  /** It takes until the next batch, and the next query may be half written by then: that stays. */
+  /** It takes until the next batch. The next query may be half written by then, and the focus be elsewhere: both stay. */
   created(query, { sql, name }) {
     if (this.area.value === sql) this.area.value = "";
     if (this.name.value.trim() === (name ?? "")) this.name.value = "";
@@ -204,7 +204,8 @@ class Editor {
     putQuery(query);
     change({ chosen: query.name });
     refreshSoon();
-    if (!this.name.matches(":focus")) this.area.focus();
+    const here = document.activeElement;
+    if (here === document.body || (here !== this.name && byId("editor-form").contains(here))) this.area.focus();
     announce(`${query.name} created. Its rows are shown under the queries.`);
   }
 
