@@ -26,6 +26,9 @@ class RateExperiment(Experiment):
     start = 1_000.0
     """The first rate tried, of each stream."""
 
+    def __init__(self) -> None:
+        self._found: dict[tuple[tuple[str, Any], ...], float] = {}
+
     @abstractmethod
     def workload(self, cell: Cell, context: Context) -> Workload:
         """Queries, streams and tuples of a cell."""
@@ -70,7 +73,10 @@ class RateExperiment(Experiment):
 
         # Once before it counts: what is compiled on first use, and memory that grows.
         run(workload, settings, self.start / 10, context, seconds=interval, interval=interval)
-        found = at(self.start / 4) if context.quick else sustained(at, self.start, 9)
+        # Repeats begin where the one before ended.
+        point = tuple(sorted(cell.items()))
+        found = at(self.start / 4) if context.quick else sustained(at, self._found.get(point, self.start), 9)
+        self._found[point] = found.rate
         # A quick run tries one rate and tells what its load promises; a slow system may keep up with no rate tried.
         promised = 1.0 / max(found.load, 1e-9)
         tuples = found.rate * len(workload.streams) * (promised if context.quick else min(1.0, promised))

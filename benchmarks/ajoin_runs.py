@@ -28,7 +28,7 @@ SYSTEMS: Final = {SHARED: Settings(), ALL: Settings(sharing="everything"), APART
 WINDOW: Final = 3.0
 """The longest window of the workload, in seconds."""
 _ENOUGH: Final = 1.15
-_OVERLOAD: Final = 3.0
+_NEAR, _OVERLOAD = 1.2, 3.0
 _LEAP: Final = 8.0
 _HOPELESS: Final = 100
 """A rate so far below the first is not looked for: then it is the batches that take too long, not the tuples."""
@@ -194,7 +194,7 @@ def sustained(at: Callable[[float], Outcome], start: float, tries: int) -> Outco
 
 def _next_rate(low: Outcome | None, high: Outcome | None) -> float:
     if low is None:
-        return high.rate / 4 if high is not None else 0.0
+        return high.rate / (math.sqrt(_ENOUGH) if high.load < _NEAR else 4) if high is not None else 0.0
     load = max(low.load, 1e-3)
     if high is None:
         return low.rate * min(_LEAP, max(_ENOUGH, 1.1 * math.pow(load, -0.7)))
