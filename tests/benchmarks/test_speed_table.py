@@ -28,6 +28,9 @@ def test_a_line_names_figure_baseline_and_origin(tmp_path: Path) -> None:
     ) in text
     assert text.count("EXPERIMENT=") == 1
     assert "Not stored: band join" in text
+    (tmp_path / "auto_regret.json").write_text(json.dumps({"rows": [{"regret": 1.0}, {"regret": 1.3}]}))
+    assert "at 1 of 2 points" in speed_table.render(tmp_path)
+    assert "at worst 1.30 times" in speed_table.render(tmp_path)
 
 
 def test_a_part_is_replaced_between_its_markers(tmp_path: Path) -> None:
