@@ -77,17 +77,21 @@ def test_what_is_written_while_a_query_is_created_stays(service: LightService, v
         re.compile("/api/v1/queries$"),
         lambda route: waiting.append(route) if route.request.method == "POST" else route.fallback(),
     )
+
+    def create() -> None:
+        with page.expect_request(lambda request: request.method == "POST" and request.url.endswith("/queries")):
+            page.get_by_role("button", name="Create query").click()
+        expect(page.get_by_role("button", name="Creating …")).to_be_disabled()
+
     page.locator("#sql").fill(NEAR)
-    page.get_by_role("button", name="Create query").click()
-    expect(page.get_by_role("button", name="Creating …")).to_be_disabled()
+    create()
     page.locator("#sql").fill(f"{NEAR} AND t.qty > 2")
     waiting[0].continue_()
     expect(page.locator("#queries tbody tr")).to_have_count(1)
     expect(page.locator("#sql")).to_have_value(f"{NEAR} AND t.qty > 2")
     expect(page.get_by_role("button", name="Create query")).to_be_enabled()
 
-    page.get_by_role("button", name="Create query").click()
-    expect(page.get_by_role("button", name="Creating …")).to_be_disabled()
+    create()
     page.locator('.node[tabindex="0"]').focus()
     waiting[1].continue_()
     expect(page.locator("#queries tbody tr")).to_have_count(2)
