@@ -1,7 +1,8 @@
 """Throughput of the low-latency handshake join with an index at each node (LLHJ paper, table 2).
 
 The condition is an equality of int64 keys, so that a hash table can answer it; a tuple matches one in its window on
-average. The driver sends as fast as the chain takes, windows are full from the start.
+average. The driver sends as fast as the chain takes, windows are full from the start. Driver and collector are threads
+as well: the most nodes that have a core each are two fewer than the machine has.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
-from benchmarks.llhj_latency import node_counts, of
+from benchmarks.llhj_fig17 import spreads
+from benchmarks.llhj_latency import crowded, node_counts, of
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.llhj_streams import Stream
 from benchmarks.report_lines import draw_lines
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 _SYSTEMS = {"scan": None, "hashed": "hashed", "pim_tree": "pim_tree"}
 _COMPARISONS = 1 << 32
 _PAPER_GAIN = 44
+_OTHERS = 2  # threads that are no nodes
 _TUPLES = 1 << 18
 _WINDOW = {True: 1 << 12, False: 1 << 17}
 
@@ -39,7 +43,7 @@ class Table2(Experiment):
         window = _WINDOW[quick]
         return [
             {"system": system, "index": index, "nodes": nodes, "window": window}
-            for nodes in node_counts(quick)
+            for nodes in sorted({*node_counts(quick), *_alone(quick)})
             for system, index in ((HANDSHAKE, "scan"), *((LOW_LATENCY, index) for index in _SYSTEMS))
         ]
 
@@ -73,30 +77,43 @@ class Table2(Experiment):
                     f"{human(scan['tuples_per_s'])} tuples/s, {scan['ratio']:.2f} times handshake's",
                     "0.8 to 1.25 times",
                     0.8 <= scan["ratio"] <= 1.25,
-                    "figure 17 has the reason",
+                    spreads(scan, of(rows, system=HANDSHAKE, nodes=row["nodes"])[0]),
                 ),
                 judge_claim(
                     f"{row['nodes']} nodes: a hash table per node makes it 44 times as fast",
                     f"{human(row['tuples_per_s'])} tuples/s, {gain:.0f} times",
                     "at least 22 times",
                     gain >= _PAPER_GAIN / 2,
-                    "scanning is faster here, by vector registers, and shares its work among the nodes",
+                    f"nodes share the work of scanning, {_gain(rows, 'scan', row):.1f} times that of one here, but "
+                    f"each looks every tuple up in its table: {_gain(rows, 'hashed', row):.1f} times",
                 ),
             ]
         best = max(row["tuples_per_s"] for row in hashed)
-        last = hashed[-1]
-        share = last["tuples_per_s"] / best
-        parts.append(
-            judge_aim(
-                "more nodes do not slow the hash tables down",
-                f"{last['nodes']} nodes give {share:.0%} of the best ({human(best)} tuples/s)",
-                "at least 80 %",
-                share >= 0.8,
-                "every node looks every tuple up in its own table and hands it on: with so little work per tuple the "
-                "hops decide",
+        for row in [row for row in hashed if row["nodes"] >= max(2, cores() - _OTHERS)]:
+            share = row["tuples_per_s"] / best
+            parts.append(
+                judge_aim(
+                    f"{row['nodes']} nodes do not slow the hash tables down",
+                    f"{human(row['tuples_per_s'])} tuples/s, {share:.0%} of the best ({human(best)})",
+                    "at least 80 %",
+                    share >= 0.8,
+                    crowded(row)
+                    or "every node looks every tuple up and hands it on: with so little work the hops decide",
+                )
             )
-        )
         return parts
+
+
+def _alone(quick: bool) -> list[int]:
+    """The most nodes that have a core each, where those are several."""
+    nodes = cores() - _OTHERS
+    return [nodes] if nodes > 1 and not quick else []
+
+
+def _gain(rows: Sequence[Row], index: str, row: Row) -> float:
+    """The speed with a row's nodes over that with the fewest."""
+    found = {each["nodes"]: each["tuples_per_s"] for each in of(rows, system=LOW_LATENCY, index=index)}
+    return float(found[row["nodes"]] / found[min(found)])
 
 
 EXPERIMENT = Table2()

@@ -45,7 +45,8 @@ PAPERS = (
     Paper(
         "PIM-Tree: Shahvarani and Jacobsen, Parallel Index-based Stream Join on a Multicore CPU, SIGMOD 2020",
         (
-            *_figures("pim_fig", "8a 8b 8c 9a 9b 9c 9d 10a 10b 10c 11a 11b 11c 12a 12b 12c 13a 13b 13c"),
+            *_figures("pim_fig", "8a 8b 8c 9a 9b 9c 9d 10a 10b 10c 11a 11b 11c 12a 12b 12c 13a"),
+            ("figures 13b and 13c", "pim_fig13"),
             ("figures 13b and 13c, one thread", "pim_fig13_drift"),
             ("figure 11b of the arXiv version", "arxiv_fig11b"),
             ("figure 11c of the arXiv version", "arxiv_fig11c"),

@@ -81,17 +81,26 @@ class Latency(Experiment):
             )
         ]
         for window in values(rows, "window"):
-            by_threads = {row["threads"]: row["mean_ms"] for row in rows if row["window"] == window}
-            most = max(by_threads)
+            own = {row["threads"]: row for row in rows if row["window"] == window}
+            by_threads = {threads: row["mean_ms"] for threads, row in own.items()}
+            fewest, most = min(own), max(own)
             parts.append(
                 judge_claim(
                     f"window {window:,}: latency grows with the threads",
                     ", ".join(f"{n}: {ms:.2f} ms" for n, ms in sorted(by_threads.items())),
                     "more with the most threads than with one",
-                    by_threads[most] > by_threads[min(by_threads)],
+                    by_threads[most] > by_threads[fewest],
+                    f"threads share a tuple's comparisons: they take {_tuple_us(own[fewest]):.0f} us with {fewest} and "
+                    f"{_tuple_us(own[most]):.0f} us with {most}, and near the highest rate a tuple waits for those "
+                    "before it",
                 )
             )
         return parts
+
+
+def _tuple_us(row: Row) -> float:
+    """What one tuple takes at the highest rate."""
+    return float(1e6 * _LOAD / row["tuples_per_s"])
 
 
 EXPERIMENT = Latency()

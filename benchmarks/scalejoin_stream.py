@@ -121,12 +121,14 @@ def run_stream(
     held: int = 0,
     slice_: int | None = None,
     rate: float | None = None,
+    per_tick_ns: float | None = None,
     seed: int = 0,
 ) -> Ran:
     """Join the streams over a window of time; `held` tuples a side are stored before.
 
     Comparisons are counted by slices of `slice_` of the tuples' time. With `rate`, tuples are due in real time, so many
-    a second, in the order of their times; delays then count from when a tuple was due.
+    a second, in the order of their times; with `per_tick_ns`, when their own times say so, at so many nanoseconds a
+    tick. Delays then count from when a tuple was due.
     """
     pool, owns = make_pool(streams, seed)
     total = pool.time.size
@@ -142,17 +144,20 @@ def run_stream(
     last = int(pool.time.max()) if total else 0
     length = slice_ or last + 1
     work = np.zeros((threads, last // length + 1), np.int64)
-    delays = np.zeros(_SEVERAL if rate else 1, np.int64)
+    paced = rate is not None or per_tick_ns is not None
+    delays = np.zeros(_SEVERAL if paced else 1, np.int64)
     crew = Crew(threads + len(streams) + 1, PLACES)
     mems = (gates[0].mem, gates[1].mem)
     probes = [make_probes(BAND, BAND * _FRACTION) for _ in range(threads)]
     rooms = [make_room(_ROOM) for _ in range(threads)]
     outcome: list[tuple[int, int]] = []
     crew.run(lambda _: None)
-    if rate:
-        order = np.argsort(pool.time, kind="stable")
-        per_tuple = 1e9 * ticks_per_ns() / rate
-        pool.arrived[order] = read_cycles() + 2_000_000 + (np.arange(total) * per_tuple).astype(np.int64)
+    due_ns = np.zeros(total)
+    if rate is not None:
+        due_ns[np.argsort(pool.time, kind="stable")] = np.arange(total) * 1e9 / rate
+    elif per_tick_ns is not None:
+        due_ns = pool.time * per_tick_ns
+    pool.arrived[:] = read_cycles() + 2_000_000 + (due_ns * ticks_per_ns()).astype(np.int64)
 
     def step(k: int) -> None:
         if k < threads:
@@ -161,7 +166,7 @@ def run_stream(
                 raise StateError("a processing thread stopped: a group of tuples found more pairs than it has room for")
         elif k < threads + len(streams):
             j = k - threads
-            feed(mems[0], crew.words, k, slots[j], pool, owns[j], streams[j].times, rate is not None)
+            feed(mems[0], crew.words, k, slots[j], pool, owns[j], streams[j].times, paced)
         else:
             outcome.append(collect(mems[1], crew.words, k, pool, delays))
 

@@ -195,7 +195,7 @@ def made_up(name: str, figure: dict[str, float], **more: Any) -> list[Row]:
     """The whole grid with an invented figure a system."""
     experiment = EXPERIMENTS[name]
     cells = list(experiment.cells(quick=False))
-    rows = [{**cell, **more, experiment.measure: figure[cell["system"]]} for cell in cells]
+    rows = [{**cell, "least": 1.0, "most": 2.0, **more, experiment.measure: figure[cell["system"]]} for cell in cells]
     for cell, row in zip(cells, rows, strict=True):
         base = experiment.baseline(cell)
         if base is not None:

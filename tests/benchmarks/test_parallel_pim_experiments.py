@@ -22,7 +22,7 @@ from tests.deadlock import no_deadlock
 
 NAMES = (
     "bw_tree_sizes", "pim_fig8a", "pim_fig9a", "pim_fig9d", "pim_fig11a", "pim_fig11b", "pim_fig12a", "pim_fig12b",
-    "pim_fig12c", "pim_fig13b", "pim_fig13c",
+    "pim_fig12c", "pim_fig13",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
     name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
@@ -128,7 +128,8 @@ def test_the_claims_about_a_bw_tree_in_figure_12b() -> None:
 
     def rows_with(pim: float, bw: float) -> list[Row]:
         speeds = {"pim_parallel": pim, BW_TREE: bw}
-        return invented(experiment, lambda cell: speeds.get(cell["system"], 1e6), p999_us=10.0, arrivals_per_s=1e6)
+        waits = {"p999_us": 10.0, "mean_us": 5.0, "arrivals_per_s": 1e6}
+        return invented(experiment, lambda cell: speeds.get(cell["system"], 1e6), **waits)
 
     assert judged(experiment, rows_with(5e6, 2e6), "times a Bw-Tree") == ["agrees"]
     assert judged(experiment, rows_with(5e6, 2e6), "ahead of a Bw-Tree") == ["agrees"] * 3
@@ -141,6 +142,40 @@ def test_the_claims_about_a_bw_tree_in_figure_12b() -> None:
     small = [{**row, "window": 1 << 12} for row in rows_with(5e6, 2e6) if row["window"] == 1 << 14]
     assert judged(experiment, small, "Bw-Tree") == ["not tested"] * 2
     assert all(cell["system"] != BW_TREE for cell in EXPERIMENTS["pim_fig12c"].cells(quick=False))
+
+
+def test_all_ways_to_merge_get_the_same_arrivals() -> None:
+    experiment = EXPERIMENTS["pim_fig12c"]
+    with no_deadlock(300):
+        rows = measure(experiment, quick=True)
+    paced = [row["arrivals_per_s"] for row in rows if "arrivals_per_s" in row]
+    assert len(paced) == 3
+    assert len(set(paced)) == 1
+
+
+def test_locks_are_not_blamed_for_a_cost_that_is_not_there() -> None:
+    experiment = EXPERIMENTS["pim_fig12a"]
+    for locked, word in ((1.0, "not tested"), (0.5, "agrees")):
+        rows = invented(experiment, lambda _: 1e6)
+        for row in rows:
+            row["per_cpu_s"] = 1e6 * (locked if row["system"] == "pim_parallel" else 1.0)
+        assert judged(experiment, rows, "mainly by the locks") == [word] * 2
+
+
+def test_what_a_drift_leaves_is_judged_by_its_speed() -> None:
+    experiment = EXPERIMENTS["pim_fig13"]
+    more = {"before_per_s": 1e6, "after_per_s": 0.7e6, "idle_share": 0.0, "least": 1e5, "most": 1e6}
+    rows = [
+        {**row, "largest_share": 0.001 + row["drift"] / 1.5}
+        for row in invented(experiment, lambda cell: 1e6 * (1 - 0.5 * min(1.0, cell["drift"])), **more)
+    ]
+    assert judged(experiment, rows, "costs almost nothing") == ["agrees"]
+    assert judged(experiment, rows, "leaves 35 %") == ["differs", "differs"]
+    assert judged(experiment, rows, "leaves 16 %") == ["differs", "differs"]
+    assert set(judged(experiment, rows, "recovers")) == {"differs"}
+    assert judged(experiment, rows, "gets 77 %") == ["agrees"]
+    assert judged(experiment, rows, "get almost none") == ["differs"]
+    assert judged(experiment, rows, "the faster the drift") == ["agrees"]
 
 
 def test_round_robin_finds_what_one_index_finds() -> None:
