@@ -1,6 +1,7 @@
 """Where a result comes from: the commit, and a digest of each module that took part, to see later whether it changed.
 
-A digest covers what a module does: comments, docstrings and layout do not count.
+A digest covers what a module does: comments, docstrings and layout do not count. In an experiment, judging and drawing
+do not count either: the page of reproductions judges the stored rows anew, and a picture shows the same rows.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _BYSTANDERS = frozenset(
     )
 )
 """Modules that find, print and store results; a change to them does not change a figure."""
+_JUDGING = frozenset(("title", "claim", "findings", "plot"))
+"""The parts of an experiment that say what its rows mean."""
 _WRITTEN = tuple(f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "README.md"))
 """What keeping a result changes, as paths that git leaves out."""
 _COMMIT = "STREAMJOIN_COMMIT"
@@ -51,7 +54,7 @@ def digests(paths: Iterable[str] | None = None) -> dict[str, str]:
     found = {}
     for path in sorted(_loaded() if paths is None else paths):
         with contextlib.suppress(OSError):
-            found[path] = _digest((ROOT / path).read_text())
+            found[path] = _digest((ROOT / path).read_text(), path.startswith("benchmarks/"))
     return found
 
 
@@ -77,13 +80,60 @@ def _loaded() -> list[str]:
 
 
 @cache
-def _digest(text: str) -> str:
+def _digest(text: str, is_experiment: bool) -> str:
     tree = ast.parse(text)
+    if is_experiment:
+        tree.body = _measuring(tree.body)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [item for item in body if not _is_text(item)] or [ast.Pass()]  # type: ignore[attr-defined]
     return hashlib.sha256(_described(tree).encode()).hexdigest()[:16]
+
+
+def _measuring(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A module without what says what rows mean, and without private names and imports that only that needs."""
+    for item in body:
+        if isinstance(item, ast.ClassDef):
+            item.body = [part for part in item.body if not _names(part) & _JUDGING] or [ast.Pass()]
+    optional = [item for item in body if _names(item) and (_is_import(item) or all(map(_is_private, _names(item))))]
+    kept = [item for item in body if item not in optional]
+    used: set[str] = set()
+    for item in kept:
+        used |= _used(item)
+    while found := [item for item in optional if item not in kept and _names(item) & used]:
+        kept += found
+        used |= {name for item in found for name in _used(item)}
+    for item in kept:
+        if isinstance(item, ast.Import | ast.ImportFrom):
+            item.names = [alias for alias in item.names if _bound(alias) in used]
+    return [item for item in body if item in kept]
+
+
+def _names(item: ast.stmt) -> set[str]:
+    """The names that a statement binds."""
+    if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {item.name}
+    if isinstance(item, ast.Import | ast.ImportFrom):
+        return {_bound(alias) for alias in item.names}
+    targets = item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _used(item: ast.stmt) -> set[str]:
+    return {node.id for node in ast.walk(item) if isinstance(node, ast.Name)}
+
+
+def _bound(alias: ast.alias) -> str:
+    return (alias.asname or alias.name).partition(".")[0]
+
+
+def _is_import(item: ast.stmt) -> bool:
+    return isinstance(item, ast.Import | ast.ImportFrom)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_")
 
 
 def _described(value: Any) -> str:

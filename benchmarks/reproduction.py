@@ -177,9 +177,9 @@ _HEAD = """# Reproduction of the papers' figures
 `make bench-report` writes this page from the results in `benchmarks/results`. `make bench EXPERIMENT=name ARGS=--keep`
 measures one experiment and stores its result; `python -m benchmarks --figures --keep --minutes 60` does so for all that
 are missing or stale, and continues where it stopped. A result names its commit and the modules that it depends on. It
-is *current* if none of these modules changed since, apart from comments, and *stale* otherwise: its figures are then
-those of older code; the findings are always those of today's rules, where the rows fit them. Absolute figures depend
-on the machine; each finding compares systems that ran side by side.
+is *current* if none of these modules changed since, apart from comments and from how rows are judged and drawn, and
+*stale* otherwise: its figures are then those of older code; the findings are always those of today's rules, where the
+rows fit them. Absolute figures depend on the machine; each finding compares systems that ran side by side.
 """
 
 

@@ -284,6 +284,64 @@ def test_a_digest_covers_code_and_not_what_is_said_about_it(tmp_path: Path, monk
     assert provenance.changed_modules({}) is None
 
 
+EXPERIMENT_SOURCE = """
+from benchmarks.harness import Experiment, judge_claim
+from benchmarks.workload import make
+
+_PAPER = 2.0
+_SIZE = 10
+
+
+class Figure(Experiment):
+    title = "a figure"
+    claim = "twice"
+
+    def run(self, cell, context):
+        return {"rate": _measured(make(_SIZE))}
+
+    def findings(self, rows):
+        return [judge_claim("twice", _words(rows), "at least 2", rows[0]["rate"] >= _PAPER)]
+
+
+def _measured(made):
+    return len(made)
+
+
+def _words(rows):
+    return f"{rows[0]['rate']}"
+
+
+def shared(rows):
+    return _words(rows)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        ('"twice"', '"about twice"', False),
+        ("_PAPER = 2.0", "_PAPER = 3.0", False),
+        ("import Experiment, judge_claim", "import Experiment, judge_aim", False),
+        ("rows[0]['rate']", "rows[-1]['rate']", True),
+        ("_SIZE = 10", "_SIZE = 11", True),
+        ("return len(made)", "return len(made) + 1", True),
+        ("import make", "import make_sorted as make", True),
+    ],
+)
+def test_the_digest_of_an_experiment_leaves_out_judging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, changes: bool
+) -> None:
+    """A private helper of a finding counts where a public function needs it as well: others may call that one."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    source = tmp_path / "benchmarks" / "figure.py"
+    source.write_text(EXPERIMENT_SOURCE)
+    record = {"modules": provenance.digests(["benchmarks/figure.py"])}
+    assert before in EXPERIMENT_SOURCE
+    source.write_text(EXPERIMENT_SOURCE.replace(before, after))
+    assert bool(provenance.changed_modules(record)) is changes
+
+
 def test_findings_are_judged_and_become_the_verdict() -> None:
     class Judged(Scripted):
         verdict = Experiment.verdict
