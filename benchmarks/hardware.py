@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
@@ -21,8 +21,14 @@ _WORDS = 30_000
 _PROBES = 8_192
 _REPEATS = 5
 
-_recorded_cores: int | None = None
-"""The processors of the machine whose stored result is being judged; None: this machine has just measured."""
+_recorded: tuple[int, Mapping[str, float]] | None = None
+"""The processors of the machine whose stored result is being judged, and what threads gained there; None: this one."""
+_gained: dict[str, float] = {}
+
+
+def gained() -> dict[str, float]:
+    """What numbers of threads that share nothing gained in this process, where somebody asked."""
+    return dict(_gained)
 
 
 @cache
@@ -48,14 +54,20 @@ def apart(threads: int = 2) -> float:
         return time.perf_counter() - begin
 
     work()
-    return float(np.median([threads * took(1) / took(threads) for _ in range(_REPEATS)]))
+    gain = float(np.median([threads * took(1) / took(threads) for _ in range(_REPEATS)]))
+    _gained[str(threads)] = round(gain, 2)
+    return gain
 
 
 def allowed(threads: int = 2) -> str:
     """What the machine allows, in words."""
-    if _recorded_cores is not None:
+    if _recorded is None:
+        gain = apart(threads)
+    elif str(threads) in _recorded[1]:
+        gain = _recorded[1][str(threads)]
+    else:
         return "what threads that share nothing gain there was not recorded"
-    return f"{'two' if threads == 2 else threads} threads that share nothing gain {apart(threads):.2f} times here"
+    return f"{'two' if threads == 2 else threads} threads that share nothing gain {gain:.2f} times here"
 
 
 def explained(gained: float, aim: float, threads: int = 2) -> str:
@@ -65,15 +77,15 @@ def explained(gained: float, aim: float, threads: int = 2) -> str:
 
 def cores() -> int:
     """The processors of the machine that measured what is judged now."""
-    return _recorded_cores or os.cpu_count() or 1
+    return _recorded[0] if _recorded else os.cpu_count() or 1
 
 
 @contextmanager
-def stored_result(processors: int) -> Iterator[None]:
-    """Judge rows of another day or machine, which had so many processors."""
-    global _recorded_cores
-    before, _recorded_cores = _recorded_cores, processors
+def stored_result(processors: int, gains: Mapping[str, float]) -> Iterator[None]:
+    """Judge rows of another day or machine, which had so many processors, and where threads gained this."""
+    global _recorded
+    before, _recorded = _recorded, (processors, gains)
     try:
         yield
     finally:
-        _recorded_cores = before
+        _recorded = before

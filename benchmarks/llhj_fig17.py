@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.hardware import allowed
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim
-from benchmarks.llhj_latency import node_counts, of
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
+from benchmarks.llhj_latency import crowded, node_counts, of
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.llhj_streams import Stream
 from benchmarks.report_lines import draw_lines
@@ -27,6 +27,8 @@ _COMPARISONS = 1 << 30
 """A node's, of a run; a run with and one without punctuation differ by a tenth by chance, so there are many."""
 _ROUNDS = 24
 _LEAST_ROUNDS = 5
+_FEW = 2
+"""So many nodes are judged on any machine; more of them where each has a core, beside driver and collector."""
 _QUICK_WINDOW = 1 << 12
 _QUICK_COMPARISONS, _QUICK_ROUNDS = 1 << 24, 5
 
@@ -97,13 +99,7 @@ class Figure17(Experiment):
             original = of(rows, system=HANDSHAKE, nodes=nodes)[0]
             balanced = original["uneven"]
             parts += [
-                judge_claim(
-                    f"{nodes} nodes: the low-latency join is as fast as the original or slightly faster",
-                    f"{human(row['comparisons_per_s'])} comparisons/s, {row['ratio']:.2f} times handshake's",
-                    "0.95 to 1.3 times",
-                    0.95 <= row["ratio"] <= 1.3,
-                    spreads(row, original),
-                ),
+                _as_fast(row, original),
                 judge_claim(
                     f"{nodes} nodes: home nodes in turn spread the load better than handshake's own balancing",
                     f"the nodes' comparisons differ by {row['uneven']:.1%} of their mean, handshake's {balanced:.1%}",
@@ -117,7 +113,7 @@ class Figure17(Experiment):
                     marked["cost"] <= 0.05,
                 ),
             ]
-        most = max(by_nodes)
+        most = max(nodes for nodes, row in by_nodes.items() if nodes <= _FEW or not crowded(row))
         if most > 1:
             gain = by_nodes[most]["comparisons_per_s"] / by_nodes[1]["comparisons_per_s"]
             parts.append(
@@ -130,6 +126,14 @@ class Figure17(Experiment):
                 )
             )
         return parts
+
+
+def _as_fast(row: Row, original: Row) -> Finding:
+    what = f"{row['nodes']} nodes: the low-latency join is as fast as the original or slightly faster"
+    seen = f"{human(row['comparisons_per_s'])} comparisons/s, {row['ratio']:.2f} times handshake's"
+    if row["nodes"] > _FEW and crowded(row):
+        return not_tested(what, f"{crowded(row)}: {seen}; {spreads(row, original)}")
+    return judge_claim(what, seen, "0.95 to 1.3 times", 0.95 <= row["ratio"] <= 1.3, spreads(row, original))
 
 
 def spreads(row: Row, original: Row) -> str:

@@ -83,6 +83,9 @@ class TaskLatency(ParallelExperiment):
                     f"mean {_latency(least)}, {_latency(large)}",
                     "more at the largest task, by a quarter at least",
                     large["mean_us"] >= 1.25 * least["mean_us"],
+                    f"a task takes the tuples that have arrived, up to its size: {large['task']} arrive in "
+                    f"{1e6 * large['task'] / large['arrivals_per_s']:.0f} us, and half of "
+                    f"them wait {large['p50_us']:.0f}",
                 ),
             ]
         if len(windows) > 1:

@@ -16,6 +16,7 @@ from benchmarks.parallel_experiment import (
     by_clock_and_cpu,
     thread_counts,
 )
+from benchmarks.spreads import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,9 +81,8 @@ class Threads(ParallelExperiment):
                     parts.append(not_tested(what, f"this machine has {max(parallel)} cores"))
                     continue
                 reached = parallel[threads]["tuples_per_s"] / parallel[1]["tuples_per_s"]
-                parts.append(
-                    judge_claim(what, f"{reached:.2f} times", "as much or more", reached >= gain, allowed(threads))
-                )
+                noise = _noisy(parallel[threads])
+                parts.append(judge_claim(what, f"{reached:.2f} times", "as much or more", reached >= gain, noise))
             for threads, row in parallel.items():
                 if threads in _AIMS and not alone:
                     aim, gained = _AIMS[threads], row["tuples_per_s"] / base["tuples_per_s"]
@@ -92,10 +92,18 @@ class Threads(ParallelExperiment):
                             by_clock_and_cpu(row, base),
                             f"at least {aim} by the clock",
                             gained >= aim,
-                            allowed(threads),
+                            _noisy(row),
                         )
                     )
         return parts
+
+
+def _noisy(row: Row) -> str:
+    """What the machine allows, and how much of it this run had."""
+    return (
+        f"{allowed(row['threads'])}; these were on a processor for {row['on_cpu']:.0%} of the time, and repeats give "
+        f"{spread(row)} tuples/s"
+    )
 
 
 def _by_locks(what: str, locks: float, cost: float) -> Finding:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import SAME, IndexExperiment, speeds
+from benchmarks.index_experiment import SAME, IndexExperiment, pick, speeds
 from benchmarks.index_join import IndexJoin
 from benchmarks.index_keys import SHAPES, keys_for
 from benchmarks.parallel_experiment import PARALLEL, run_all_threads
+from benchmarks.spreads import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,9 +74,16 @@ class Skew(IndexExperiment):
                         f"{share:.0%} of the speed on uniform keys",
                         f"at least {1 - SAME:.0%}",
                         share >= 1 - SAME,
+                        _spread(rows, index, name),
                     )
                 )
         return parts
+
+
+def _spread(rows: Sequence[Row], index: str, name: str) -> str:
+    """How far repeats lie apart on these keys and on uniform ones, in words."""
+    skewed, uniform = (spread(pick(rows, index=index, distribution=keys)[0]) for keys in (name, "uniform"))
+    return f"repeats give {skewed} tuples/s, on uniform keys {uniform}"
 
 
 EXPERIMENT = Skew()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Cell, Finding, Row, judge_claim
 from benchmarks.index_experiment import IndexExperiment, draw, mean, pick, speeds, values
 from benchmarks.index_join import IndexJoin, Measured
+from benchmarks.spreads import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +67,12 @@ class ChainLength(IndexExperiment):
             fall = 1 - by_length[lengths[-1]] / by_length[lengths[0]]
             parts += [
                 judge_claim(
-                    f"{index} is fastest at length 2", f"at {best}", f"the best of {lengths} is 2", best == lengths[0]
+                    f"{index} is fastest at length 2",
+                    f"at {best}",
+                    f"the best of {lengths} is 2",
+                    best == lengths[0],
+                    f"length 2 gives {by_length[lengths[0]] / by_length[best]:.0%} of it, and repeats at {best} give "
+                    f"{spread(pick(rows, index=index, length=best)[0])} tuples/s",
                 ),
                 judge_claim(
                     f"{index} is noticeably slower the longer the chain",

@@ -1,20 +1,25 @@
-"""SIGMOD paper, figure 9a: the parallel join against the insertion depth."""
+"""SIGMOD paper, figure 9a: the parallel join against the insertion depth.
+
+A merge keeps what expired since the one before, for tuples under way: T_S holds the window and a quarter more. The
+window whose root has the most children is therefore three quarters of the paper's 2^20.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Finding, Row, human, judge_claim
+from benchmarks.harness import Cell, Context, Finding, Row, human, judge_claim
 from benchmarks.index_experiment import draw, pick, power, speeds, values
 from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
+from benchmarks.parallel_join import ParallelJoin
 from benchmarks.pim_fig8c import depths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH = 16  # what the tree itself chooses for its merge ratio
-_WIDEST, _DEEPER = 1 << 20, 1 << 21
+_WIDEST, _DEEPER = 3 << 18, 1 << 21
 _CONGESTED = 1.5
 
 
@@ -39,9 +44,13 @@ class ParallelDepth(ParallelExperiment):
             cells.append({**base, "system": BASELINE})
             cells += [
                 {**base, "system": PARALLEL, "threads": most, "insertion_depth": depth, "width": _WIDTH}
-                for depth in depths(window)
+                for depth in depths(window + window // 4)
             ]
         return cells
+
+    def explain(self, join: ParallelJoin, cell: Cell, context: Context) -> Mapping[str, Any]:  # noqa: ARG002
+        """How many sub-indexes the depth gives."""
+        return {"sub_indexes": len(join.sides[0].sub_index_sizes())}
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the depth."""
@@ -79,23 +88,33 @@ class ParallelDepth(ParallelExperiment):
                     "under a leaf a sub-index is one cache line, above it a tree",
                 )
             )
-        shallow = {window: speed[1] for window, speed in by_depth.items()}
-        if _WIDEST in shallow and _DEEPER in shallow:
-            parts += [
-                judge_claim(
-                    "depth 1: throughput grows from w = 2^16 to 2^20 with the children of the root",
-                    f"2 children: {human(shallow[windows[0]])}, 32 children: {human(shallow[_WIDEST])} tuples/s",
-                    "more at 2^20",
-                    shallow[_WIDEST] > shallow[windows[0]],
-                ),
-                judge_claim(
-                    "depth 1: throughput falls at w = 2^21, where the tree gets a level and the root two children",
-                    f"{shallow[_DEEPER] / shallow[_WIDEST]:.0%} of that at 2^20",
-                    "below 90 %",
-                    shallow[_DEEPER] < 0.9 * shallow[_WIDEST],
-                ),
-            ]
-        return parts
+        return parts + _by_children(rows)
+
+
+def _by_children(rows: Sequence[Row]) -> list[Finding]:
+    """Depth 1 has as many sub-indexes as the root has children."""
+    shallow = {row["window"]: row for row in pick(rows, insertion_depth=1) if "sub_indexes" in row}
+    if _WIDEST not in shallow or _DEEPER not in shallow:
+        return []
+    first, widest, deeper = shallow[min(shallow)], shallow[_WIDEST], shallow[_DEEPER]
+    seen = ", ".join(
+        f"{row['sub_indexes']} sub-indexes at w = {power(window)}: {human(row['tuples_per_s'])}"
+        for window, row in sorted(shallow.items())
+    )
+    return [
+        judge_claim(
+            "depth 1: throughput grows from w = 2^16 to 2^20 with the children of the root",
+            f"{seen} tuples/s",
+            f"more at {power(_WIDEST)} than at {power(min(shallow))}",
+            widest["tuples_per_s"] > first["tuples_per_s"],
+        ),
+        judge_claim(
+            "depth 1: throughput falls at w = 2^21, where the tree gets a level and the root few children",
+            f"{deeper['tuples_per_s'] / widest['tuples_per_s']:.0%} of that at {power(_WIDEST)}",
+            "below 90 %",
+            deeper["tuples_per_s"] < 0.9 * widest["tuples_per_s"],
+        ),
+    ]
 
 
 EXPERIMENT = ParallelDepth()

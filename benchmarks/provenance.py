@@ -25,6 +25,7 @@ _BYSTANDERS = frozenset(
         "__init__",
         "__main__",
         "comparison",
+        "hardware",
         "provenance",
         "readme_part",
         "report",
@@ -32,8 +33,8 @@ _BYSTANDERS = frozenset(
         "speed_table",
     )
 )
-"""Modules that find, print and store results; a change to them does not change a figure."""
-_JUDGING = frozenset(("title", "claim", "findings", "plot"))
+"""Modules that find, explain, print and store results; a change to them does not change a figure."""
+_JUDGING = frozenset(("title", "claim", "findings", "verdict", "plot"))
 """The parts of an experiment that say what its rows mean."""
 _WRITTEN = tuple(f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "README.md"))
 """What keeping a result changes, as paths that git leaves out."""
@@ -64,7 +65,7 @@ def changed_modules(record: Mapping[str, Any]) -> list[str] | None:
     if not recorded:
         return None
     now = digests(recorded)
-    return [path for path, digest in recorded.items() if now.get(path) != digest]
+    return [path for path, digest in recorded.items() if path not in _BYSTANDERS and now.get(path) != digest]
 
 
 def _loaded() -> list[str]:

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks import provenance
+from benchmarks.hardware import gained
 from benchmarks.harness import Experiment, Row, human
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def document(
         "machine": machine(),
         "modules": provenance.digests(),
         **_judge(experiment, rows, failed),
+        "apart": gained(),
         **({"failed": list(failed)} if failed else {}),
         "rows": list(rows),
     }

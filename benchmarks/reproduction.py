@@ -23,8 +23,6 @@ _WITHOUT = {
     "that the experiments run on give no access to its counters"
 }
 """Why a figure has no experiment."""
-_OTHER_PROTOCOL = frozenset({"pim_fig9a", "pim_fig11b", *(f"llhj_fig{number}" for number in (5, 18, 19, 20, 21))})
-"""Experiments whose results without findings were measured in another way than today's rules are about."""
 _DIFFERENT = {Judgement.DIFFERS, Judgement.MISSED, Judgement.NOT_TESTED}
 
 
@@ -121,17 +119,13 @@ def _untested(figure: str, name: str | None) -> str:
 
 
 def _findings(name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The findings that were stored, or those of today's rules on the stored rows; none where the rows do not fit."""
-    if record.get("findings"):
-        return list(record["findings"])
-    if name in _OTHER_PROTOCOL:
-        return []
+    """The findings of today's rules on the stored rows; where the rows do not fit, what was said then."""
     experiment: Experiment = importlib.import_module(f"benchmarks.{name}").EXPERIMENT
     try:
-        with stored_result(int(record["machine"]["cores"])):
+        with stored_result(int(record["machine"]["cores"]), record.get("apart") or {}):
             return [asdict(finding) for finding in experiment.findings(record["rows"])]
     except (LookupError, TypeError, ValueError, ZeroDivisionError):
-        return []  # measured by another grid: what was said then stands
+        return list(record.get("findings") or [])
 
 
 def _row(

@@ -11,7 +11,9 @@ from benchmarks.harness import Cell, Experiment, Finding, Row
 def invented(experiment: Experiment, figure: Callable[[Cell], float], **more: Any) -> list[Row]:
     """The rows of a whole grid."""
     cells = list(experiment.cells(quick=False))
-    rows: list[Row] = [{**cell, experiment.measure: figure(cell), **more} for cell in cells]
+    rows: list[Row] = [
+        {**cell, experiment.measure: (one := figure(cell)), "least": one, "most": one, **more} for cell in cells
+    ]
     for cell, row in zip(cells, rows, strict=True):
         base = experiment.baseline(cell)
         if base is not None:

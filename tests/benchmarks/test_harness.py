@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import __main__ as command_line
-from benchmarks import provenance, report, reproduction
+from benchmarks import hardware, provenance, report, reproduction
 from benchmarks.harness import (
     Cell,
     Context,
@@ -340,6 +341,16 @@ def test_the_digest_of_an_experiment_leaves_out_judging(
     assert before in EXPERIMENT_SOURCE
     source.write_text(EXPERIMENT_SOURCE.replace(before, after))
     assert bool(provenance.changed_modules(record)) is changes
+
+
+def test_a_stored_result_is_judged_by_what_its_own_machine_allowed() -> None:
+    with hardware.stored_result(64, {"16": 12.5}):
+        assert hardware.cores() == 64
+        assert hardware.allowed(16) == "16 threads that share nothing gain 12.50 times here"
+        assert hardware.allowed(8) == "what threads that share nothing gain there was not recorded"
+    assert hardware.cores() == os.cpu_count()
+    gain = hardware.apart(1)
+    assert hardware.gained()["1"] == round(gain, 2)
 
 
 def test_findings_are_judged_and_become_the_verdict() -> None:

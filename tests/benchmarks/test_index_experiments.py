@@ -205,6 +205,8 @@ PLENTY = {
     **dict.fromkeys(("T_S", "T_I", "merge_buffer", "nodes", "ring", "window_tuples"), 1.0),
     "arena": 3.0,
     "total": 4.0,
+    "least": 1e6,
+    "most": 1e6,
     "largest_share": 0.01,
     "idle_share": 0.0,
     "before_per_s": 1e6,

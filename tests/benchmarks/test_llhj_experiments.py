@@ -210,7 +210,7 @@ def test_verdicts_on_latency() -> None:
         good = made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 0.5}, **more)
         assert set(judged(experiment, good, "1 ms or less")) == {"met"}
         assert set(judged(experiment, good, "batch 4: latency orders of magnitude")) == {"agrees"}
-        bad = made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 2.0}, **more)
+        bad = made_up(name, {HANDSHAKE: 900.0, LOW_LATENCY: 4.0}, **more)
         assert set(judged(experiment, bad, "1 ms or less")) == {"missed"}
         assert set(judged(experiment, bad, "batch 4: latency orders of magnitude")) == {"differs"}
 

@@ -158,13 +158,13 @@ def test_locks_are_not_blamed_for_a_cost_that_is_not_there() -> None:
     for locked, word in ((1.0, "not tested"), (0.5, "agrees")):
         rows = invented(experiment, lambda _: 1e6)
         for row in rows:
-            row["per_cpu_s"] = 1e6 * (locked if row["system"] == "pim_parallel" else 1.0)
+            row["on_cpu"], row["per_cpu_s"] = 1.0, 1e6 * (locked if row["system"] == "pim_parallel" else 1.0)
         assert judged(experiment, rows, "mainly by the locks") == [word] * 2
 
 
 def test_what_a_drift_leaves_is_judged_by_its_speed() -> None:
     experiment = EXPERIMENTS["pim_fig13"]
-    more = {"before_per_s": 1e6, "after_per_s": 0.7e6, "idle_share": 0.0, "least": 1e5, "most": 1e6}
+    more = {"before_per_s": 1e6, "after_per_s": 0.7e6, "idle_share": 0.0, "sub_indexes": 1_025}
     rows = [
         {**row, "largest_share": 0.001 + row["drift"] / 1.5}
         for row in invented(experiment, lambda cell: 1e6 * (1 - 0.5 * min(1.0, cell["drift"])), **more)
