@@ -6,7 +6,8 @@ as fast as they can. The input rate counts tuples of both streams; the overall r
 
 Spark's own queries take minutes for what the engine does in a second: they get the first three files, and a hundred of
 them and more a time limit; their rate is then one that they do not reach. The engine must give as many rows for each
-query on those files. Flink has all files and runs the queries as one job; its start is not counted.
+query on those files. Flink has all files and runs the queries as one job; its start is not counted, and its rows are
+counted in the first repeat.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Figure15(SparkExperiment):
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._flink_rows: dict[int, tuple[int, ...]] = {}
         self._warm = False
         self._programs = Programs(_LIMIT)
 
@@ -107,7 +109,11 @@ class Figure15(SparkExperiment):
             ran = run_engine(self.spark, files, queries, settings, checkpoint, warm=_WARM)
             return self._agreed(cell, files, ran)
         if cell["system"] == FLINK:
-            ran = run_flink(self._programs, files, queries, thread_counts()[-1])
+            known = self._flink_rows.get(len(queries))
+            ran = run_flink(self._programs, files, queries, thread_counts()[-1], known)
+            if not ran.whole:
+                return ran
+            self._flink_rows[len(queries)] = ran.rows
             return self._agreed(cell, files, ran)
         build = spark_join if few else library_join
         frames = [partial(self._frame, build, files, query) for query in queries]
@@ -139,6 +145,7 @@ class Figure15(SparkExperiment):
         super().close()
         self._programs.close()
         self._rows.clear()
+        self._flink_rows.clear()
         self._warm = False
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:

@@ -12,24 +12,31 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.ajoin_spark import Ran, StreamFiles
-from benchmarks.rival_runs import Programs, RivalError, Stream
+from benchmarks.rival_runs import Programs, RivalTimeoutError, Stream
 from streamjoin.testing import ajoin_workload as ajoin
 
 _COLUMNS = [f"a{n}" for n in range(ajoin.ATTRIBUTES)]
-_ONE = pa.schema([("one", pa.int64())])
+_ONE = pa.schema([("counted", pa.int64())])
 
 
-def run_flink(programs: Programs, files: StreamFiles, queries: Sequence[ajoin.AJoinQuery], workers: int) -> Ran:
-    """All queries over all files; not whole where Flink gives up or takes too long."""
+def run_flink(
+    programs: Programs,
+    files: StreamFiles,
+    queries: Sequence[ajoin.AJoinQuery],
+    workers: int,
+    rows: tuple[int, ...] | None = None,
+) -> Ran:
+    """All queries over all files; not whole where Flink takes too long. `rows` by query are counted where not known."""
     streams = [_stream(files, number) for number in range(len(files.streams))]
     timed = {"workers": workers, "queries": [_all_columns(query) for query in queries], "discard": True}
     counted = {"workers": workers, "queries": [_one_column(query) for query in queries]}
     try:
         ran = programs.run("flink", timed, streams, ())
-        tables = programs.run("flink", counted, streams, [_ONE] * len(queries)).tables
-    except RivalError as error:
+        if rows is None:
+            tables = programs.run("flink", counted, streams, [_ONE] * len(queries)).tables
+            rows = tuple(table.num_rows for table in tables)
+    except RivalTimeoutError as error:
         return Ran(files.tuples / programs.limit, (), whole=False, how=f"of {len(queries)} queries: {error}")
-    rows = tuple(table.num_rows for table in tables)
     how = f"Flink {ran.version}, a start takes {ran.start_up:.1f} s"
     return Ran(files.tuples / ran.seconds, rows, how=how, deploy_s=ran.start_up)
 
@@ -58,7 +65,7 @@ def _all_columns(query: ajoin.AJoinQuery) -> dict[str, object]:
 
 
 def _one_column(query: ajoin.AJoinQuery) -> dict[str, object]:
-    return {"sql": statement(query, f"{query.streams[0]}.a0"), "columns": [("one", "BIGINT")]}
+    return {"sql": statement(query, f"{query.streams[0]}.a0"), "columns": [("counted", "BIGINT")]}
 
 
 def _stream(files: StreamFiles, number: int) -> Stream:

@@ -45,6 +45,10 @@ class RivalError(RuntimeError):
     """A system that could not be installed, failed or took too long."""
 
 
+class RivalTimeoutError(RivalError):
+    """A system that took too long."""
+
+
 @dataclass(frozen=True)
 class Stream:
     """One stream of a task: batches by time; `time` is a column of milliseconds, `key` that of a versioned table."""
@@ -155,7 +159,7 @@ class _Program:
             line = self._lines.get(timeout=limit)
         except queue.Empty:
             self.close(grace=0)
-            raise RivalError(f"no answer within {limit:g} s") from None
+            raise RivalTimeoutError(f"no answer within {limit:g} s") from None
         except OSError:
             line = None
         if line is None:
@@ -209,8 +213,8 @@ def environment(system: str) -> str:
 
 
 def _reason(lines: Sequence[str]) -> str:
-    """The last line that names an error, else the last line; at most 300 characters."""
-    named = [line for line in lines if "Error" in line or "Exception" in line]
+    """The last line that names an error and is no frame of a stack, else the last one; at most 300 characters."""
+    named = [line for line in lines if ("Error" in line or "Exception" in line) and not line.lstrip().startswith("at ")]
     return (named or list(lines) or [""])[-1].strip()[:300]
 
 

@@ -36,7 +36,7 @@ def run(task: dict, part: str, out: str) -> None:
         environment.execute_sql(source(stream, stream[part]))
     statements = environment.create_statement_set()
     for number, query in enumerate(task["queries"]):
-        columns = ", ".join(f"{name} {kind}" for name, kind in query["columns"])
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in query["columns"])
         sink = "'connector' = 'blackhole'"
         if not task.get("discard"):
             os.makedirs(f"{out}-{number}")

@@ -17,7 +17,7 @@ from benchmarks.ajoin_flink import run_flink
 from benchmarks.ajoin_live import Asked, Latencies, Outcome
 from benchmarks.ajoin_spark import OPERATORS, Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
 from benchmarks.harness import Context, Row
-from benchmarks.rival_runs import Programs, RivalError, RivalRun, Stream
+from benchmarks.rival_runs import Programs, RivalError, RivalRun, RivalTimeoutError, Stream
 from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord
 from streamjoin.testing import ajoin_workload as ajoin
 from tests.benchmarks.invented import invented, judged, mentioning
@@ -154,7 +154,7 @@ class InDuckDB(Programs):
     ) -> RivalRun:
         assert system == "flink"
         if self.limit < 1:
-            raise RivalError(f"no answer within {self.limit:g} s")
+            raise RivalTimeoutError(f"no answer within {self.limit:g} s")
         with duckdb.connect() as connection:
             for stream in streams:
                 connection.register(f"{stream.name}_rows", stream.table)
@@ -165,6 +165,26 @@ class InDuckDB(Programs):
             assert len(query["columns"]) == table.num_columns
         assert task.get("discard", False) == (not outputs)
         return RivalRun(0.5, 0.1, "2.3.0", tables)
+
+
+class Failing(Programs):
+    """A Flink that cannot do it."""
+
+    def run(self, *_: Any) -> RivalRun:
+        raise RivalError("ParseException: no such statement")
+
+
+def test_a_flink_that_fails_is_not_taken_for_a_slow_one() -> None:
+    generator = ajoin.QueryGenerator(2, 50, seed=3)
+    files = StreamFiles(Path("unused"), generator.pattern.streams, 10, 1, 100.0, 3)
+    with pytest.raises(RivalError, match="no such statement"):
+        run_flink(Failing(), files, generator.queries(1), 2)
+
+
+def test_flinks_rows_are_counted_once() -> None:
+    generator = ajoin.QueryGenerator(2, 50, seed=3)
+    files = StreamFiles(Path("unused"), generator.pattern.streams, 10, 1, 100.0, 3)
+    assert run_flink(InDuckDB(), files, generator.queries(1), 2, rows=(17,)).rows == (17,)
 
 
 def test_flinks_statements_have_the_rows_of_the_queries() -> None:
