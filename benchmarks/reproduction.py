@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +31,7 @@ _DIFFERENT = {Judgement.DIFFERS, Judgement.MISSED, Judgement.NOT_TESTED}
 class Paper:
     """A paper and the experiments that redo its figures."""
 
+    name: str
     title: str
     figures: tuple[tuple[str, str | None], ...]
     """A figure's number and its experiment; None where there is none."""
@@ -41,6 +43,7 @@ def _figures(prefix: str, names: str) -> tuple[tuple[str, str | None], ...]:
 
 PAPERS = (
     Paper(
+        "PIM-Tree",
         "PIM-Tree: Shahvarani and Jacobsen, Parallel Index-based Stream Join on a Multicore CPU, SIGMOD 2020",
         (
             *_figures("pim_fig", "8a 8b 8c 9a 9b 9c 9d 10a 10b 10c 11a 11b 11c 12a 12b 12c 13a"),
@@ -53,14 +56,16 @@ PAPERS = (
         ),
     ),
     Paper(
+        "ScaleJoin",
         "ScaleJoin: Gulisano, Nikolakopoulos, Papatriantafilou, Tsigas, IEEE Transactions on Big Data, 2016",
         (*_figures("scalejoin_fig", "5 6 7a 7b 8a 8b 8c"),),
     ),
     Paper(
+        "LLHJ",
         "Low-Latency Handshake Join: Roy, Teubner, Gemulla, VLDB 2014",
         (*_figures("llhj_fig", "5 17 18 19 20 21"), ("table 2", "llhj_table2"), ("section 2.2", "parallel_baselines")),
     ),
-    Paper("AJoin: Karimov, Rabl, Markl, VLDB 2019", _figures("ajoin_fig", "15 16 17 18 19 20 21 22")),
+    Paper("AJoin", "AJoin: Karimov, Rabl, Markl, VLDB 2019", _figures("ajoin_fig", "15 16 17 18 19 20 21 22")),
 )
 
 
@@ -76,20 +81,30 @@ def page() -> str:
         parts.append(f"## {paper.title}\n")
         parts.append("| figure | the paper | machine | repeats | what we see | code |\n|---|---|---|---|---|---|")
         rows: list[str] = []
-        details: list[str] = []
+        sections: list[str] = []
         for figure, name in paper.figures:
             stored = list(_stored(name))
+            heading = f"{paper.name}, {figure}"
             if not stored:
                 rows.append(f"| {figure} | {_claim(name)} | | | not tested: {_untested(figure, name)} | |")
+                continue
+            sections.append(f"### {heading}\n")
             for machine, path, record in stored:
                 findings = _findings(str(name), record)
-                rows.append(_row(figure, name, machine, path, record, findings))
-                details.extend(_details(figure, machine, record, findings))
+                rows.append(_row(f"[{figure}](#{_anchor(heading)})", name, machine, record, findings))
+                sections += _section(heading, machine, path, record, findings)
         parts.append("\n".join(rows) + "\n")
-        if details:
-            parts.append("### Findings\n")
-            parts.append("\n".join(details) + "\n")
+        parts += sections
     return "\n".join(parts)
+
+
+def _anchor(heading: str) -> str:
+    """The address that pages give to a heading.
+
+    >>> _anchor("PIM-Tree, figures 13b and 13c")
+    'pim-tree-figures-13b-and-13c'
+    """
+    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
 
 
 def stale(record: dict[str, Any]) -> str:
@@ -129,14 +144,11 @@ def _findings(name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _row(
-    figure: str, name: str | None, machine: str, path: Path, record: dict[str, Any], findings: Sequence[dict[str, Any]]
+    figure: str, name: str | None, machine: str, record: dict[str, Any], findings: Sequence[dict[str, Any]]
 ) -> str:
     repeats = record.get("repeats") or min((row.get("repeats", 1) for row in record["rows"]), default=0)
-    picture = path.with_suffix(".png")
-    seen = _summary(findings)
-    if picture.is_file():
-        seen += f" ([plot](../{picture.relative_to(provenance.ROOT).as_posix()}))"
     commit = record["machine"].get("commit") or "unknown"
+    seen = _summary(findings)
     return f"| {figure}: `{name}` | {_claim(name)} | {machine} | {repeats} | {seen} | {stale(record)} ({commit}) |"
 
 
@@ -147,19 +159,26 @@ def _summary(findings: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {judgement}" for judgement, count in counts.items() if count)
 
 
-def _details(figure: str, machine: str, record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> Iterator[str]:
-    if not findings:
-        for line in record["verdict"]:
-            yield f"- {figure}, {machine}: {line}"
-        return
-    for finding in findings:
-        mark = "**" if finding["judgement"] in _DIFFERENT else ""
-        because = finding["reason"]
-        reason = f" {because[0].upper()}{because[1:]}." if because else ""
-        yield (
-            f"- {figure}, {machine}: {finding['claim']}. Ours: {finding['ours']} (rule: {finding['rule']}): "
-            f"{mark}{finding['judgement']}{mark}.{reason}"
-        )
+def _section(
+    heading: str, machine: str, path: Path, record: dict[str, Any], findings: Sequence[dict[str, Any]]
+) -> Iterator[str]:
+    """A figure on one machine: its picture, and its findings, those that differ first."""
+    picture = path.with_suffix(".png")
+    if picture.is_file():
+        yield f"![{heading}, {machine}](../{picture.relative_to(provenance.ROOT).as_posix()})\n"
+    yield f"On {machine}:\n"
+    lines = [_line(finding) for finding in sorted(findings, key=lambda item: item["judgement"] not in _DIFFERENT)]
+    yield "\n".join(f"- {line}" for line in lines or record["verdict"]) + "\n"
+
+
+def _line(finding: dict[str, Any]) -> str:
+    because = finding["reason"]
+    reason = f" {because[0].upper()}{because[1:]}." if because else ""
+    mark = "**" if finding["judgement"] in _DIFFERENT else ""
+    return (
+        f"{finding['claim']}. Ours: {finding['ours']} (rule: {finding['rule']}): {mark}{finding['judgement']}{mark}."
+        f"{reason}"
+    )
 
 
 def _cell(text: str) -> str:
