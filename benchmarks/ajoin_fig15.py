@@ -111,6 +111,7 @@ class Figure15(SparkExperiment):
         if cell["system"] == FLINK:
             known = self._flink_rows.get(len(queries))
             ran = run_flink(self._programs, files, queries, thread_counts()[-1], known)
+            self._programs.close()  # or its JVM would keep gigabytes from the others
             if not ran.whole:
                 return ran
             self._flink_rows[len(queries)] = ran.rows

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import re
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,24 @@ def engine(spark: Any, tmp_path: Path, streams: dict[str, FileStream]) -> Iterat
         made.register(name, stream.frame(spark), lateness="1 minute")
     yield made
     made.stop()
+
+
+def test_nothing_holds_on_to_an_engine_that_was_stopped(
+    spark: Any, tmp_path: Path, streams: dict[str, FileStream]
+) -> None:
+    """Spark keeps a callback until the JVM collects garbage, which may be never."""
+    engine = Engine(spark, tmp_path / "checkpoint")
+    for name, stream in streams.items():
+        engine.register(name, stream.frame(spark), lateness="1 minute")
+        stream.rows((1, 10, 0.0))
+    engine.create(PAIRS)
+    engine.start()
+    engine.process_all_available()
+    engine.stop()
+    gone = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_query_sees_the_batches_from_its_create_to_its_drop(engine: Engine, streams: dict[str, FileStream]) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,7 +146,8 @@ class SparkFeed:
         threading.Thread(target=work, daemon=True, name=f"feed {self.stream.name}").start()
 
     def _started(self) -> StreamingQuery:
-        writer = self._read().writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
+        writer = self._read().writeStream.foreachBatch(_while_held(self._take))
+        writer = writer.option("checkpointLocation", self._checkpoint)
         if self._trigger is not None:
             writer = writer.trigger(processingTime=self._trigger)
         try:
@@ -252,6 +254,22 @@ class SparkFeed:
     def active(self) -> bool:
         """Whether the query runs."""
         return self._query is not None and bool(self._query.isActive)
+
+
+def _while_held(take: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """A method as a callback that keeps nothing alive: Spark holds on to it after the query until the JVM collects it.
+
+    The feed is held by its engine, and as long as its query runs by the thread that watches it.
+    """
+    held = weakref.WeakMethod(take)
+
+    def relay(frame: DataFrame, spark_batch: int) -> None:
+        method = held()
+        if method is None:
+            raise StateError("the engine of this stream is gone")
+        method(frame, spark_batch)
+
+    return relay
 
 
 def split(table: pa.Table, mark: str | None) -> tuple[pa.Table, pa.Table | None]:
