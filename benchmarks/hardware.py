@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 
@@ -23,17 +22,23 @@ _REPEATS = 5
 
 _recorded: tuple[int, Mapping[str, float]] | None = None
 """The processors of the machine whose stored result is being judged, and what threads gained there; None: this one."""
-_gained: dict[str, float] = {}
+_gained: dict[int, float] = {}
+"""By threads, where somebody asked."""
 
 
 def gained() -> dict[str, float]:
-    """What numbers of threads that share nothing gained in this process, where somebody asked."""
-    return dict(_gained)
+    """What numbers of threads that share nothing gained in this process, as a result stores it."""
+    return {str(threads): round(gain, 2) for threads, gain in _gained.items()}
 
 
-@cache
 def apart(threads: int = 2) -> float:
     """The work of so many threads over that of one in the same time: 2 for two idle cores, about 1 for one core."""
+    if threads not in _gained:
+        _gained[threads] = _measured(threads)
+    return _gained[threads]
+
+
+def _measured(threads: int) -> float:
     rng = np.random.default_rng(0)
     words = [rng.integers(0, 10_000, _WORDS).astype(np.uint32) for _ in range(2)]
     lows = [rng.integers(0, 10_000, _PROBES).astype(np.uint32) for _ in range(2)]
@@ -54,9 +59,7 @@ def apart(threads: int = 2) -> float:
         return time.perf_counter() - begin
 
     work()
-    gain = float(np.median([threads * took(1) / took(threads) for _ in range(_REPEATS)]))
-    _gained[str(threads)] = round(gain, 2)
-    return gain
+    return float(np.median([threads * took(1) / took(threads) for _ in range(_REPEATS)]))
 
 
 def allowed(threads: int = 2) -> str:

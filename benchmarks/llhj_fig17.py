@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.crowding import crowding
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
-from benchmarks.llhj_latency import crowded, node_counts, of
+from benchmarks.llhj_latency import node_counts, of
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.llhj_streams import Stream
 from benchmarks.report_lines import draw_lines
@@ -27,8 +28,6 @@ _COMPARISONS = 1 << 30
 """A node's, of a run; a run with and one without punctuation differ by a tenth by chance, so there are many."""
 _ROUNDS = 24
 _LEAST_ROUNDS = 5
-_FEW = 2
-"""So many nodes are judged on any machine; more of them where each has a core, beside driver and collector."""
 _QUICK_WINDOW = 1 << 12
 _QUICK_COMPARISONS, _QUICK_ROUNDS = 1 << 24, 5
 
@@ -113,7 +112,7 @@ class Figure17(Experiment):
                     marked["cost"] <= 0.05,
                 ),
             ]
-        most = max(nodes for nodes, row in by_nodes.items() if nodes <= _FEW or not crowded(row))
+        most = max(nodes for nodes in by_nodes if not crowding(nodes))
         if most > 1:
             gain = by_nodes[most]["comparisons_per_s"] / by_nodes[1]["comparisons_per_s"]
             parts.append(
@@ -131,8 +130,8 @@ class Figure17(Experiment):
 def _as_fast(row: Row, original: Row) -> Finding:
     what = f"{row['nodes']} nodes: the low-latency join is as fast as the original or slightly faster"
     seen = f"{human(row['comparisons_per_s'])} comparisons/s, {row['ratio']:.2f} times handshake's"
-    if row["nodes"] > _FEW and crowded(row):
-        return not_tested(what, f"{crowded(row)}: {seen}; {spreads(row, original)}")
+    if shared := crowding(row["nodes"]):
+        return not_tested(what, f"{shared}: {seen}; {spreads(row, original)}")
     return judge_claim(what, seen, "0.95 to 1.3 times", 0.95 <= row["ratio"] <= 1.3, spreads(row, original))
 
 

@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.crowding import crowding
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
-from benchmarks.llhj_latency import crowded, node_counts, of
+from benchmarks.llhj_latency import node_counts, of
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.llhj_streams import Stream
 from benchmarks.report_lines import draw_lines
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 SCALEJOIN = "scalejoin"
 _WINDOW = {True: 1 << 12, False: 1 << 16}
 _COMPARISONS = {True: 1 << 26, False: 1 << 32}
-_FEW = 2
-"""So many threads are judged on any machine; more of them where each has a core, beside those that do not compare."""
 
 
 class Figure6(Experiment):
@@ -73,8 +72,7 @@ class Figure6(Experiment):
         for row in of(rows, system=SCALEJOIN):
             original, low = (of(rows, system=s, threads=row["threads"])[0] for s in (HANDSHAKE, LOW_LATENCY))
             what = f"{row['threads']} threads: more comparisons/s than handshake join"
-            shared = crowded({"nodes": row["threads"]}) if row["threads"] > _FEW else ""
-            if shared:
+            if shared := crowding(row["threads"]):
                 parts.append(not_tested(what, f"{shared}: handshake makes {human(original['comparisons_per_s'])}"))
                 continue
             ahead.append(row["comparisons_per_s"] - original["comparisons_per_s"])
