@@ -115,6 +115,7 @@ def joined(stream: Stream, seed: int, threads: int, *, changing: bool = False) -
         merge=str(rng.choice(["nonblocking", "nonblocking", "blocking", "one_thread"])),
         under_way=int(rng.choice([2, 64])), results=int(rng.choice([2, 16, 200])), out=int(rng.choice([2, 64, 4096])),
         slice_entries=int(rng.choice([8, 40, 1 << 14])), backlog=int(rng.choice([0, 50, 1 << 14])),
+        most_results=[None, 50, 1 << 12][int(rng.integers(3))],
     )  # fmt: skip
     found: list[Pair] = []
     cuts = [0, *sorted(rng.integers(0, stream.n + 1, int(rng.integers(0, 4))).tolist()), stream.n]

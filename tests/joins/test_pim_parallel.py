@@ -15,6 +15,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.indexes.pim_shared import SharedPimTree
 from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
+from streamjoin.kernels.pim_parallel import work_queue as q
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import Stream, check, digest, expected, joined, piece
 
@@ -185,16 +186,38 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], said
         join.push(left=left, right=right)
 
 
-def test_an_error_of_one_thread_reaches_the_caller_and_ends_the_join() -> None:
-    sides = SharedPimTree(), SharedPimTree()
-    join = SharedJoin(*sides, 4, task=1, out=64, results=64)
-    n = 2_000
+def crowded_stream(n: int, window: int) -> Stream:
+    """Two streams that alternate and have one key: every tuple matches the whole of the other window."""
     is_right = np.arange(n) % 2 == 1
     own = np.arange(n) // 2
     upto = np.where(is_right, own + 1, own)
-    stream = Stream(is_right, np.zeros(n, np.int64), np.ones(n, bool), own, upto - 30, upto, 0, False, True)
-    tuples = Tuples()
-    piece(stream, tuples, 0, n)
+    return Stream(is_right, np.zeros(n, np.int64), np.ones(n, bool), own, upto - window, upto, 0, False, True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_many_matches_per_tuple_make_the_blocks_larger_and_memory_stays_bounded(threads: int) -> None:
+    stream = crowded_stream(4_000, 300)
+    join = SharedJoin(SharedPimTree(), SharedPimTree(), threads, task=8)
+    before, tuples = join.nbytes, Tuples()
+    piece(stream, tuples, 0, stream.n)
+    matches: list[tuple[int, int]] = []
+    with no_deadlock():
+        join.run(tuples, lambda probes, seqs: matches.extend(zip(probes.tolist(), seqs.tolist(), strict=True)))
+        join.close()
+    assert matches == [(i, seq) for i in range(stream.n) for seq in range(max(0, stream.least[i]), stream.upto[i])]
+    assert join.queue[q.CAPACITY] > 1024  # 8 tuples have 2,400 matches
+    assert not join.queue[q.CRAMPED]
+    blocks = (join.queue[q.RING_MASK] + 1) * 2 * (join.queue[q.CAPACITY] + q.GAP_WORDS)
+    assert blocks <= join.pool.size
+    assert join.queue[q.OUT_ROOM] <= join.out[0].size
+    assert join.nbytes > before
+
+
+def test_an_error_of_one_thread_reaches_the_caller_and_ends_the_join() -> None:
+    sides = SharedPimTree(), SharedPimTree()
+    join = SharedJoin(*sides, 4, task=1, out=64, results=64)
+    stream, tuples = crowded_stream(2_000, 30), Tuples()
+    piece(stream, tuples, 0, stream.n)
 
     def refuse(probes: object, positions: object) -> None:
         raise MemoryError("no room for the results")

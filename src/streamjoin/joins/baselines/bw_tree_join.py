@@ -62,7 +62,8 @@ class BwTreeJoin:
         # No merge is ever due.
         self.queue[[q.LIMIT, q.LIMIT + 1, q.CEILING, q.CEILING + 1]] = LARGEST
         self.pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
-        self.out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
+        self.queue[q.OUT_ROOM] = room = max(out, capacity)
+        self.out = np.empty(room, np.int64), np.empty(room, np.int64)
         self._desks = [np.full(DESK_WORDS, -1, np.int64) for _ in range(n)]
         for desk in self._desks:
             desk[DELETE_AT : DELETE_END + 2] = 0

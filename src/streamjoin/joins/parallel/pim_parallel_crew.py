@@ -47,6 +47,7 @@ _MOST_SLICES = 1024
 _BACKLOG = 1 << 14  # tuples
 _LEAST_RESULTS = 1024
 _RESULTS_A_TUPLE = 16
+_MOST_RESULTS = 1 << 18
 _PAGE = 512
 _OFFSET = 56
 
@@ -98,12 +99,14 @@ class SharedJoin:
         merge: str = "nonblocking",
         under_way: int | None = None,
         results: int | None = None,
+        most_results: int | None = None,
         out: int = 1 << 16,
         slice_entries: int = _SLICE,
         backlog: int = _BACKLOG,
     ) -> None:
         """At most `under_way` (a power of two) tasks wait for propagation, `results` each; `out` is the output size.
 
+        Where that is too few, a task may have up to `most_results`, and fewer tasks wait: two per thread at least.
         A merge is cut into slices of about `slice_entries` entries, which threads share; slices take precedence over
         tasks while more than `backlog` tuples wait, and while fewer tuples than a task wait.
         """
@@ -113,6 +116,10 @@ class SharedJoin:
         self.sides = (left, right)
         self.crew = Crew(n, _PLACES)
         capacity = results or max(_LEAST_RESULTS, _RESULTS_A_TUPLE * task)
+        most = max(capacity, most_results or (0 if results else _MOST_RESULTS))
+        fewest = min(under_way, 1 << (2 * n - 1).bit_length())
+        # What is not used costs no memory.
+        pool_words = 2 * max(under_way * (capacity + q.GAP_WORDS), fewest * (most + q.GAP_WORDS))
         slices_at = q.SLOTS + q.SLOT * under_way
         self.queue = np.zeros(slices_at + _MOST_SLICES + 1 + 8, np.int64)
         self.queue = self.queue[(-self.queue.ctypes.data // 8) % 8 :]
@@ -122,8 +129,10 @@ class SharedJoin:
         self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
         self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
-        self.pool = np.empty(under_way * 2 * (capacity + q.GAP_WORDS), np.int64)
-        self.out = np.empty(max(out, capacity), np.int64), np.empty(max(out, capacity), np.int64)
+        self.queue[q.MOST_CAPACITY], self.queue[q.POOL_WORDS] = most, pool_words
+        self.queue[q.OUT_ROOM] = max(out, capacity)
+        self.pool = np.empty(pool_words, np.int64)
+        self.out = np.empty(max(out, most), np.int64), np.empty(max(out, most), np.int64)
         self._desks: dict[int, I64] = {}
         self.renew_limits()
 
@@ -227,7 +236,7 @@ class SharedJoin:
         left, right = (side.trees for side in self.sides)
         matches, room = -1, 4 * int(self.queue[q.CAPACITY])
         while matches < 0:
-            seqs = np.empty(room, np.int64)
+            seqs = np.empty(2 * room, np.int64)
             matches = look_up_alone(self.queue, tuples.words, desk, left[0], left[1], right[0], right[1], seqs)
             room *= 4
         at = int(desk[q.NEXT])
@@ -240,7 +249,8 @@ class SharedJoin:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the trees and the other shared arrays."""
+        """Bytes held by the trees and the other shared arrays, without what their room to grow would take."""
         sides = self.sides[:1] if self.queue[q.SELF] else self.sides
-        shared = (self.queue, self.pool, *self.out)
-        return sum(side.nbytes for side in sides) + sum(array.nbytes for array in shared)
+        blocks = (self.queue[q.RING_MASK] + 1) * (self.queue[q.CAPACITY] + q.GAP_WORDS)
+        used = 8 * 2 * int(blocks + self.queue[q.OUT_ROOM])
+        return sum(side.nbytes for side in sides) + self.queue.nbytes + used

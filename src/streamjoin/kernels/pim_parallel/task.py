@@ -15,8 +15,9 @@ from __future__ import annotations
 from streamjoin.kernels.atomics import load
 from streamjoin.kernels.crew import RUNNING, dismissed, idle, lock, stand, unlock
 from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow, sort_8
+from streamjoin.kernels.machine import I64, borrow
 from streamjoin.kernels.pim_parallel.merge import MERGING_NOW, begin_merge, help_merge
+from streamjoin.kernels.pim_parallel.ordering import order_matches
 from streamjoin.kernels.pim_parallel.shared_tree import (
     OWN_SUB,
     PLACE,
@@ -69,6 +70,7 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     WORD,
     acquire,
     block_of,
+    call_for_room,
     complete,
     hand_on,
     mark_indexed,
@@ -78,7 +80,7 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     start_granted,
 )
 from streamjoin.kernels.trees.css import INNER, LEAF_SIZE, WORDS, count_below, find_node
-from streamjoin.kernels.trees.entries import BLOCK, order_group
+from streamjoin.kernels.trees.entries import BLOCK
 from streamjoin.kernels.trees.pim import SUB_SHIFT
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
@@ -213,13 +215,14 @@ def _run_task(
             tail = to
             if tuples[i] & PROBES:
                 if tuples[i] & ON_RIGHT:
-                    tail = _look_up(queue, tuples, desk, left, 0, i, i - first, pool, to, stop)
+                    tail = _look_up(queue, tuples, desk, left, 0, i, i - first, pool, to, stop, apart)
                 else:
                     side = 1 - queue[SELF]
-                    tail = _look_up(queue, tuples, desk, right, side, i, i - first, pool, to, stop)
+                    tail = _look_up(queue, tuples, desk, right, side, i, i - first, pool, to, stop, apart)
             if tail < 0:
                 desk[NEXT] = i
                 queue[slot + COUNT] = to - block
+                call_for_room(queue)
                 code = _wait_for_turn(crew, me, queue, tuples, desk, slot, i, pool, out_probe, out_seq)
                 if code != ALL_DONE:
                     return code
@@ -279,9 +282,13 @@ def _locate(queue: I64, tuples: I64, desk: I64, left: I64, right: I64, begin: in
 
 @melted
 def _look_up(
-    queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, place: int, pool: I64, to: int, end: int
-) -> int:
-    """Write the matches of tuple i to pool[to:end], ascending; returns their end, or -1 when they do not fit."""
+    queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, place: int, pool: I64, to: int, end: int,
+    apart: int,
+) -> int:  # fmt: skip
+    """Write the matches of tuple i to pool[to:end], ascending; returns their end, or -1 when they do not fit.
+
+    What lies `apart` words behind is used meanwhile.
+    """
     stride = queue[STRIDE]
     lo = tuples[LO * stride + i]
     hi = tuples[HI * stride + i]
@@ -294,10 +301,7 @@ def _look_up(
     before = min(edge, upto)
     tail = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], beside, lo, hi, least, before, pool, to, end)
     if tail > to + 1:
-        if tail <= to + GAP_WORDS:
-            sort_8(pool, to, tail - to)
-        else:
-            order_group(pool, to, tail)
+        order_matches(pool, apart, to, tail, end)
     begin = max(edge, least)
     if tail >= 0 and begin < upto:
         line = queue[LINE + side] - queue[FIRST + side]
@@ -362,7 +366,7 @@ def _wait_for_turn(
 def look_up_alone(
     queue: I64, tuples: I64, desk: I64, left0: I64, left1: I64, right0: I64, right1: I64, pool: I64
 ) -> int:
-    """The matches of the tuple at NEXT, at the start of `pool`; -1 when they do not fit even there."""
+    """The matches of the tuple at NEXT, at the start of `pool`; -1 when they do not fit into half of it."""
     i = desk[NEXT]
     side = 0 if queue[SELF] else 1 - (tuples[i] & ON_RIGHT)
     first, second = (left0, left1) if side == 0 else (right0, right1)
@@ -372,5 +376,6 @@ def look_up_alone(
     at = other[WORDS] + leaf * other[LEAF_SIZE]
     desk[PLACE] = at + count_below(other, at, other[LEAF_SIZE], lo)
     desk[PLACE_SUB] = leaf >> other[SUB_SHIFT]
-    count: int = _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, pool.size - GAP_WORDS)
+    apart = pool.size // 2
+    count: int = _look_up(queue, tuples, desk, other, side, i, 0, pool, 0, apart - GAP_WORDS, apart)
     return count

@@ -13,9 +13,10 @@ a task waits, so that tuples that come by the clock wait for a slice at most; an
 is lost anyway and the merge had better be over soon.
 
 Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
-so memory is bounded. A phase of a merge begins when all slices of the one before are done. All tuples of a side
-before its `EDGE` are in its index; `EDGE` never passes a tuple that is not. A grant's tuples are indexed, as far as
-their side takes any, once `INDEXED` at its first tuple says where it ends.
+so memory is bounded. Blocks become larger, and fewer, when one has proved too small and no task is under way; the pool
+and the output have room for the largest from the start. A phase of a merge begins when all slices of the one before are
+done. All tuples of a side before its `EDGE` are in its index; `EDGE` never passes a tuple that is not. A grant's tuples
+are indexed, as far as their side takes any, once `INDEXED` at its first tuple says where it ends.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ PADDING = 32  # words past a side's line that a scan may read
 GAP_WORDS = 8  # words between the blocks of the pool
 _AHEAD = 2  # tasks from the one that is handed on to the one whose results are loaded meanwhile
 _MOST_FETCHED = 64  # the words of it that are asked for; then the processor itself sees where this goes
+_GROWTH = 4
 _RIGHT_INSERTS = 2  # how far ON_RIGHT is from INSERTS
 
 # Words of the queue. The first eight change under LOCK, which has their cache line.
@@ -101,8 +103,12 @@ DEFERRED = 96  # by side: tasks taken now are indexed after the merge
 CATCH_AT_ONCE = 98  # tuples of a slice of the last two phases
 GRANT = 99  # tuples that a thread is granted at most
 SHARE = 100  # ... and one in so many of those that wait
+CRAMPED = 101  # a task had more results than its block holds
+MOST_CAPACITY = 102  # what blocks may grow to
+POOL_WORDS = 103
+OUT_ROOM = 104  # results that the output holds
 
-SLOTS = 104
+SLOTS = 112
 SLOT = 8
 # Words of a slot.
 BEGIN, END, DONE, COUNT, FROM = range(5)
@@ -279,6 +285,10 @@ def _decide(queue: I64) -> int:
         return WAIT if queue[OPEN] else FINISHED
     if queue[GATE]:
         return WAIT
+    if queue[CRAMPED]:
+        if load(queue, HEAD) < queue[TASKS]:
+            return WAIT
+        _make_room(queue)
     for side in range(2):
         if queue[INSERTED + side] >= queue[LIMIT + side]:
             if queue[MERGING] == 0:
@@ -288,6 +298,24 @@ def _decide(queue: I64) -> int:
     if queue[TASKS] - load(queue, HEAD) > queue[RING_MASK]:
         return WAIT
     return TAKEN
+
+
+@kernel
+def call_for_room(queue: I64) -> None:
+    """Have the blocks made larger, if they may grow; no task is granted before that."""
+    lock(queue, LOCK)
+    queue[CRAMPED] = queue[CAPACITY] < queue[MOST_CAPACITY]
+    unlock(queue, LOCK)
+
+
+@kernel
+def _make_room(queue: I64) -> None:
+    """Make the blocks larger, and fewer where the pool ends. Needs the lock, and no task may be under way."""
+    queue[CRAMPED] = 0
+    queue[CAPACITY] = min(_GROWTH * queue[CAPACITY], queue[MOST_CAPACITY])
+    queue[OUT_ROOM] = max(queue[OUT_ROOM], queue[CAPACITY])
+    while (queue[RING_MASK] + 1) * 2 * probes_apart(queue) > queue[POOL_WORDS]:
+        queue[RING_MASK] >>= 1
 
 
 @kernel
@@ -388,7 +416,7 @@ def hand_on(queue: I64, tuples: I64, pool: I64, slot: int, end: int, out_probe: 
     out_probe = borrow(out_probe)
     out_seq = borrow(out_seq)
     at = queue[OUT]
-    if at + queue[slot + COUNT] > out_seq.size:
+    if at + queue[slot + COUNT] > queue[OUT_ROOM]:
         return False
     source = block_of(queue, slot)
     apart = probes_apart(queue)
