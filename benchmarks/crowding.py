@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.llhj_latency import crowded
+from benchmarks.hardware import cores
+from benchmarks.llhj_latency import crowded, node_counts
 
 _FEW = 2
 """So many threads are judged on any machine; more of them where each has a core, beside those that do not compare."""
+
+
+def uncrowded(quick: bool, others: int) -> list[int]:
+    """Numbers of comparing threads that have a core each beside `others`: powers of two, and the most."""
+    most = max(_FEW, cores() - others)
+    return sorted({*(n for n in node_counts(quick) if n <= most), *([] if quick else [most])})
 
 
 def crowding(threads: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
-from benchmarks.llhj_fig17 import spreads
+from benchmarks.llhj_fig17 import found, spreads
 from benchmarks.llhj_latency import crowded, node_counts, of
 from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.llhj_streams import Stream
@@ -71,13 +71,17 @@ class Table2(Experiment):
         for row in hashed:
             scan = of(rows, system=LOW_LATENCY, index="scan", nodes=row["nodes"])[0]
             gain = row["tuples_per_s"] / scan["tuples_per_s"]
+            original = of(rows, system=HANDSHAKE, nodes=row["nodes"])[0]
+            share = found(original, scan, "results_per_tuple")
+            ratio = scan["ratio"] / share
             parts += [
                 judge_claim(
                     f"{row['nodes']} nodes: the low-latency join is as fast as the original",
-                    f"{human(scan['tuples_per_s'])} tuples/s, {scan['ratio']:.2f} times handshake's",
+                    f"{human(scan['tuples_per_s'])} tuples/s, {ratio:.2f} times handshake's, which found {share:.0%} "
+                    "of the pairs",
                     "0.8 to 1.25 times",
-                    0.8 <= scan["ratio"] <= 1.25,
-                    spreads(scan, of(rows, system=HANDSHAKE, nodes=row["nodes"])[0]),
+                    0.8 <= ratio <= 1.25,
+                    spreads(scan, original),
                 ),
                 judge_claim(
                     f"{row['nodes']} nodes: a hash table per node makes it 44 times as fast",

@@ -149,12 +149,6 @@ def answer(run: Run) -> dict[str, float]:
     return {**run.answer(), "per_cpu_s": run.tuples * run.threads / run.cpu_ns * 1e9}
 
 
-def paced(join: ParallelJoin, least: int) -> dict[str, float]:
-    """Latencies when tuples arrive by the clock at `LOAD` of what the join can do."""
-    speed = join.run(join.whole_periods(least)).answer()["tuples_per_s"] * LOAD
-    return latencies(join, least, speed)
-
-
 def latencies(join: ParallelJoin, least: int, speed: float) -> dict[str, float]:
     """Latencies when tuples arrive by the clock, so many per second."""
     figures = join.run(join.whole_periods(least), gap_ns=1e9 / speed).answer()

@@ -1,4 +1,4 @@
-"""SIGMOD paper, figure 9d: the parallel join against the merge ratio."""
+"""SIGMOD paper, figure 9d: the parallel join against the merge ratio, with our merge and with the paper's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
 from benchmarks.index_experiment import draw, pick, power, speeds, values
-from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
+from benchmarks.parallel_experiment import BASELINE, PAPER_MERGE, PARALLEL, ParallelExperiment, thread_counts
 from benchmarks.parallel_join import ParallelJoin
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ class ParallelMergeRatio(ParallelExperiment):
         windows = (1 << 12,) if quick else (1 << 16, 1 << 20)
         ratios = (1 / 8, 1.0) if quick else (1 / 64, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
         most = thread_counts()[-1]
+        # The paper's merge at the least ratio takes most of the time, and is far behind.
+        systems = ((BASELINE, 1, (None,)), (PARALLEL, most, ratios), (PAPER_MERGE, most, ratios[-4:]))
         return [
             {"window": window, "system": system, "threads": threads, "merge_ratio": ratio}
             for window in windows
-            for system, threads, each in ((BASELINE, 1, (None,)), (PARALLEL, most, ratios))
+            for system, threads, each in systems
             for ratio in each
         ]
 
@@ -49,19 +51,15 @@ class ParallelMergeRatio(ParallelExperiment):
         parts, spreads = [], []
         for window in values(rows, "window"):
             by_ratio = speeds(rows, "merge_ratio", window=window, system=PARALLEL)
-            best = max(by_ratio, key=by_ratio.__getitem__)
             spreads.append(max(by_ratio.values()) / min(by_ratio.values()))
             threads = pick(rows, window=window, system=PARALLEL)[0]["threads"]
-            parts.append(
-                judge_claim(
-                    f"w = {power(window)}, {threads} threads: merge ratio 1 is best",
-                    f"{power(best)} is; 1 gives {by_ratio[1.0] / by_ratio[best]:.0%} of it",
-                    "1 gives at least 95 % of the best",
-                    by_ratio[1.0] >= 0.95 * by_ratio[best],
-                    "a sub-index here is a cache line, not a tree: it is full long before the window is; and all "
-                    "threads merge, not one",
-                )
-            )
+            at = f"w = {power(window)}, {threads} threads"
+            own = pick(rows, window=window)
+            parts += [
+                _at_one(f"{at}{merge}", pick(own, system=system))
+                for system, merge in ((PARALLEL, ""), (PAPER_MERGE, ", the paper's merge"))
+                if pick(own, system=system)
+            ]
         if len(spreads) > 1:
             parts.append(
                 judge_claim(
@@ -72,6 +70,19 @@ class ParallelMergeRatio(ParallelExperiment):
                 )
             )
         return parts
+
+
+def _at_one(at: str, rows: Sequence[Row]) -> Finding:
+    best, rarest = max(rows, key=lambda row: row["tuples_per_s"]), pick(rows, merge_ratio=1.0)[0]
+    share = rarest["tuples_per_s"] / best["tuples_per_s"]
+    return judge_claim(
+        f"{at}: merge ratio 1 is best",
+        f"{power(best['merge_ratio'])} is; 1 gives {share:.0%} of it",
+        "1 gives at least 95 % of the best",
+        share >= 0.95,
+        f"all of a chunk is compared: it has room for {rarest['width']:.0f} words at ratio 1 and for "
+        f"{best['width']:.0f} at {power(best['merge_ratio'])}, and all threads share our merge",
+    )
 
 
 EXPERIMENT = ParallelMergeRatio()

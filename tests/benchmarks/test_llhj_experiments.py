@@ -227,17 +227,32 @@ def test_the_verdict_on_the_model() -> None:
 def test_verdicts_on_throughput_and_buffer() -> None:
     speeds = {HANDSHAKE: 100.0, LOW_LATENCY: 100.0, llhj_fig17.PUNCTUATED: 97.0}
     for cost, word in ((0.03, "agrees"), (0.1, "differs")):
-        rows = made_up("llhj_fig17", speeds, comparisons_per_s=1e10, cost=cost, rounds=9, uneven=0.02)
+        rows = made_up("llhj_fig17", speeds, comparisons_per_s=1e10, cost=cost, rounds=9, uneven=0.02, results=500)
         assert set(judged(EXPERIMENTS["llhj_fig17"], rows, "punctuations")) == {word}
         assert set(judged(EXPERIMENTS["llhj_fig17"], rows, "as fast as the original")) == {"agrees"}
     held = {HANDSHAKE: 9000.0, LOW_LATENCY: 20.0}
     rows = made_up("llhj_fig21", held, results_a_window=20_000)
     assert {str(finding.judgement) for finding in EXPERIMENTS["llhj_fig21"].findings(rows)} == {"agrees"}
     for speed, word in ((120.0, "agrees"), (80.0, "differs")):
-        rows = made_up("scalejoin_fig6", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0, "scalejoin": speed})
+        rows = made_up("scalejoin_fig6", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0, "scalejoin": speed}, results=500)
         assert set(judged(EXPERIMENTS["scalejoin_fig6"], rows, "more comparisons/s")) == {word}
-    rows = made_up("llhj_table2", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0})
+    rows = made_up("llhj_table2", {HANDSHAKE: 100.0, LOW_LATENCY: 100.0}, results_per_tuple=1.0)
     assert set(judged(EXPERIMENTS["llhj_table2"], rows, "hash table per node")) == {"differs"}
+
+
+def test_a_run_that_found_half_of_its_pairs_counts_by_half() -> None:
+    def halved(name: str, speeds: dict[str, float], count: str, **more: float) -> list[Row]:
+        rows = made_up(name, speeds, **more, **{count: 800})
+        return [{**row, count: 400} if row["system"] == HANDSHAKE else row for row in rows]
+
+    twice = {HANDSHAKE: 200.0, LOW_LATENCY: 100.0, llhj_fig17.PUNCTUATED: 100.0, "scalejoin": 101.0}
+    figures = {"comparisons_per_s": 1e10, "cost": 0.0, "rounds": 9, "uneven": 0.0}
+    rows = halved("llhj_fig17", twice, "results", **figures)
+    assert set(judged(EXPERIMENTS["llhj_fig17"], rows, "as fast as the original")) == {"agrees"}
+    rows = halved("llhj_table2", twice, "results_per_tuple")
+    assert set(judged(EXPERIMENTS["llhj_table2"], rows, "as fast as the original")) == {"agrees"}
+    rows = halved("scalejoin_fig6", twice, "results")
+    assert set(judged(EXPERIMENTS["scalejoin_fig6"], rows, "more comparisons/s")) == {"agrees"}
 
 
 def test_the_experiments_need_only_numpy_and_numba() -> None:
