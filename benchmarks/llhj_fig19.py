@@ -49,7 +49,7 @@ class OverTime(LatencyExperiment):
             parts += [
                 judge_claim(
                     f"{where}: about {self.paper_mean:g} ms on average",
-                    f"{row['latency_ms']:.2f} ms",
+                    f"{row['latency_ms']:.2f} ms (repeats {row['least']:.2f} to {row['most']:.2f})",
                     "as much or less",
                     row["latency_ms"] <= self.paper_mean,
                     crowded(row),

@@ -153,6 +153,11 @@ def _against_bw_tree(rows: Sequence[Row]) -> list[Finding]:
         / pick(rows, window=window, system=BASELINE)[0]["tuples_per_s"]
         for window in known
     ]
+    ahead = [
+        pick(rows, window=window, system=BASELINE)[0]["tuples_per_s"]
+        / pick(rows, window=window, system="btree")[0]["tuples_per_s"]
+        for window in known
+    ]
     return [
         *findings,
         judge_claim(
@@ -166,7 +171,7 @@ def _against_bw_tree(rows: Sequence[Row]) -> list[Finding]:
             f"{threads} threads: {mean(gains):.2f} times",
             "as much or more",
             mean(gains) >= _BW_OVER_ONE,
-            allowed(threads),
+            f"one thread over a PIM-Tree is {mean(ahead):.1f} times one over a B+-tree here, 2.0 in the paper",
         ),
     ]
 

@@ -121,14 +121,18 @@ class MatchRate(IndexExperiment):
             for wanted in (least, most)
         ]
         threads = pick(rows, index=PARALLEL, wanted=least)[0]["threads"]
+        costs = [
+            n * 1e9 / most / pick(rows, index=index, wanted=most)[0]["tuples_per_s"]
+            for index, n in (("pim_tree", 1), (PARALLEL, threads))
+        ]
         parts.append(
             judge_claim(
                 "threads lose their advantage at high match rates and come close to one thread",
                 f"{threads} threads are {gains[0]:.2f} times one at {power(least)}, {gains[1]:.2f} at {power(most)}",
                 "less at the highest rate, by a quarter at least, but not less than one thread",
                 1 <= gains[1] <= 0.75 * gains[0],
-                "threads order matches by a sort that takes as long per match however many there are, and one thread "
-                "by merging",
+                f"computing bounds both, not the memory: a match costs one thread {costs[0]:.0f} ns, and each of "
+                f"{threads} {costs[1]:.0f}",
             )
         )
         return parts
