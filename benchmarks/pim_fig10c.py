@@ -77,7 +77,9 @@ class MatchRate(IndexExperiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the rate wanted."""
-        draw(figure.subplots(), rows, x="wanted", by=("index",), log=True)
+        axes = figure.subplots()
+        draw(axes, rows, x="wanted", by=("index",), log=True)
+        axes.set_xlabel("matches per tuple")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Flat up to 2^4, falling beyond, who scans faster, and what threads are worth at both ends."""

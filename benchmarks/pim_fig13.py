@@ -96,10 +96,12 @@ class Drifting(ParallelExperiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Speed against the drift, and the largest sub-index's share."""
         left, right = figure.subplots(1, 2)
-        draw(left, rows, x="drift", by=("layout", "threads"))
-        draw(right, rows, x="drift", by=("layout", "threads"), y="largest_share")
-        for axes in (left, right):
+        draw(left, rows, x="drift", by=("layout",))
+        draw(right, rows, x="drift", by=("layout",), y="largest_share")
+        for axes, what in ((left, "figure 13c: speed during the drift"), (right, "figure 13b: the fullest sub-index")):
             axes.set_xscale("symlog", linthresh=1)
+            axes.set(title=what, xlabel="how far the centre moves within ten windows")
+            axes.legend(title="tree as in")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """How inserts spread at rest and at the fastest drift, what each drift leaves, whether the speed comes back."""

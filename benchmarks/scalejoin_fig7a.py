@@ -93,6 +93,8 @@ class GateRate(Experiment):
         left, right = figure.subplots(1, 2, sharey=True)
         draw(left, [row for row in rows if row["at_once"] > 1], x="readers", by=("sources",), log=True)
         draw(right, [row for row in rows if row["readers"] == 1], x="sources", by=("at_once",), log=True)
+        for axes, what in ((left, "sources, 64 per call"), (right, "tuples per call, one reader")):
+            axes.legend(title=what, fontsize="small")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Growth with the sources, no fall with the readers, the paper's rate, our aim."""
