@@ -36,8 +36,10 @@ LONGEST = (
 )
 
 # A session that runs for some small batches spends its time compiling what it then hardly runs.
+_SMALL = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {options()}".rstrip()
 QUICK_START = {
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {options()}".rstrip(),
+    "spark.driver.extraJavaOptions": _SMALL,
+    "spark.executor.extraJavaOptions": _SMALL,
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

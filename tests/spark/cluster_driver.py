@@ -9,13 +9,11 @@ from streamjoin.spark import join, session
 from tests.conftest import QUICK_START
 from tests.spark.joining import CASES, run_to_parquet, streams
 
-# Executors run some small tasks: what would make them fast costs more than they do.
 EXECUTORS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": 1,
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.task.maxFailures": 4,
 }
 

@@ -31,7 +31,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # However often a task or an executor is killed, it is started again.
     "spark.task.maxFailures": 1000,
     "spark.stage.maxConsecutiveAttempts": 1000,
