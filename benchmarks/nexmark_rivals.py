@@ -240,8 +240,6 @@ class NexmarkRivals(Experiment):
     unit = "events/s"
     repeats = 1
     warmups = 0
-    # A round takes minutes, and systems differ by more than runs do.
-    kept_repeats = 1
 
     def __init__(self) -> None:
         self._programs = Programs()
