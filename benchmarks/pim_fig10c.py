@@ -133,8 +133,8 @@ class MatchRate(IndexExperiment):
                 f"{threads} threads are {gains[0]:.2f} times one at {power(least)}, {gains[1]:.2f} at {power(most)}",
                 "less at the highest rate, by a quarter at least, but not less than one thread",
                 1 <= gains[1] <= 0.75 * gains[0],
-                f"computing bounds both, not the memory: a match costs one thread {costs[0]:.0f} ns, and each of "
-                f"{threads} {costs[1]:.0f}",
+                f"a match costs one thread {costs[0]:.0f} ns and each of {threads} {costs[1]:.0f}: memory is not what "
+                "bounds them",
             )
         )
         return parts
